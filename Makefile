@@ -1,0 +1,45 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set everything up from nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check format lint types imports docs bench build clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch  # the pinned build first: unpinned torch brings CUDA
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready  ## train a model on real data, with curves and a report
+	$(BIN)/trueloop train digits --run-dir runs/demo --fresh
+
+test: $(VENV)/.ready  ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass
+
+format: $(VENV)/.ready
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+
+types: $(VENV)/.ready
+	$(BIN)/pyright
+
+imports: $(VENV)/.ready
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.ready  ## the measured claims, with the peers installed beside
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+build: $(VENV)/.ready
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) dist site runs

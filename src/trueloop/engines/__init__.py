@@ -1,0 +1,1 @@
+"""Floor 2: neighbours that never import each other."""

@@ -1,0 +1,1 @@
+"""What a run draws and in which order: samplers, collation, loaders, datasets."""

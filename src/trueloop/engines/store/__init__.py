@@ -1,0 +1,1 @@
+"""What a run leaves behind to be read: the journal, the curves, the report."""

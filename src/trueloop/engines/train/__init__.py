@@ -1,0 +1,1 @@
+"""The production loop: one window, one update, correct by construction."""

@@ -1,0 +1,64 @@
+"""Every error trueloop raises on purpose, each a small lesson.
+
+    TrueloopError
+    ├── InvalidConfig     a setting that cannot work, named with its value
+    ├── InvalidData       a dataset, batch or label that cannot be trained on
+    ├── InvalidModel      a model, loss or optimizer that does not fit together
+    ├── NotFinite         too many updates in a row had to be skipped
+    ├── CheckpointError   a checkpoint that cannot be written, read or trusted
+    ├── RunFolderError    a run folder that cannot be used
+    └── MissingExtra      an optional dependency that is not installed
+"""
+
+from __future__ import annotations
+
+
+class TrueloopError(Exception):
+    """What happened with the offending value, why it matters, and what to do.
+
+    Args:
+        what: one sentence with the offending value.
+        why: what would go wrong if the run went on; empty where ``what`` says it all.
+        fix: what the reader should do next.
+    """
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        super().__init__("\n".join(part for part in (what, why, fix) if part))
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+
+class InvalidConfig(TrueloopError):
+    """A setting that cannot work."""
+
+
+class InvalidData(TrueloopError):
+    """A dataset, batch or label that cannot be trained on."""
+
+
+class InvalidModel(TrueloopError):
+    """A model, loss or optimizer that does not fit together."""
+
+
+class NotFinite(TrueloopError):
+    """Too many updates in a row were not finite."""
+
+
+class CheckpointError(TrueloopError):
+    """A checkpoint that cannot be written, read or trusted."""
+
+
+class RunFolderError(TrueloopError):
+    """A run folder that cannot be used."""
+
+
+class MissingExtra(TrueloopError):
+    """An optional dependency is not installed; the message holds the exact install command."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(
+            f"{module!r} is not installed.",
+            why=f"It belongs to the optional extra [{extra}], which the core does without.",
+            fix=f"pip install 'trueloop[{extra}]'",
+        )

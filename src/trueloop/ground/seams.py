@@ -1,0 +1,149 @@
+"""The seams between engines: who hands what to whom, without either knowing the other.
+
+A `BatchSource` feeds the loop (engines/data offers two); a `Reporter` hears what the loop did (engines/store writes
+it down, the terminal draws it). One window is the K micro-batches between two optimizer updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+
+class MicroBatch(NamedTuple):
+    """One batch as the loader yielded it, and its place in the window."""
+
+    data: Any
+    """Whatever the loader yielded: a tuple, a mapping, a tensor; still on the host."""
+    closes_window: bool
+    """True on the window's last micro-batch: the update follows."""
+    indices: Sequence[int] | None
+    """The dataset indices in this batch, to name a culprit; None where the loader does not tell."""
+
+
+class BatchSource(Protocol):
+    """Epoch after epoch of micro-batches, cut into windows; any position can be reached."""
+
+    @property
+    def updates_per_epoch(self) -> int | None:
+        """Windows in one epoch; None for a stream of unknown length."""
+        ...
+
+    def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of one epoch, in order.
+
+        Args:
+            epoch: counted from 0.
+            skip_updates: windows already trained on in this epoch, which are not drawn again.
+        """
+        ...
+
+
+class UpdateRow(NamedTuple):
+    """One optimizer update, as it is journaled."""
+
+    update: int
+    """Counted from 1 over the whole run."""
+    epoch: int
+    """Counted from 1, as people read it."""
+    loss: float
+    """The window's loss: its sums divided by its counts."""
+    grad_norm: float
+    """Joint L2 norm of the window's gradient, before clipping."""
+    lr: float
+    """Learning rate of the first group, as used in this update."""
+    examples: int
+    """Examples in the window."""
+    wait_s: float
+    """Seconds spent waiting for data."""
+    total_s: float
+    """Seconds from the start of this window to the start of the next."""
+    skipped: bool
+    """True when the gradient was not finite and nothing was stepped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The run is assembled and about to draw its first batch."""
+
+    name: str
+    epochs: int
+    updates: int | None
+    """Updates in the whole run; None where the data has no known length."""
+    start_update: int
+    """Updates already done by the run this one resumes; 0 for a fresh run."""
+    facts: Mapping[str, Any]
+    """JSON-ready description: settings, model size, device, data sizes, versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatesDone:
+    """Some updates went by; delivered in batches so that the loop is not held up."""
+
+    rows: Sequence[UpdateRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """One pass over a held-out (or the training) set."""
+
+    update: int
+    epoch: int
+    split: str
+    """"val" or "test"."""
+    metrics: Mapping[str, float]
+    """Item-weighted means by name: {"loss": 0.1, "accuracy": 0.97}."""
+    tables: Mapping[str, Any]
+    """JSON-ready things that are not one number: {"confusion": [[...], ...]}."""
+    seconds: float
+    best: bool
+    """True when this is the best value of the monitored metric so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is whole on disk."""
+
+    update: int
+    epoch: int
+    path: str
+    metrics: Mapping[str, float]
+    """The latest evaluation this checkpoint belongs to: {"val/loss": 0.1}."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something a person should read: a skipped update, an early stop."""
+
+    update: int
+    kind: str
+    """A stable word: "not_finite", "early_stop", "interrupted", "smoke", "resumed"."""
+    message: str
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The run is over and everything is on disk."""
+
+    update: int
+    reason: str
+    """"finished", "early_stop", "interrupted" or "failed"."""
+    seconds: float
+
+
+RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Noted | RunEnded
+
+
+class Reporter(Protocol):
+    """Hears what the run does; never changes it."""
+
+    def report(self, event: RunEvent) -> None:
+        """Take one event; called on the training thread, so it must be quick."""
+        ...
+
+    def close(self) -> None:
+        """Flush and let go, also after an error."""
+        ...
