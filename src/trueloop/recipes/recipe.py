@@ -1,0 +1,48 @@
+"""What a recipe is: a whole run, described without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from trueloop.engines.train.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The live objects of a run, made from a recipe's options after seeding."""
+
+    model: nn.Module
+    objective: Any
+    """A `torch.nn` loss, or a function ``(model, batch) -> mean | (sum, count) | Loss | list[Loss]``."""
+    train: Any
+    """A map-style dataset."""
+    val: Any = None
+    test: Any = None
+    metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Name -> metric factory, evaluated on val and test beside the loss."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Samples -> batch; None = torch's default collate."""
+    sampler: Literal["random", "sequential", "weighted"] = "random"
+    """Training order; weighted draws every class alike, from `labels`."""
+    labels: Any = None
+    """One class index per training sample, for the weighted sampler."""
+    class_names: tuple[str, ...] = ()
+    """For the confusion matrix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A whole run: settings that can be overridden, and how to make the rest from them."""
+
+    name: str
+    summary: str
+    """One line for `trueloop recipes`."""
+    train: TrainConfig
+    options: Any
+    """A frozen dataclass of the recipe's own settings (model width, dropout, split)."""
+    assemble: Callable[[Any], Parts]
+    """Options -> live objects; called once, after the generators are seeded."""
