@@ -1,6 +1,10 @@
 """One thread per test: two shared cores make torch's thread pool slower, not faster."""
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("trueloop")  # timing is never asserted in a test
+settings.load_profile("trueloop")
 
 
 @pytest.fixture(autouse=True, scope="session")

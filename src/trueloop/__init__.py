@@ -1,5 +1,64 @@
-"""Train PyTorch models without silent failure."""
+"""Train PyTorch models without silent failure.
+
+The names below are imported from `trueloop.faces.api` at first use: ``import trueloop`` alone never imports torch.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from trueloop.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from trueloop.faces.api import (
+        Accuracy,
+        CheckpointConfig,
+        Confusion,
+        Evaluation,
+        GuardConfig,
+        Loss,
+        MeanAbsoluteError,
+        MonitorConfig,
+        OptimConfig,
+        Parts,
+        Recipe,
+        ScheduleConfig,
+        TrainConfig,
+        Trainer,
+        evaluate,
+        plan,
+    )
+
+__all__ = [
+    "Accuracy",
+    "CheckpointConfig",
+    "Confusion",
+    "Evaluation",
+    "GuardConfig",
+    "Loss",
+    "MeanAbsoluteError",
+    "MonitorConfig",
+    "OptimConfig",
+    "Parts",
+    "Recipe",
+    "ScheduleConfig",
+    "TrainConfig",
+    "Trainer",
+    "__version__",
+    "evaluate",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'trueloop' has no attribute {name!r}")
+    if name == "plan":
+        from trueloop.ground.arithmetic import plan as arithmetic
+
+        return arithmetic
+    try:
+        from trueloop.faces import api
+    except ModuleNotFoundError as error:
+        from trueloop.ground.errors import MissingExtra
+
+        raise MissingExtra(error.name or "torch", "train") from error
+    return getattr(api, name)

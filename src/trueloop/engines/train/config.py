@@ -72,6 +72,8 @@ class CheckpointConfig:
     """Newest checkpoints kept."""
     keep_best: int = 1
     """Best checkpoints kept, by the monitored metric."""
+    final: Literal["best", "last"] = "best"
+    """Which weights the model ends with, are tested and lie in RUN/final; best needs a run folder and a val set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class TrainConfig:
     micro_batch: int | None = None
     """Examples per forward pass and process; only cuts the effective batch up. None = uncut."""
     drop_last: bool = False
-    """Leave out the short window at the end of each epoch."""
+    """Leave out the partial micro-batch at the end of each epoch, as torch does; a short window is still stepped."""
     seed: int = 0
     """Of everything random: order, initialisation, dropout, augmentation."""
     deterministic: bool = False

@@ -1,0 +1,80 @@
+"""Accelerate: a loop of one's own under `accelerator.accumulate`, and its recipe for samples of variable size.
+
+https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from accelerate import Accelerator
+from measure import Indexed
+from torch.nn import CrossEntropyLoss
+from torch.utils.data import DataLoader
+
+from systems.task import Journal, Task, cosine
+
+
+def loader(task: Task) -> DataLoader:
+    """Wrap the ready-made batches, for `accumulate` learns from a prepared DataLoader where the epoch ends."""
+    return DataLoader(Indexed(task.batches), batch_size=None)
+
+
+def train(task: Task) -> None:
+    """Train under `accelerator.accumulate(model)`, the guide's first recipe."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=task.window)
+    optimizer = task.optimizer(task.model)
+    model, optimizer, batches = accelerator.prepare(task.model, optimizer, loader(task))
+    model.train()
+    for _ in range(task.epochs):
+        for inputs, targets in batches:
+            with accelerator.accumulate(model):
+                loss = task.loss(model(inputs), targets)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients and task.clip is not None:
+                    accelerator.clip_grad_norm_(model.parameters(), task.clip)
+                optimizer.step()
+                optimizer.zero_grad()
+    accelerator.free_memory()
+
+
+def train_fast(task: Task) -> None:
+    """Train with a window of one, nothing wrapped that need not be: no DataLoader, no `accumulate`."""
+    assert task.window == 1
+    assert task.clip is not None
+    accelerator = Accelerator(cpu=True)
+    optimizer = task.optimizer(task.model)
+    model, optimizer, schedule = accelerator.prepare(task.model, optimizer, cosine(optimizer, task.updates))
+    journal = Journal()
+    model.train()
+    for _ in range(task.epochs):
+        for inputs, targets in task.batches:
+            loss = task.loss(model(inputs), targets)
+            accelerator.backward(loss)
+            norm = accelerator.clip_grad_norm_(model.parameters(), task.clip)
+            rate = schedule.get_last_lr()[0]
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            journal.add(loss.detach(), norm, rate)
+    accelerator.free_memory()
+
+
+def train_counted(task: Task) -> None:
+    """Train with the guide's recipe for variable sizes: sum, count the window's targets first, divide."""
+    assert isinstance(task.loss, CrossEntropyLoss)
+    summed = CrossEntropyLoss(reduction="sum")
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=task.window)
+    optimizer = task.optimizer(task.model)
+    model, optimizer, batches = accelerator.prepare(task.model, optimizer, loader(task))
+    model.train()
+    for _ in range(task.epochs):
+        drawn = iter(batches)
+        while window := list(islice(drawn, task.window)):
+            items = sum(targets.ne(-100).sum() for _, targets in window)
+            for inputs, targets in window:
+                loss = summed(model(inputs), targets) * task.window / items
+                accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    accelerator.free_memory()

@@ -1,0 +1,8 @@
+"""``python -m trueloop`` is ``trueloop``."""
+
+import sys
+
+from trueloop.faces.cli.app import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""One line of a journal: an event as strict JSON, and back.
+
+Every line has an "event" and the field names of the record in `ground.seams` it stands for; updates are one line each,
+everything else also has the "time" it was reported. JSON knows no NaN and no infinity: they are written as the strings
+"nan", "inf" and "-inf", and read back as floats wherever a field holds numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow
+
+SCHEMA = 1
+
+SingleEvent = RunStarted | Evaluated | CheckpointSaved | Noted | RunEnded
+"""Every event but `UpdatesDone`, which is many lines."""
+
+_CLASSES: Mapping[str, type[SingleEvent]] = {
+    "run_started": RunStarted,
+    "evaluated": Evaluated,
+    "checkpoint_saved": CheckpointSaved,
+    "noted": Noted,
+    "run_ended": RunEnded,
+}
+_NAMES = {event_class: name for name, event_class in _CLASSES.items()}
+
+# What JSON does not know (a path, an enum in a recipe's options) is written as str() shows it.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=str)
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """Write one record as a line of strict JSON, newline included."""
+    try:
+        return _ENCODER.encode(record) + "\n"
+    except ValueError:  # a NaN somewhere: rare, so only then is the record walked
+        return _ENCODER.encode(_strict(record)) + "\n"
+
+
+def event_record(event: SingleEvent, time: float) -> dict[str, Any]:
+    """Lay an event out as a record; ``time`` is in seconds since 1970."""
+    body = {field.name: getattr(event, field.name) for field in fields(event)}
+    return {"event": _NAMES[type(event)], "time": round(time, 3)} | body
+
+
+def update_record(row: UpdateRow) -> dict[str, Any]:
+    """Lay an update row out as a record; seconds are rounded to the microsecond, which saves a tenth of the file."""
+    record = {"event": "update", **row._asdict()}
+    record["wait_s"] = round(row.wait_s, 6)
+    record["total_s"] = round(row.total_s, 6)
+    return record
+
+
+def event_of(record: Mapping[str, Any]) -> SingleEvent:
+    """Rebuild the event a record stands for.
+
+    Raises:
+        KeyError: the event or one of its fields is missing or unknown.
+        ValueError: a field that holds numbers holds something else.
+    """
+    event_class = _CLASSES[record["event"]]
+    values = {field.name: record[field.name] for field in fields(event_class)}
+    for name, revive in _REVIVE.items():
+        if name in values:
+            values[name] = revive(values[name])
+    return cast("Callable[..., SingleEvent]", event_class)(**values)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, Mapping):
+        return {key: _strict(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in cast("Sequence[Any]", value)]
+    return value
+
+
+def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers(each) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_numbers(each) for each in cast("list[Any]", value)]
+    return float(value) if value in {"nan", "inf", "-inf"} else value
+
+
+# facts and details stay as written: a class may well be called "nan".
+_REVIVE: Mapping[str, Callable[[Any], Any]] = {
+    "metrics": _floats,
+    "tables": _numbers,
+    "seconds": float,
+    "update": int,
+    "start_update": int,
+}

@@ -1,0 +1,107 @@
+"""Puts a run together in the one order that is right: freeze, move, then the optimizer over what is left to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from trueloop.engines.train.average import WeightAverage
+from trueloop.engines.train.config import TrainConfig
+from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.objective import as_objective
+from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, freeze
+from trueloop.engines.train.precision import LossScale, autocast
+from trueloop.engines.train.recompute import enable_recompute
+from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
+from trueloop.engines.train.update import make_update
+from trueloop.engines.train.window import Counts
+
+MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+def assemble(
+    model: nn.Module,
+    objective: Any,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    updates_per_epoch: int | None,
+    given: Given | None = None,
+) -> Parts:
+    """Build everything the loop turns.
+
+    Args:
+        model: moved to ``device`` and frozen in place.
+        objective: as for `as_objective`.
+        config: validated settings.
+        device: where it runs.
+        updates_per_epoch: the horizon of the schedule; None for a stream.
+        given: the user's own optimizer, scheduler or counts.
+
+    Raises:
+        InvalidConfig, InvalidModel: parts that do not fit together, named.
+    """
+    given = given or Given()
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    model.to(device)
+    objective = as_objective(objective)
+    objective.to(device)
+    optimizer = _optimizer(model, config, given)
+    check_optimizer(model, optimizer)
+    context = autocast(config.precision, device)
+    updates = None if updates_per_epoch is None else updates_per_epoch * config.epochs
+    return Parts(
+        model=model,
+        forward=cast("nn.Module", torch.compile(model)) if config.compile else model,
+        objective=objective,
+        counts=given.counts,
+        optimizer=optimizer,
+        update=make_update(optimizer, config.clip),
+        schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
+        scale=LossScale(device, enabled=config.precision == "fp16"),
+        guard=Guard(model, config.guard),
+        average=None if config.ema is None else WeightAverage(model, config.ema),
+        device=device,
+        autocast=lambda: context,
+    )
+
+
+class Given:
+    """What the user brings instead of a setting.
+
+    Args:
+        optimizer: function of the trainable parameters.
+        scheduler: function of the optimizer; stepped once per update.
+        counts: function of a batch, see `window.Counts`.
+    """
+
+    def __init__(
+        self,
+        optimizer: MakeOptimizer | None = None,
+        scheduler: MakeScheduler | None = None,
+        counts: Counts | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.counts = counts
+
+
+def _optimizer(model: nn.Module, config: TrainConfig, given: Given) -> torch.optim.Optimizer:
+    if given.optimizer is None:
+        return build_optimizer(model, config.optim)
+    return given.optimizer([p for p in model.parameters() if p.requires_grad])
+
+
+def _schedule(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, given: Given, updates: int | None, per_epoch: int | None
+) -> RateSchedule:
+    if given.scheduler is not None:
+        return GivenSchedule(given.scheduler(optimizer))
+    return Schedule(optimizer, config.schedule, updates=updates, updates_per_epoch=per_epoch)

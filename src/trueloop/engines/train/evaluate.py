@@ -1,0 +1,154 @@
+"""Evaluation: no graph, no update, every mode as it was, and means over items instead of over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.engines.train.device import move
+from trueloop.engines.train.metrics import Metric
+from trueloop.engines.train.objective import Loss, Objective, as_objective
+from trueloop.engines.train.seeding import preserved_generators
+from trueloop.ground.errors import InvalidData, InvalidModel
+
+MetricFactories = Mapping[str, Callable[[], Metric]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What one pass over a dataset gave."""
+
+    metrics: Mapping[str, float]
+    """Means over all items: "loss", and every metric that is one number."""
+    tables: Mapping[str, Any]
+    """Metrics that are more than a number, such as a confusion matrix."""
+    batches: int
+    seconds: float
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    objective: Any,
+    *,
+    metrics: MetricFactories | None = None,
+    device: torch.device | None = None,
+    context: AbstractContextManager[Any] | None = None,
+) -> Evaluation:
+    """Measure a model on data.
+
+    Args:
+        model: put into eval mode for the pass; afterwards every submodule has the mode it had before.
+        batches: an iterable of batches, as the objective takes them.
+        objective: as for `as_objective`.
+        metrics: name -> factory of a metric with ``update(output, target)`` and ``compute()``.
+        device: where the batches go; None = where the model's first parameter is.
+        context: autocast; may be re-entered.
+
+    Returns:
+        The mean of each loss over all items (several terms: their weighted sum as "loss" and each by its name) and the
+        metrics. The numbers do not depend on the batch size, but for rounding in the model itself.
+
+    Raises:
+        InvalidData: no batch at all.
+        InvalidModel: metrics are asked for, but the objective does not tell output and target.
+
+    Random generators are left as they were, so that evaluating more often does not change the training.
+    """
+    objective = as_objective(objective) if not hasattr(objective, "explain") else cast("Objective", objective)
+    device = device or _device_of(model)
+    live = {name: factory() for name, factory in (metrics or {}).items()}
+    started, totals = perf_counter(), _Totals()
+    with eval_mode(model), preserved_generators(), torch.no_grad(), context or nullcontext():
+        for batch in batches:
+            terms = objective(model, move(batch, device))
+            totals.add(terms)
+            _update(live, terms[0])
+    if not totals.batches:
+        raise InvalidData("There is no batch to evaluate on.", fix="Check the dataset's length and drop_last.")
+    numbers, tables = totals.means(), dict[str, Any]()
+    for name, metric in live.items():
+        _file(name, metric.compute(), numbers, tables)
+    return Evaluation(metrics=numbers, tables=tables, batches=totals.batches, seconds=perf_counter() - started)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Generator[None]:
+    """Put the model into eval mode, and afterwards every submodule back into its own mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+class _Totals:
+    """Sums and counts per term, in float64: the order of batches leaves no trace in the printed digits."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._terms: list[Loss] = []
+        self._sums: list[Tensor] = []
+        self._counts: list[Tensor | float] = []
+
+    def add(self, terms: Any) -> None:
+        self.batches += 1
+        sums = [term.sum.detach().double() for term in terms]
+        # A sum-reduced loss has no count of its own; it is shown per batch item of nothing, that is, as the sum.
+        counts = [0.0 if term.count is None else term.count for term in terms]
+        if not self._terms:
+            self._terms, self._sums, self._counts = [_light(term) for term in terms], sums, counts
+            return
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)]
+        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+
+    def means(self) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        total = 0.0
+        for term, sums, count in zip(self._terms, self._sums, self._counts, strict=True):
+            divisor = 1.0 if term.count is None else float(count)
+            mean = float(sums) / divisor if divisor else float("nan")
+            total += mean * term.weight
+            if len(self._terms) > 1:
+                numbers[term.name] = mean
+        return {"loss": total, **numbers}
+
+
+def _light(term: Loss) -> Loss:
+    """The term without its tensors' graphs, outputs or batch: only name, weight and whether it has a count."""
+    return Loss(sum=term.sum.detach(), count=None if term.count is None else 1.0, weight=term.weight, name=term.name)
+
+
+def _update(live: Mapping[str, Metric], term: Loss) -> None:
+    if live and (term.output is None or term.target is None):
+        raise InvalidModel(
+            f"The metrics {', '.join(live)} need the model's output and the target, which the objective does not tell.",
+            fix="Return Loss(sum=..., count=..., output=output, target=target) from the objective.",
+        )
+    for metric in live.values():
+        metric.update(term.output, term.target)
+
+
+def _file(name: str, value: Any, numbers: dict[str, float], tables: dict[str, Any]) -> None:
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        for key, part in cast("Mapping[str, Any]", value).items():
+            _file(f"{name}/{key}", part, numbers, tables)
+    elif isinstance(value, (int, float)):
+        numbers[name] = float(value)
+    else:
+        tables[name] = value
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return first.device if first is not None else torch.device("cpu")

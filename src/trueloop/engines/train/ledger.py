@@ -1,0 +1,64 @@
+"""Collects updates until it is worth telling anybody, so that the loop never waits for a reader.
+
+On the CPU a loss is read at once; elsewhere the numbers of many updates are copied to the host together.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trueloop.engines.train.loop import Done
+from trueloop.ground.seams import MicroBatch, UpdateRow
+
+_EVERY_S = 0.1  # as often as a person can read a changing number
+_AT_MOST = 512  # rows; bounds the memory of pending batches
+
+
+class Entry(NamedTuple):
+    """One update as it is journaled, with its batches where they may be needed again."""
+
+    row: UpdateRow
+    window: list[MicroBatch]
+    """Empty where the update is known to have been finite."""
+
+
+class Ledger:
+    """Pending updates, resolved together."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Done, int, int]] = []
+        self._told = perf_counter()
+
+    def add(self, done: Done, *, update: int, epoch: int) -> bool:
+        """Take one update; return True when it is time to `take` them."""
+        self._pending.append((done, update, epoch))
+        urgent = not isinstance(done.outcome.skipped, Tensor) and bool(done.outcome.skipped)
+        return urgent or len(self._pending) >= _AT_MOST or perf_counter() - self._told > _EVERY_S
+
+    def take(self) -> list[Entry]:
+        """Return what is pending, with every number on the host: one synchronisation for all of them."""
+        pending, self._pending = self._pending, []
+        self._told = perf_counter()
+        numbers = _on_host(pending)
+        return [_entry(*item, *values) for item, values in zip(pending, numbers, strict=True)]
+
+
+def _on_host(pending: list[tuple[Done, int, int]]) -> list[tuple[float, float, float]]:
+    triples = [(done.loss, done.outcome.norm, done.outcome.skipped) for done, _, _ in pending]
+    flat = [value for triple in triples for value in triple]
+    tensors = [value for value in flat if isinstance(value, Tensor)]
+    read = iter(torch.stack([t.double() for t in tensors]).tolist() if tensors else ())
+    values = [next(read) if isinstance(value, Tensor) else float(value) for value in flat]
+    return [(values[i], values[i + 1], values[i + 2]) for i in range(0, len(values), 3)]
+
+
+def _entry(done: Done, update: int, epoch: int, loss: float, norm: float, skipped: float) -> Entry:
+    row = UpdateRow(
+        update=update, epoch=epoch, loss=loss, grad_norm=norm, lr=float(done.lr), examples=done.examples,
+        wait_s=done.wait_s, total_s=done.total_s, skipped=bool(skipped),
+    )  # fmt: skip
+    return Entry(row, done.window if skipped else [])

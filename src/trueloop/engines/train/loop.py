@@ -1,0 +1,125 @@
+"""THE loop. Everything else in trueloop's training engine exists so that this fits on one screen.
+
+Six operations make an update: clear the gradients, forward, loss, backward, step, schedule. The first and the last two
+happen once per window, the others once per micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.engines.train.average import WeightAverage
+from trueloop.engines.train.device import move
+from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.objective import Loss, Objective, explain_failure
+from trueloop.engines.train.precision import LossScale
+from trueloop.engines.train.schedule import RateSchedule
+from trueloop.engines.train.update import Outcome, Update
+from trueloop.engines.train.window import Counts, Waiting, open_window, windows
+from trueloop.ground.errors import InvalidModel
+from trueloop.ground.seams import BatchSource, MicroBatch
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """What the loop turns, fully assembled (`assemble`)."""
+
+    model: nn.Module
+    """The user's module: its parameters are trained, its state is saved."""
+    forward: nn.Module
+    """What is called: the model itself, or its compiled twin over the same parameters."""
+    objective: Objective
+    counts: Counts | None
+    optimizer: torch.optim.Optimizer
+    update: Update
+    schedule: RateSchedule
+    scale: LossScale
+    guard: Guard
+    average: WeightAverage | None
+    device: torch.device
+    autocast: Callable[[], AbstractContextManager[Any]]
+
+
+class Done(NamedTuple):
+    """One window, after its update."""
+
+    loss: Tensor | float
+    outcome: Outcome
+    lr: float
+    examples: int
+    wait_s: float
+    total_s: float
+    window: list[MicroBatch]
+
+
+def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, update: int) -> Iterator[Done]:
+    """Train on one epoch and yield after every update.
+
+    Args:
+        parts: the assembled run.
+        source: where the micro-batches come from.
+        epoch: from 0; decides the order of the data.
+        skip: windows of this epoch that a resumed run has behind it.
+        update: updates done so far in the whole run; decides the learning rate.
+    """
+    waiting = Waiting()
+    started = perf_counter()
+    for micros in windows(source.epoch(epoch, skip), waiting):
+        parts.schedule.set(update)
+        lr = parts.optimizer.param_groups[0]["lr"]
+        parts.guard.remember()
+        parts.optimizer.zero_grad(set_to_none=True)  # 1. clear
+
+        total, window = open_window(micros, parts.counts)
+        for micro in window:
+            batch = move(micro.data, parts.device)
+            terms = _forward(parts, batch)  # 2. forward, 3. loss
+            root = total.add(micro, terms)
+            if len(total.micros) == 1:
+                _check_start(parts, terms, root, first=update == 0)
+                parts.scale.open(total.divisor)
+            parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, below
+
+        total.check_ratios()
+        outcome = parts.update.step(parts.scale.divide(total.divisor))  # 5. divide, clip, step
+        parts.scale.update(outcome.skipped)
+        parts.guard.undo(outcome)
+        if parts.average:
+            parts.average.update(outcome.skipped)
+        parts.schedule.advance()  # 6. schedule, per update and after the step
+        update += 1
+
+        now = perf_counter()
+        yield Done(total.loss(), outcome, lr, total.examples, waiting.take(), now - started, total.micros)
+        started = now
+
+
+def _forward(parts: Parts, batch: Any) -> Sequence[Loss]:
+    try:
+        with parts.autocast():
+            return parts.objective(parts.forward, batch)
+    except Exception as error:
+        lesson = explain_failure(error, parts.objective, parts.model, batch)
+        if lesson is None:
+            raise
+        raise lesson from error
+
+
+def _check_start(parts: Parts, terms: Sequence[Loss], root: Tensor, *, first: bool) -> None:
+    """Refuse a loss without a graph, and in the run's first window a pair that torch would take wrongly."""
+    if first:
+        parts.objective.check(terms)
+    if not root.requires_grad:
+        raise InvalidModel(
+            "The loss does not depend on any trainable parameter.",
+            why="backward() would have nothing to compute, and the model would never change.",
+            fix="Check that the output reaches the loss without detach(), .data, .item() or no_grad(), and that not "
+            "everything is frozen.",
+        )

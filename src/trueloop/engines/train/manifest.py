@@ -1,0 +1,171 @@
+"""One checkpoint's folder on disk: how it is written, and every check on reading it back.
+
+model.safetensors      the tensors of each part of the state
+optimizer.safetensors
+state.json             everything that is not a tensor, and where the tensors belong
+manifest.json          update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
+
+Nothing is made of a file before its bytes are those that were written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trueloop.engines.train.durable import FileStamp, damaged, sync_folder, write_synced
+from trueloop.engines.train.state import Json, pack, unpack
+from trueloop.engines.train.tensorfile import read_tensors, write_tensors
+from trueloop.ground.errors import CheckpointError
+
+SCHEMA = 1
+MANIFEST, STATE = "manifest.json", "state.json"
+Parts = Mapping[str, tuple[Json, Mapping[str, Tensor]]]
+
+_FILE = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One whole checkpoint on disk."""
+
+    path: Path
+    """Its folder."""
+    update: int
+    """Updates done when it was saved."""
+    epoch: int
+    """Epoch it was saved in, as the loop counts."""
+    metrics: Mapping[str, float]
+    """The latest evaluation it belongs to: {"val/loss": 0.1}."""
+
+
+class NewerSchemaError(CheckpointError):
+    """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
+
+
+def write_folder(folder: Path, parts: Parts, checkpoint: Checkpoint) -> None:
+    """Write every file of a checkpoint through to the disk, the manifest last.
+
+    Args:
+        folder: exists and is empty.
+        parts: what `state.pack` gave, by name; the name of a part is the name of its tensor file.
+        checkpoint: what the manifest is to say.
+
+    Raises:
+        OSError: as the system says; partial files are left.
+    """
+    stamps = {
+        f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors, {"format": "pt"})
+        for name, (_, tensors) in parts.items()
+        if tensors
+    }
+    trees = json.dumps({name: tree for name, (tree, _) in parts.items()}, allow_nan=False)
+    stamps[STATE] = write_synced(folder / STATE, [trees.encode()])
+    manifest = {
+        "schema": SCHEMA,
+        "update": checkpoint.update,
+        "epoch": checkpoint.epoch,
+        "metrics": pack(dict(checkpoint.metrics))[0],
+        "files": {name: asdict(stamp) for name, stamp in stamps.items()},
+    }
+    write_synced(folder / MANIFEST, [sealed(manifest)])
+    sync_folder(folder)
+
+
+def sealed(manifest: dict[str, Any]) -> bytes:
+    """Return the one text that says this, with the checksum of itself; no other bytes are accepted for it."""
+    checksum = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+    return json.dumps({**manifest, "sha256": checksum}, indent=1).encode()
+
+
+def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
+    """Check a checkpoint without reading its files: manifest sound, each file there and of the right size.
+
+    Raises:
+        OSError: as the system says.
+        CheckpointError: this is not a whole checkpoint.
+        NewerSchemaError: a newer trueloop wrote it.
+    """
+    manifest = _opened(path)
+    try:
+        stamps = {name: FileStamp(**stamp) for name, stamp in manifest["files"].items()}
+        checkpoint = Checkpoint(
+            path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=unpack(manifest["metrics"], {})
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise damaged(path, f"{MANIFEST} makes no sense ({error!r})") from error
+    for name, stamp in stamps.items():
+        _check_file(path, name, stamp)
+    if STATE not in stamps:
+        raise damaged(path, f"{MANIFEST} does not name {STATE}")
+    return checkpoint, stamps
+
+
+def read_folder(path: Path) -> dict[str, Any]:
+    """Read the whole state, every byte checked against the manifest before anything is made of it.
+
+    Raises:
+        OSError: as the system says.
+        CheckpointError: this is not a whole checkpoint.
+        NewerSchemaError: a newer trueloop wrote it.
+    """
+    _, stamps = read_manifest(path)
+    content = (path / STATE).read_bytes()
+    if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
+        raise damaged(path, f"{STATE} does not match its checksum")
+    return {
+        name: unpack(tree, _tensors(path, f"{name}.safetensors", stamps)) for name, tree in json.loads(content).items()
+    }
+
+
+def _opened(path: Path) -> dict[str, Any]:
+    """Return the manifest of a schema that is known here, after checking its seal."""
+    if not (path / MANIFEST).is_file():
+        raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
+    content = (path / MANIFEST).read_bytes()
+    try:
+        manifest = json.loads(content)
+        del manifest["sha256"]
+        sound = sealed(manifest) == content
+    except (ValueError, LookupError, TypeError, RecursionError):
+        sound, manifest = False, {}
+    if not sound:
+        raise damaged(path, f"{MANIFEST} does not match its own checksum")
+    if manifest.get("schema") != SCHEMA:
+        raise NewerSchemaError(
+            f"{path} was written with checkpoint schema {manifest.get('schema')!r}; this trueloop knows {SCHEMA}.",
+            why="A newer trueloop wrote it, and what it means by it is not known here.",
+            fix="Upgrade: pip install -U trueloop",
+        )
+    return manifest
+
+
+def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
+    if not _FILE.fullmatch(name):
+        raise damaged(path, f"{MANIFEST} names what cannot be a file of it: {name!r}")
+    try:
+        found = (path / name).lstat()
+    except FileNotFoundError:
+        raise damaged(path, f"{name} is missing") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise damaged(path, f"{name} is not a plain file")
+    if found.st_size != stamp.size:
+        raise damaged(path, f"{name} has {found.st_size} bytes instead of {stamp.size}")
+
+
+def _tensors(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
+    """Read the tensors of one part, none where it has none."""
+    if name not in stamps:
+        return {}
+    file = read_tensors(path / name)
+    if file.stamp != stamps[name]:
+        raise damaged(path, f"{name} does not match its checksum")
+    return file.tensors

@@ -1,0 +1,114 @@
+"""Metrics that add up over items, so that their value does not depend on how the data was cut into batches."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trueloop.ground.errors import InvalidData
+
+
+class Metric(Protocol):
+    """Anything with these two methods; torchmetrics objects have them."""
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Take one batch."""
+        ...
+
+    def compute(self) -> Any:
+        """Return a number (or a 0-d tensor), or a table as a tensor or nested list."""
+        ...
+
+
+class Accuracy:
+    """Share of targets that the largest output names.
+
+    Outputs are ``[N, C, ...]`` scores with the class in dimension 1, or ``[N]`` / ``[N, 1]`` logits of one binary
+    class (positive above 0). Targets equal to ``ignore_index`` do not count.
+    """
+
+    def __init__(self, *, ignore_index: int = -100) -> None:
+        self._ignored = ignore_index
+        self._hits: Tensor | int = 0
+        self._count: Tensor | int = 0
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Count hits; no host synchronisation."""
+        guess, target = predicted_classes(output, target)
+        counted = target != self._ignored
+        self._hits = self._hits + ((guess == target) & counted).sum()
+        self._count = self._count + counted.sum()
+
+    def compute(self) -> float:
+        """Return hits over counted targets; nan when none was counted."""
+        count = int(self._count)
+        return int(self._hits) / count if count else float("nan")
+
+
+class Confusion:
+    """How often class i (row) was taken for class j (column), as a ``[classes][classes]`` table of counts."""
+
+    def __init__(self, classes: int, *, ignore_index: int = -100) -> None:
+        self._classes = classes
+        self._ignored = ignore_index
+        self._table: Tensor | int = 0
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Add one batch; no host synchronisation beyond the masking."""
+        guess, target = predicted_classes(output, target)
+        counted = target != self._ignored
+        cells = target[counted].long() * self._classes + guess[counted]
+        table = torch.bincount(cells.flatten(), minlength=self._classes**2)
+        if table.numel() > self._classes**2:
+            raise InvalidData(
+                f"A class index beyond {self._classes - 1} met a confusion matrix of {self._classes} classes.",
+                fix=f"Confusion(classes) must cover every label and output; output shape {tuple(output.shape)}.",
+            )
+        self._table = self._table + table
+
+    def compute(self) -> list[list[int]]:
+        """Return the table; all zero when nothing was seen."""
+        if isinstance(self._table, int):
+            return [[0] * self._classes for _ in range(self._classes)]
+        return self._table.reshape(self._classes, self._classes).tolist()
+
+
+class MeanAbsoluteError:
+    """Mean of |output - target| over all elements; both of one shape."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | float = 0.0
+        self._count = 0
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Add one batch; no host synchronisation."""
+        if output.shape != target.shape:
+            raise InvalidData(
+                f"The output has shape {tuple(output.shape)}, the target {tuple(target.shape)}.",
+                why="They would be broadcast against each other, and the mean taken over the wrong pairs.",
+                fix="Make both the same shape.",
+            )
+        self._sum = self._sum + (output.double() - target.double()).abs().sum()
+        self._count += target.numel()
+
+    def compute(self) -> float:
+        """Return the mean; nan when nothing was seen."""
+        return float(self._sum) / self._count if self._count else float("nan")
+
+
+def predicted_classes(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (predicted class, target), both of the target's shape.
+
+    Raises:
+        InvalidData: shapes that cannot be class scores and their targets.
+    """
+    if output.dim() == target.dim() + 1 and output.shape[:1] + output.shape[2:] == target.shape and output.shape[1] > 1:
+        return output.argmax(dim=1), target
+    if output.numel() == target.numel() and output.shape[:1] == target.shape[:1]:
+        return (output.reshape(target.shape) > 0).long(), target
+    raise InvalidData(
+        f"The output has shape {tuple(output.shape)}, the target {tuple(target.shape)}.",
+        fix="Accuracy and Confusion take scores [N, C, ...] with targets [N, ...], or binary logits [N].",
+    )

@@ -1,0 +1,269 @@
+"""What is minimised, as sums and counts: the form in which a window of micro-batches is exactly one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from torch import Tensor, nn
+
+from trueloop.engines.train.losses import KNOWN_LOSSES, check_pair, divisor, summed
+from trueloop.ground.errors import InvalidData, InvalidModel, TrueloopError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One term of the objective over one micro-batch."""
+
+    sum: Tensor
+    """0-d, with its graph: the loss added up over the micro-batch."""
+    count: Tensor | float | None
+    """What the sum would be divided by to give the mean; None for a loss that is a sum by intent."""
+    weight: float = 1.0
+    """Of this term among several."""
+    name: str = "loss"
+    output: Any = None
+    """What metrics compare with `target`; only needed where metrics are asked for."""
+    target: Any = None
+
+
+class Objective(Protocol):
+    """Model and batch in, one or several terms out."""
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sequence[Loss]:
+        """Run the forward pass and return the terms."""
+        ...
+
+    def check(self, terms: Sequence[Loss]) -> None:
+        """Raise where output and target of the run's first window do not fit, though torch would not say so."""
+        ...
+
+    def explain(self, model: nn.Module, batch: Any) -> None:
+        """After an error: run the batch again and raise the lesson behind it, where one is known."""
+        ...
+
+    def to(self, device: Any) -> None:
+        """Move whatever the loss holds (class weights) to the device."""
+        ...
+
+
+def as_objective(given: Any) -> Objective:
+    """Turn what the user gave into an `Objective`.
+
+    Args:
+        given: a ``torch.nn`` loss (the batch is then ``(inputs, target)``); any other module called as
+            ``given(output, target) -> mean``; or a function ``(model, batch)`` that returns a 0-d mean over the
+            batch's items, a ``(sum, count)`` pair, a `Loss` or a list of `Loss`.
+
+    Raises:
+        InvalidModel: ``given`` is none of these.
+    """
+    if isinstance(given, KNOWN_LOSSES):
+        return TorchLoss(given)
+    if isinstance(given, nn.modules.loss._Loss) and hasattr(nn, type(given).__name__):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001 - torch has no public base class
+        raise InvalidModel(
+            f"{type(given).__name__} takes more than an output and a target.",
+            fix="Give a function (model, batch) -> (sum, count) that calls it.",
+        )
+    if isinstance(given, nn.Module):
+        return Criterion(given)
+    if callable(given) and getattr(given, "__module__", "") == "torch.nn.functional":
+        raise InvalidModel(
+            f"torch.nn.functional.{given.__name__} is a loss of (output, target), not of (model, batch).",
+            fix="Give the module instead, such as nn.CrossEntropyLoss(), or a function (model, batch) -> mean.",
+        )
+    if callable(given):
+        return FunctionObjective(given)
+    raise InvalidModel(
+        f"The objective is {given!r}, which is neither a torch.nn loss nor a function.",
+        fix="Give nn.CrossEntropyLoss() or a function (model, batch) -> mean | (sum, count).",
+    )
+
+
+class TorchLoss:
+    """A torch.nn loss over ``(inputs, target)`` batches; its count is derived from the target."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        self._mean = loss
+        self._sum = summed(loss)
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sequence[Loss]:
+        """Return one term."""
+        inputs, target = split_pair(batch)
+        output = call_model(model, inputs)
+        return (
+            Loss(
+                sum=self._sum(output, target),
+                count=divisor(self._mean, output, target),
+                output=output,
+                target=target,
+            ),
+        )
+
+    def check(self, terms: Sequence[Loss]) -> None:
+        """Check shapes, dtypes and label range."""
+        check_pair(self._mean, terms[0].output, terms[0].target)
+
+    def explain(self, model: nn.Module, batch: Any) -> None:
+        """Check shapes, dtypes and label range of this batch."""
+        inputs, target = split_pair(batch)
+        check_pair(self._mean, call_model(model, inputs), target)
+
+    def to(self, device: Any) -> None:
+        """Move the class weights."""
+        self._mean.to(device)
+        self._sum.to(device)
+
+
+class Criterion:
+    """A user's own loss module over ``(inputs, target)``, taken as a mean over the batch's items."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        self._loss = loss
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sequence[Loss]:
+        """Return one term."""
+        inputs, target = split_pair(batch)
+        output = call_model(model, inputs)
+        value = self._loss(output, target)
+        term = _term(value, batch)
+        return (Loss(sum=term.sum, count=term.count, output=output, target=target),)
+
+    def check(self, terms: Sequence[Loss]) -> None:
+        """Nothing is known of what this loss takes."""
+
+    def explain(self, model: nn.Module, batch: Any) -> None:
+        """Nothing is known of what this loss takes."""
+
+    def to(self, device: Any) -> None:
+        """Move the loss's own buffers."""
+        self._loss.to(device)
+
+
+class FunctionObjective:
+    """A function of model and batch."""
+
+    def __init__(self, function: Callable[[nn.Module, Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sequence[Loss]:
+        """Return one term, or as many as the function gave."""
+        value = self._function(model, batch)
+        if isinstance(value, list) or (isinstance(value, tuple) and value and isinstance(value[0], Loss)):
+            return tuple(_term(part, batch) for part in cast("Sequence[Any]", value))
+        return (_term(value, batch),)
+
+    def check(self, terms: Sequence[Loss]) -> None:
+        """Nothing is known of what this function takes."""
+
+    def explain(self, model: nn.Module, batch: Any) -> None:
+        """Nothing is known of what this function takes."""
+
+    def to(self, device: Any) -> None:
+        """Nothing to move."""
+
+
+def _term(value: Any, batch: Any) -> Loss:
+    if isinstance(value, Loss):
+        return value
+    if isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == 2:
+        total, count = cast("tuple[Any, Any]", value)
+        return Loss(sum=_scalar(total), count=count.detach() if isinstance(count, Tensor) else float(count))
+    items = batch_items(batch)
+    return Loss(sum=_scalar(value) * items, count=items)
+
+
+def _scalar(value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.reshape(())
+    shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    raise InvalidModel(
+        f"The objective returned {shape}, not one number.",
+        fix="Return a 0-d mean, a (sum, count) pair, a Loss or a list of Loss.",
+    )
+
+
+def split_pair(batch: Any) -> tuple[Any, Any]:
+    """Return (inputs, target) of a batch, or say why it has none.
+
+    Raises:
+        InvalidData: the batch is not a pair.
+    """
+    if isinstance(batch, (tuple, list)) and len(cast("Sequence[Any]", batch)) == 2:
+        inputs, target = cast("tuple[Any, Any]", batch)
+        return inputs, target
+    raise InvalidData(
+        f"A torch.nn loss needs batches (inputs, target), but this batch is {describe(batch)}.",
+        fix="Give a function (model, batch) -> mean | (sum, count) that knows the batch.",
+    )
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """Call the model: a tensor as it is, a tuple as positional, a mapping as keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    if isinstance(inputs, (tuple, list)):
+        return model(*cast("Sequence[Any]", inputs))
+    if isinstance(inputs, Mapping):
+        return model(**cast("Mapping[str, Any]", inputs))
+    return model(inputs)
+
+
+def batch_items(batch: Any) -> int:
+    """Return the number of items in a batch: the length of its first tensor.
+
+    Raises:
+        InvalidData: there is no tensor in it.
+    """
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    parts: Sequence[Any] = ()
+    if isinstance(batch, Mapping):
+        parts = tuple(cast("Mapping[str, Any]", batch).values())
+    elif isinstance(batch, (tuple, list)):
+        parts = cast("Sequence[Any]", batch)
+    for part in parts:
+        if isinstance(part, (Tensor, tuple, list, Mapping)):
+            return batch_items(part)
+    raise InvalidData(
+        f"Cannot tell how many items this batch holds: it is {describe(batch)}.",
+        fix="Return (sum, count) from the objective, so that nothing has to be guessed.",
+    )
+
+
+def describe(value: Any) -> str:
+    """Say what a batch is made of, in a few words: ``(tensor [32, 8, 8] float32, tensor [32] int64)``."""
+    if isinstance(value, Tensor):
+        return f"tensor {list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {describe(v)}" for k, v in cast("Mapping[Any, Any]", value).items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(describe(part) for part in cast("Sequence[Any]", value)) + ")"
+    return type(value).__name__
+
+
+def explain_failure(error: Exception, objective: Objective, model: nn.Module, batch: Any) -> TrueloopError | None:
+    """Return the lesson behind an error that torch raised in the forward pass or the loss, where one is known.
+
+    Args:
+        error: what was raised; a lesson already is returned as None.
+        objective: the objective that raised it.
+        model: the model it was called with.
+        batch: the batch it was called with.
+    """
+    if isinstance(error, TrueloopError):
+        return None
+    try:
+        objective.explain(model, batch)
+    except TrueloopError as lesson:
+        return lesson
+    except RuntimeError as again:  # torch's word for shapes and dtypes that do not fit
+        return InvalidData(
+            f"The model cannot take this batch, which is {describe(batch)}.",
+            why=str(again).split("\n", 1)[0],
+            fix="Check the input shape and dtype that the model expects.",
+        )
+    except Exception:  # noqa: BLE001 - a mistake in the user's own code: its own traceback says more than we can
+        return None
+    return None

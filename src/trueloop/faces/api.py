@@ -1,0 +1,69 @@
+"""What `import trueloop` offers; imported at first use, so that the core works without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from trueloop.engines.train.config import (
+    CheckpointConfig,
+    GuardConfig,
+    MonitorConfig,
+    OptimConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+from trueloop.engines.train.evaluate import Evaluation, MetricFactories
+from trueloop.engines.train.evaluate import evaluate as evaluate_batches
+from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
+from trueloop.engines.train.objective import Loss
+from trueloop.faces.feed import batches_of
+from trueloop.faces.trainer import Trainer
+from trueloop.ground.arithmetic import plan
+from trueloop.recipes.recipe import Parts, Recipe
+
+__all__ = [
+    "Accuracy",
+    "CheckpointConfig",
+    "Confusion",
+    "Evaluation",
+    "GuardConfig",
+    "Loss",
+    "MeanAbsoluteError",
+    "MonitorConfig",
+    "OptimConfig",
+    "Parts",
+    "Recipe",
+    "ScheduleConfig",
+    "TrainConfig",
+    "Trainer",
+    "evaluate",
+    "plan",
+]
+
+
+def evaluate(
+    model: nn.Module,
+    data: Any,
+    objective: Any,
+    *,
+    metrics: MetricFactories | None = None,
+    batch: int = 256,
+    collate: Any = None,
+) -> Evaluation:
+    """Measure a model: eval mode, no graph, means over items; every submodule's mode is restored afterwards.
+
+    Args:
+        model: on any device; the batches follow it.
+        data: a map-style dataset, or an iterable of ready batches.
+        objective: a ``torch.nn`` loss over ``(inputs, target)`` batches, or a function as for `Trainer`.
+        metrics: name -> factory, such as ``{"accuracy": Accuracy}``.
+        batch: examples per forward pass, for a dataset; the numbers do not depend on it.
+        collate: samples -> batch, for a dataset.
+
+    Raises:
+        InvalidData: there is nothing to evaluate on.
+        InvalidModel: metrics are asked for, but the objective does not tell output and target.
+    """
+    return evaluate_batches(model, batches_of(data, batch=batch, collate=collate), objective, metrics=metrics)

@@ -1,0 +1,81 @@
+"""The command `trueloop`: which commands there are, and how an error becomes words and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+from rich.console import Console
+from rich.text import Text
+
+from trueloop.ground.errors import TrueloopError
+from trueloop.version import __version__
+
+# Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 interrupted.
+
+
+def _build_app() -> App:
+    built = App(
+        name="trueloop",
+        help="Train PyTorch models without silent failure.",
+        version=__version__,
+        version_flags=["--version"],
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    built.command(
+        "trueloop.faces.cli.train:train_command",
+        name="train",
+        help="Train a recipe: trueloop train digits.",
+        help_flags=[],  # `trueloop train digits --help` is answered by the recipe's own settings
+        version_flags=[],
+    )
+    for name, line in {
+        "recipes": "List the built-in recipes.",
+        "plan": "Count iterations, windows and updates before training.",
+        "report": "Draw a run's curves and write its report.",
+    }.items():
+        built.command(f"trueloop.faces.cli.{name}:{name}_command", name=name, help=line, version_flags=[])
+    return built
+
+
+app = _build_app()
+"""The command line; a command's module is imported when the command runs, so that `--help` needs no torch."""
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; the only place that turns errors into words.
+
+    Args:
+        tokens: the words after `trueloop`; None takes them from ``sys.argv``.
+    """
+    try:
+        code = app(sys.argv[1:] if tokens is None else list(tokens), exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except TrueloopError as error:
+        _say(error.what, error.why, error.fix)
+        return 1
+    except CycloptsError as error:
+        command = error.app.name[0] if error.app else "trueloop"
+        _say(str(error), "", f"{command if command.startswith('trueloop') else f'trueloop {command}'} --help")
+        return 2
+    except KeyboardInterrupt:
+        _say("Interrupted.", "", "")
+        return 130
+    except BrokenPipeError:
+        # The reader (`head`, `less`) is gone. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _say(what: str, why: str, fix: str) -> None:
+    """Print one error on stderr: what happened, why it matters, what to do."""
+    text = Text.assemble(("error: ", "bold red"), what)
+    if why:
+        text.append(f"\n{why}")
+    if fix:
+        text.append("\nfix: ", style="bold green").append(fix)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text)

@@ -1,0 +1,24 @@
+"""Kinds of options on the command line, shared by the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter, Token
+
+
+def read_whole_number(_type: Any, tokens: Sequence[Token]) -> int:
+    """Convert one word to an int, strictly: left to itself, cyclopts rounds 3.5 to 4.
+
+    Raises:
+        ValueError: it is not a whole number; cyclopts turns this into a message that names the option.
+    """
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number.") from None
+
+
+Count = Annotated[int, Parameter(converter=read_whole_number)]
+Flag = Annotated[bool, Parameter(negative="")]  # off unless named; no --no-... twin

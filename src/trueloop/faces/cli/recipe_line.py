@@ -1,0 +1,84 @@
+"""The command line of one recipe: where to run and how, and every setting with the recipe's own default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App, Group, Parameter
+
+from trueloop.faces.cli.settings import Setting, as_flags, flag_parameters, given_settings, keyword, settings_of
+
+if TYPE_CHECKING:
+    from trueloop.recipes.recipe import Recipe
+
+_RUN = Group("run", sort_key=1)
+
+
+def _run_flag(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
+    flag = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
+    return keyword(name, kind, default, flag)
+
+
+RUN_FLAGS = (
+    _run_flag("run_dir", Path | None, None, "Where the run lies, default runs/RECIPE-TIME; a run there is continued."),
+    _run_flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    _run_flag("fresh", bool, False, "Start over in a run folder that already holds a run."),
+    _run_flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
+    _run_flag("json", bool, False, "Print one JSON object instead of progress and summary."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What was typed after `trueloop train RECIPE`."""
+
+    run_dir: Path | None
+    config: Path | None
+    fresh: bool
+    smoke: bool
+    json: bool
+    overrides: Mapping[str, Any]
+    """Settings given as flags, by key; those not given are absent."""
+    settings: Mapping[str, Setting]
+    """Every setting there is, by key."""
+
+    def again(self, spec: str, run_dir: Path) -> list[str]:
+        """Return the words that start this run again in ``run_dir``, where it goes on."""
+        config = ["--config", str(self.config)] if self.config else []
+        return [
+            *("trueloop", "train", spec, "--run-dir", str(run_dir)),
+            *config,
+            *as_flags(self.overrides, self.settings),
+        ]
+
+
+def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:
+    """Return the command line of a recipe.
+
+    Args:
+        recipe: whose settings become flags.
+        spec: how the user named it.
+        act: called with what was typed; returns the exit code.
+    """
+    settings = settings_of(recipe)
+    parameters = [*RUN_FLAGS, *flag_parameters(settings)]
+
+    def command(**given: Any) -> int:  # only what was typed is in `given`
+        run = {flag.name: given.pop(flag.name, flag.default) for flag in RUN_FLAGS}
+        return act(Line(**run, overrides=given_settings(given), settings=settings))
+
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = App(
+        name=f"trueloop train {spec}",
+        help=recipe.summary,
+        version_flags=[],
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    app.default(command)
+    return app

@@ -1,0 +1,84 @@
+"""`trueloop train RECIPE`: a recipe's settings as flags, one run, and a summary."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, recipe_app
+from trueloop.faces.cli.settings import override
+from trueloop.recipes import registry
+
+if TYPE_CHECKING:
+    from trueloop.recipes.recipe import Recipe
+
+
+def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Train the recipe that the first word names; the other words are its settings.
+
+    Returns:
+        The exit code: 0, or 130 where the run was interrupted and saved.
+    """
+    if tokens and tokens[0] in ("--help", "-h"):
+        _print_overview()
+        return 0
+    if not tokens or tokens[0].startswith("-"):
+        names = ", ".join(listing.name for listing in registry.listings())
+        raise CycloptsError(
+            msg=f"Name the recipe first: trueloop train RECIPE. Built in are {names}.", app=App(name="trueloop train")
+        )
+    spec, *words = tokens
+    recipe = registry.load(spec)
+    app = recipe_app(recipe, spec, lambda line: _train(recipe, spec, line))
+    return app(words, exit_on_error=False, print_error=False)
+
+
+def _train(recipe: Recipe, spec: str, line: Line) -> int:
+    from trueloop.faces.cli.configfile import read_config
+    from trueloop.faces.cli.display import Display
+    from trueloop.faces.cli.summary import print_json, print_summary
+    from trueloop.faces.run import run_recipe
+
+    if line.config:
+        recipe = override(recipe, read_config(line.config, line.settings))
+    recipe = override(recipe, line.overrides)
+    run_dir = line.run_dir or new_run_dir(recipe.name)
+    display = Display("quiet" if line.json else None)
+    summary = run_recipe(recipe, run_dir=run_dir, reporters=[display], fresh=line.fresh, smoke=line.smoke)
+    again = line.again(spec, run_dir)
+    if line.json:
+        print_json(summary, again=again)
+    else:
+        print_summary(summary, recipe, again=again)
+    return 130 if summary.reason == "interrupted" else 0
+
+
+def new_run_dir(name: str) -> Path:
+    """Return runs/NAME-TIME, a folder that does not exist yet."""
+    stem = Path("runs") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    path, copy = stem, 1
+    while path.exists():
+        copy += 1
+        path = stem.with_name(f"{stem.name}-{copy}")
+    return path
+
+
+def _print_overview() -> None:
+    table = Table.grid(padding=(0, 3, 0, 0))
+    for listing in registry.listings():
+        table.add_row(f"[cyan]{listing.name}[/]", listing.summary)
+    table.add_row("[cyan]FILE.py:FUNCTION[/]", "A function of yours that returns a Recipe.")
+    table.add_row()
+    for flag in RUN_FLAGS:
+        parameter = flag.annotation.__metadata__[0]
+        table.add_row(f"[cyan]{parameter.name[0]}[/]", parameter.help)
+    console = Console(highlight=False)
+    console.print("Usage: trueloop train RECIPE [OPTIONS]\n", markup=False)
+    console.print("Train a recipe and keep everything that belongs to the run in one folder.\n")
+    console.print(table)
+    console.print("\nEvery setting, with its default: [bold]trueloop train digits --help[/]")

@@ -1,0 +1,141 @@
+"""Turns what a user calls data into what the loop takes: batches cut into windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from trueloop.engines.data import GivenBatches, Loader, class_weights, fingerprint
+from trueloop.engines.train.config import TrainConfig
+from trueloop.ground.errors import InvalidConfig, InvalidData
+from trueloop.ground.seams import BatchSource
+
+Sampler = Literal["random", "sequential", "weighted"]
+
+
+class Feed:
+    """Loaders for one run.
+
+    Args:
+        config: batch sizes, seed, workers.
+        collate: samples -> batch, for datasets.
+        pin: page-locked memory, which only pays on the way to a CUDA device.
+    """
+
+    def __init__(self, config: TrainConfig, *, collate: Callable[[list[Any]], Any] | None, pin: bool) -> None:
+        self._config = config
+        self._collate = collate
+        self._pin = pin
+        self._datasets: dict[str, Any] = {}
+        self._plan: dict[str, Any] = {}
+
+    def training(
+        self, data: Any, *, sampler: Sampler = "random", labels: Any = None, accumulate: int = 1
+    ) -> BatchSource:
+        """Return the training source.
+
+        Raises:
+            InvalidConfig: settings that do not fit the data.
+            InvalidData: nothing to train on.
+        """
+        if not is_dataset(data):
+            source = GivenBatches(data, accumulate=accumulate)
+            self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
+            return source
+        if accumulate != 1:
+            raise InvalidConfig(
+                f"accumulate is {accumulate}, but the training data is a dataset.",
+                why="A dataset is cut into windows of effective_batch; accumulate counts ready batches.",
+                fix="Set effective_batch and micro_batch instead.",
+            )
+        self._datasets["train"] = data
+        loader = self._loader(data, order=class_weights(_labels(labels)) if sampler == "weighted" else sampler)
+        self._plan = {
+            "effective_batch": self._config.effective_batch,
+            "micro_batch": self._config.micro_batch or self._config.effective_batch,
+            "updates_per_epoch": loader.updates_per_epoch,
+        }
+        return loader
+
+    def held_out(self, split: str, data: Any) -> Iterable[Any]:
+        """Return batches to evaluate on, in order, every item once; iterable again and again."""
+        if not is_dataset(data):
+            return data
+        self._datasets[split] = data
+        return Batches(self._loader(data, order="sequential", drop_last=False))
+
+    def facts(self) -> dict[str, Any]:
+        """Return sizes, fingerprints and the plan, JSON-ready."""
+        return {
+            "sizes": {split: len(data) for split, data in self._datasets.items()},
+            "data": {split: fingerprint(data) for split, data in self._datasets.items()},
+            "plan": self._plan,
+        }
+
+    def _loader(self, data: Any, *, order: Any, drop_last: bool | None = None) -> Loader:
+        config = self._config
+        return Loader(
+            data,
+            effective_batch=config.effective_batch,
+            micro_batch=config.micro_batch,
+            order=order,
+            seed=config.seed,
+            drop_last=config.drop_last if drop_last is None else drop_last,
+            workers=config.workers,
+            collate=self._collate,
+            pin_memory=self._pin,
+        )
+
+
+def batches_of(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
+    """Return batches to evaluate on, in order: those of a dataset, or ``data`` itself where it yields batches."""
+    if not is_dataset(data):
+        return data
+    return Batches(Loader(data, effective_batch=batch, order="sequential", workers=0, collate=collate))
+
+
+class Batches:
+    """The batches of a loader's first epoch, without their place in a window."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return (micro.data for micro in self._loader.epoch(0))
+
+
+def is_dataset(data: Any) -> bool:
+    """True for a map-style dataset (length and indexing), false for ready batches.
+
+    A list or tuple is taken as ready batches.
+
+    Raises:
+        InvalidData: neither can be had from it.
+    """
+    if isinstance(data, IterableDataset):
+        raise InvalidData(
+            "An IterableDataset yields samples, not batches.",
+            fix="Wrap it: torch.utils.data.DataLoader(dataset, batch_size=...), and pass that.",
+        )
+    if isinstance(data, Dataset):
+        return True
+    if isinstance(data, (DataLoader, list, tuple)):
+        return False
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return True
+    if hasattr(data, "__iter__"):
+        return False
+    raise InvalidData(
+        f"Cannot draw batches from {type(data).__name__}.",
+        fix="Pass a map-style dataset (with __len__ and __getitem__) or an iterable of batches.",
+    )
+
+
+def _labels(labels: Any) -> Any:
+    if labels is None:
+        raise InvalidConfig(
+            "The weighted sampler needs the class of every training sample.", fix="Pass labels=..., one per sample."
+        )
+    return labels

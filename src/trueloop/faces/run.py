@@ -1,0 +1,134 @@
+"""Runs a recipe from start to finish and says where everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from trueloop.engines.store import read, save_curves, write_report
+from trueloop.engines.train.fit import FitResult
+from trueloop.engines.train.seeding import seed_everything
+from trueloop.engines.train.validate import validate
+from trueloop.faces.run_folder import RunFolder
+from trueloop.faces.trainer import Trainer
+from trueloop.ground.seams import Reporter
+from trueloop.recipes.recipe import Parts, Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """How a recipe's run ended, and where everything lies."""
+
+    run_dir: Path
+    reason: str
+    """"finished", "early_stop", "interrupted" or "smoke"."""
+    update: int
+    epochs: int
+    metrics: Mapping[str, float]
+    """The newest value by "split/name"."""
+    best_checkpoint: Path | None
+    best_value: float | None
+    weights: Path | None
+    """None after an interruption: the state to resume from is saved instead."""
+    curves: Path | None
+    report: Path | None
+    seconds: float
+    resumed_from: int
+    skipped: int
+    """Updates that were not finite and not stepped."""
+
+
+def run_recipe(
+    recipe: Recipe, *, run_dir: Path, reporters: Sequence[Reporter], fresh: bool = False, smoke: bool = False
+) -> RunSummary:
+    """Train a recipe, or continue the run that lies in ``run_dir``.
+
+    Args:
+        recipe: with its overrides applied.
+        run_dir: where everything is written.
+        reporters: told what happens, beside the journal.
+        fresh: start over.
+        smoke: only see whether the loss falls on a few batches; nothing is written.
+
+    Raises:
+        TrueloopError: what cannot work, with what to do.
+    """
+    validate(recipe.train)
+    folder = None if smoke else RunFolder(run_dir, fresh=fresh)
+    seed_everything(recipe.train.seed, deterministic=recipe.train.deterministic)  # the model's initial weights
+    parts = recipe.assemble(recipe.options)
+    trainer = Trainer(
+        model=parts.model,
+        objective=parts.objective,
+        config=recipe.train,
+        run_dir=run_dir,
+        metrics=parts.metrics,
+        reporters=reporters,
+        name=recipe.name,
+        facts=_facts(recipe, parts),
+    )
+    if folder is None:
+        return _smoke(trainer, parts, run_dir)
+    result = trainer.fit(
+        parts.train,
+        val=parts.val,
+        test=parts.test,
+        collate=parts.collate,
+        sampler=parts.sampler,
+        labels=parts.labels,
+    )
+    save_curves(read(folder.journal), folder.curves)
+    write_report(folder.path)
+    return _summary(folder, result)
+
+
+def _summary(folder: RunFolder, result: FitResult) -> RunSummary:
+    return RunSummary(
+        run_dir=folder.path,
+        reason=result.reason,
+        update=result.update,
+        epochs=result.epochs,
+        metrics=result.metrics,
+        best_checkpoint=result.best_checkpoint,
+        best_value=result.best_value,
+        weights=None if result.reason == "interrupted" else folder.weights,
+        curves=folder.curves,
+        report=folder.report,
+        seconds=result.seconds,
+        resumed_from=result.resumed_from,
+        skipped=result.skipped,
+    )
+
+
+def _smoke(trainer: Trainer, parts: Parts, run_dir: Path) -> RunSummary:
+    """Train on a few batches, then see that evaluation works too."""
+    seen = trainer.smoke(parts.train, collate=parts.collate)
+    metrics = {"first_pass/loss": sum(seen.first_pass) / len(seen.first_pass)}
+    metrics["second_pass/loss"] = sum(seen.second_pass) / len(seen.second_pass)
+    if parts.val is not None:
+        metrics |= {f"val/{name}": value for name, value in trainer.evaluate(parts.val, collate=parts.collate).items()}
+    return RunSummary(
+        run_dir=run_dir,
+        reason="smoke",
+        update=len(seen.first_pass) + len(seen.second_pass),
+        epochs=0,
+        metrics=metrics,
+        best_checkpoint=None,
+        best_value=None,
+        weights=None,
+        curves=None,
+        report=None,
+        seconds=seen.seconds,
+        resumed_from=0,
+        skipped=0,
+    )
+
+
+def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
+    options = recipe.options
+    facts: dict[str, Any] = {"recipe": recipe.name, "class_names": list(parts.class_names)}
+    if is_dataclass(options) and not isinstance(options, type):
+        facts["options"] = asdict(options)
+    return facts

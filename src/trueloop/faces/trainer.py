@@ -1,0 +1,202 @@
+"""`Trainer`: model, loss and data in, a finished run out. Here the engines meet; each part of the work is theirs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trueloop.engines.store import Journal
+from trueloop.engines.train.assemble import Given, MakeOptimizer, MakeScheduler, assemble
+from trueloop.engines.train.checkpoint import CheckpointFolder
+from trueloop.engines.train.config import ScheduleConfig, TrainConfig
+from trueloop.engines.train.device import resolve_device
+from trueloop.engines.train.evaluate import MetricFactories, evaluate
+from trueloop.engines.train.fit import Fit, FitResult
+from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.seeding import seed_everything
+from trueloop.engines.train.smoke import Smoke, smoke
+from trueloop.engines.train.validate import validate
+from trueloop.engines.train.weights import save_weights
+from trueloop.engines.train.window import Counts
+from trueloop.faces.feed import Feed, Sampler, batches_of
+from trueloop.faces.run_folder import RunFolder
+from trueloop.ground.seams import Reporter
+from trueloop.version import __version__
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """Trains any ``nn.Module``, correct by construction.
+
+    The update after K micro-batches is that of the one big batch; nothing that is not finite is stepped; with a
+    ``run_dir`` the whole state is saved, and the same call continues a run that was stopped.
+
+    Example:
+        ``Trainer(model=net, objective=nn.CrossEntropyLoss(), run_dir="runs/mine").fit(train_set, val=val_set)``
+    """
+
+    model: nn.Module
+    """Trained in place; ends with the weights that `TrainConfig.checkpoint.final` asks for."""
+    objective: Any
+    """A ``torch.nn`` loss over ``(inputs, target)`` batches, or a function ``(model, batch)`` that returns a mean, a
+    ``(sum, count)`` pair, a `Loss` or a list of `Loss`."""
+    config: TrainConfig = field(default_factory=TrainConfig)
+    run_dir: Path | str | None = None
+    """Where everything is written; None = nothing is."""
+    metrics: MetricFactories = field(default_factory=dict[str, Any])
+    """Name -> factory, measured on val and test beside the loss."""
+    optimizer: MakeOptimizer | None = None
+    """Trainable parameters -> optimizer; None = `TrainConfig.optim`."""
+    scheduler: MakeScheduler | None = None
+    """Optimizer -> torch scheduler, advanced once per update; None = `TrainConfig.schedule`."""
+    counts: Counts | None = None
+    """Batch -> count of each term; only needed by several losses that count different things."""
+    reporters: Sequence[Reporter] = ()
+    """Told what happens, beside the journal."""
+    name: str = "run"
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON-ready facts to journal with the run."""
+    fresh: bool = False
+    """Start over, removing what an earlier run left in `run_dir`."""
+
+    def fit(
+        self,
+        train: Any,
+        *,
+        val: Any = None,
+        test: Any = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        sampler: Sampler = "random",
+        labels: Any = None,
+        accumulate: int = 1,
+    ) -> FitResult:
+        """Train, evaluate, save; continue where the run folder says so.
+
+        Args:
+            train: a map-style dataset, cut into windows of ``config.effective_batch``; or an iterable of ready batches
+                (a DataLoader, a list), of which ``accumulate`` make a window.
+            val: evaluated after epochs; a dataset or an iterable of batches.
+            test: evaluated once, at the end, with the final weights.
+            collate: samples -> batch, for datasets.
+            sampler: order of a training dataset: "random", "sequential", or "weighted" by ``labels``.
+            labels: one class index per training sample, for the weighted sampler.
+            accumulate: batches per window, where ``train`` is an iterable of batches.
+
+        Raises:
+            InvalidConfig, InvalidData, InvalidModel: what cannot work, named with its value, before training.
+            NotFinite: too many updates in a row were not finite.
+            RunFolderError, CheckpointError: what cannot be written.
+        """
+        validate(self.config)
+        seed_everything(self.config.seed, deterministic=self.config.deterministic)
+        device = resolve_device(self.config.device)
+        feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
+        source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
+        held_out = {"val": feed.held_out("val", val)} if val is not None else {}
+        tested = feed.held_out("test", test) if test is not None else None
+        parts = self._assemble(device, source.updates_per_epoch)
+        folder = RunFolder(self.run_dir, fresh=self.fresh) if self.run_dir is not None else None
+        reporters = [*self.reporters, *([Journal(folder.journal)] if folder else [])]
+        try:
+            fit = Fit(
+                parts,
+                self.config,
+                source,
+                held_out=held_out,
+                metrics=self.metrics,
+                checkpoints=self._checkpoints(folder),
+                reporters=reporters,
+            )
+            fit.resume()
+            result = fit.run(name=self.name, facts=self._facts(parts, feed.facts()))
+            return self._finish(fit, result, folder, tested)
+        finally:
+            for reporter in reporters:
+                reporter.close()
+
+    def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> Smoke:
+        """Train on five batches twice and see whether the loss falls; nothing is written, the weights change.
+
+        Args:
+            train: as for `fit`.
+            collate: as for `fit`.
+            accumulate: as for `fit`.
+
+        Raises:
+            InvalidModel: the loss did not fall.
+        """
+        validate(self.config)
+        seed_everything(self.config.seed, deterministic=self.config.deterministic)
+        device = resolve_device(self.config.device)
+        source = Feed(self.config, collate=collate, pin=False).training(train, accumulate=accumulate)
+        steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
+        parts = self._assemble(device, source.updates_per_epoch, config=steady)
+        return smoke(parts, source)
+
+    def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> dict[str, float]:
+        """Measure the model as it is now; see `trueloop.evaluate`.
+
+        Args:
+            data: a dataset or an iterable of batches.
+            collate: samples -> batch, for a dataset.
+        """
+        batches = batches_of(data, batch=self.config.micro_batch or self.config.effective_batch, collate=collate)
+        device = resolve_device(self.config.device)
+        return dict(evaluate(self.model, batches, self.objective, metrics=self.metrics, device=device).metrics)
+
+    def _assemble(
+        self, device: torch.device, updates_per_epoch: int | None, config: TrainConfig | None = None
+    ) -> Parts:
+        given = Given(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts)
+        return assemble(
+            self.model,
+            self.objective,
+            config or self.config,
+            device=device,
+            updates_per_epoch=updates_per_epoch,
+            given=given,
+        )
+
+    def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
+        if folder is None:
+            return None
+        kept, monitor = self.config.checkpoint, self.config.monitor
+        return CheckpointFolder(
+            folder.checkpoints,
+            keep_last=kept.keep_last,
+            keep_best=kept.keep_best,
+            metric=monitor.metric,
+            mode=monitor.mode,
+        )
+
+    def _finish(self, fit: Fit, result: FitResult, folder: RunFolder | None, test: Iterable[Any] | None) -> FitResult:
+        """Choose the final weights, test them, write what is left to look at."""
+        if result.reason != "interrupted":
+            weights = fit.final_weights()
+            self.model.load_state_dict(weights)
+            if test is not None:
+                result = replace(result, metrics={**result.metrics, **fit.test(test)})
+            if folder:
+                save_weights(weights, folder.weights)
+        fit.end(result.reason)
+        return result
+
+    def _facts(self, parts: Parts, data: Mapping[str, Any]) -> dict[str, Any]:
+        trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+        return {
+            "config": asdict(self.config),
+            "parameters": trainable,
+            "parameters_frozen": sum(p.numel() for p in parts.model.parameters()) - trainable,
+            "device": str(parts.device),
+            "optimizer": type(parts.optimizer).__name__,
+            "threads": torch.get_num_threads(),
+            "versions": {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+            **data,
+            **self.facts,
+        }

@@ -1,0 +1,129 @@
+"""Finds recipes: the built-in ones by walking this package, a user's own by its path.
+
+A module of this package is a recipe when it defines ``build() -> Recipe``; there is no list to edit. Listing reads
+the source only, so that it is instant and needs no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from trueloop import recipes
+from trueloop.ground.errors import InvalidConfig, MissingExtra
+
+if TYPE_CHECKING:
+    from trueloop.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What `trueloop recipes` says of a recipe, read from its module's docstring."""
+
+    name: str
+    summary: str
+    """The first line."""
+    model: str
+    """The line "Model: ..."."""
+    data: str
+    """The line "Data: ..."."""
+    time: str
+    """The line "Time: ..."."""
+
+
+def listings() -> list[Listing]:
+    """Return the built-in recipes by name, without importing them."""
+    found: list[Listing] = []
+    for module in pkgutil.iter_modules(recipes.__path__):
+        tree = ast.parse((Path(recipes.__path__[0]) / f"{module.name}.py").read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "build" for node in tree.body):
+            found.append(_listing(module.name, ast.get_docstring(tree) or ""))
+    return sorted(found, key=lambda listing: listing.name)
+
+
+def _listing(name: str, doc: str) -> Listing:
+    def line(word: str) -> str:
+        match = re.search(rf"^{word}: (.+)$", doc, re.MULTILINE)
+        return match[1] if match else ""
+
+    return Listing(name=name, summary=doc.partition("\n")[0], model=line("Model"), data=line("Data"), time=line("Time"))
+
+
+def load(spec: str) -> Recipe:
+    """Return the recipe that ``spec`` names.
+
+    Args:
+        spec: a built-in name, or ``path/to/recipe.py:build`` (``build`` may be left out): a function without
+            arguments that returns a `Recipe`.
+
+    Raises:
+        InvalidConfig: no such recipe, file or function, or the function returned something else.
+        MissingExtra: torch is not installed.
+
+    Cost: imports torch, and runs the user's file.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra("torch", "train")
+    path, _, function = spec.rpartition(":") if ".py:" in spec else (spec, "", "build")
+    if not path.endswith(".py"):
+        return _built_in(spec)
+    module = _run_file(Path(path))
+    build = getattr(module, function, None)
+    if not callable(build):
+        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        close = difflib.get_close_matches(function, functions, n=1)
+        raise InvalidConfig(
+            f"{path} has no function {function!r}.",
+            fix=f"Did you mean {path}:{close[0]}?" if close else f"Define def {function}() -> Recipe in it.",
+        )
+    return _checked(cast("Callable[[], Any]", build), spec)
+
+
+def _built_in(name: str) -> Recipe:
+    names = [listing.name for listing in listings()]
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        raise InvalidConfig(
+            f"There is no recipe {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
+            fix=f"Built in are {', '.join(names)}; one of your own is given as path/to/recipe.py:build.",
+        )
+    return importlib.import_module(f"{recipes.__name__}.{name}").build()
+
+
+def _run_file(path: Path) -> ModuleType:
+    """Import a file as ``python path`` would: its folder comes first on ``sys.path``, so its imports work."""
+    if not path.is_file():
+        raise InvalidConfig(f"There is no recipe file {str(path)!r}.", fix="Give the path of a Python file.")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem not in sys.modules else f"{path.stem}_recipe"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and loader workers look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def _checked(build: Callable[[], Any], spec: str) -> Recipe:
+    from trueloop.recipes.recipe import Recipe
+
+    recipe = build()
+    if not isinstance(recipe, Recipe):
+        raise InvalidConfig(
+            f"{spec} returned {type(recipe).__name__}, not a Recipe.",
+            fix="Return trueloop.recipes.recipe.Recipe(name=..., summary=..., train=..., options=..., assemble=...).",
+        )
+    return recipe

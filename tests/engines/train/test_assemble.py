@@ -1,0 +1,70 @@
+"""Everything is put together in the order that is right, and what does not fit is named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.engines.train.config import OptimConfig, TrainConfig
+from trueloop.engines.train.loop import train_epoch
+from trueloop.engines.train.update import HostUpdate
+from trueloop.ground.errors import InvalidModel
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.backbone(x).relu())
+
+
+def held(parts) -> set[int]:
+    return {id(p) for group in parts.optimizer.param_groups for p in group["params"]}
+
+
+def test_the_optimizer_holds_exactly_what_is_trainable(build):
+    model = Net()
+    parts = build(model, nn.CrossEntropyLoss(), TrainConfig(freeze=("backbone.*",)))
+    assert held(parts) == {id(p) for p in model.head.parameters()}
+    assert not any(p.requires_grad for p in model.backbone.parameters())
+
+
+def test_an_optimizer_over_something_else_is_refused(build):
+    stranger = nn.Linear(2, 2)
+    with pytest.raises(InvalidModel, match="backbone.weight"):
+        build(
+            Net(), nn.CrossEntropyLoss(), TrainConfig(),
+            optimizer=lambda parameters: torch.optim.SGD([*parameters[2:], *stranger.parameters()]),
+        )  # fmt: skip
+
+
+def test_the_users_own_optimizer_and_scheduler_are_used(build, cut):
+    parts = build(
+        Net(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=4),
+        optimizer=lambda parameters: torch.optim.NAdam(parameters, lr=0.5),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1),
+    )  # fmt: skip
+    assert isinstance(parts.optimizer, torch.optim.NAdam)
+    assert isinstance(parts.update, HostUpdate)
+    source = cut(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64), effective=4)
+    rates = [done.lr for done in train_epoch(parts, source, 0, skip=0, update=0)]
+    assert rates == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while Inductor is imported
+def test_a_compiled_model_trains_the_same_parameters(build, cut):
+    x, y = torch.randn(12, 4), torch.randint(0, 2, (12,))
+    weights = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        config = TrainConfig(effective_batch=6, compile=compiled, optim=OptimConfig(lr=0.05))
+        parts = build(Net(), nn.CrossEntropyLoss(), config)
+        assert (parts.forward is parts.model) != compiled
+        list(train_epoch(parts, cut(x, y, effective=6, micro=4), 0, skip=0, update=0))
+        assert all("_orig_mod" not in name for name in parts.model.state_dict())
+        weights.append(torch.cat([p.detach().flatten() for p in parts.model.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)

@@ -1,0 +1,218 @@
+"""A run: what it reports, how it ends, and that resuming is going on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.engines.train.checkpoint import CheckpointFolder
+from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig, TrainConfig
+from trueloop.engines.train.fit import Fit
+from trueloop.engines.train.metrics import Accuracy
+from trueloop.engines.train.seeding import seed_everything
+from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted, UpdatesDone
+
+G = torch.Generator().manual_seed(0)
+X, Y = torch.randn(46, 6, generator=G), torch.randint(0, 3, (46,), generator=G)
+VAL = [(X[:20], Y[:20]), (X[20:], Y[20:])]
+
+
+class Kill(Exception):
+    """Stands for a SIGKILL after an update: nothing of the process survives."""
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def make(cut, build, config: TrainConfig, folder: Path | None, *reporters, source=None) -> Fit:
+    seed_everything(config.seed)
+    kept = config.checkpoint
+    parts = build(network(), nn.CrossEntropyLoss(), config, updates_per_epoch=6)
+    checkpoints = None
+    if folder is not None:
+        checkpoints = CheckpointFolder(folder, keep_last=kept.keep_last, keep_best=kept.keep_best)
+    fit = Fit(
+        parts, config, source or cut(X, Y, effective=8, micro=3), held_out={"val": VAL},
+        metrics={"accuracy": Accuracy}, checkpoints=checkpoints, reporters=reporters,
+    )  # fmt: skip
+    fit.resume()
+    return fit
+
+
+class DiesAt:
+    """A source whose process dies when a certain window is drawn for the n-th time."""
+
+    def __init__(self, inner, draw: int) -> None:
+        self._inner, self._left = inner, draw
+
+    @property
+    def updates_per_epoch(self):
+        return self._inner.updates_per_epoch
+
+    def epoch(self, epoch, skip_updates=0):
+        for micro in self._inner.epoch(epoch, skip_updates):
+            self._left -= 1
+            if self._left < 0:
+                raise Kill
+            yield micro
+
+
+CONFIG = TrainConfig(
+    epochs=4, effective_batch=8, ema=0.9, optim=OptimConfig(lr=0.02), schedule=ScheduleConfig(warmup=0.2),
+    checkpoint=CheckpointConfig(every_updates=2, keep_last=3), monitor=MonitorConfig(patience=50),
+)  # fmt: skip
+
+
+def final(fit: Fit) -> dict[str, torch.Tensor]:
+    return {
+        "model/" + name: value for name, value in fit.parts.model.state_dict().items()
+    } | {"average/" + name: value for name, value in fit.parts.average.state_dict().items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["off", "bf16", "fp16"])
+@pytest.mark.parametrize("draws", [1, 5, 17, 18, 30, 60])
+def test_resuming_is_going_on(cut, build, tmp_path, draws, precision):
+    """Bitwise: weights, averages, moments, generators and history after dying in mid-epoch."""
+    from dataclasses import replace
+
+    config = replace(CONFIG, precision=precision)
+    whole = make(cut, build, config, tmp_path / "whole")
+    expected = whole.run(name="x", facts={})
+
+    dying = make(cut, build, config, tmp_path / "cut", source=DiesAt(cut(X, Y, effective=8, micro=3), draws))
+    with pytest.raises(Kill):
+        dying.run(name="x", facts={})
+    again = make(cut, build, config, tmp_path / "cut")
+    result = again.run(name="x", facts={})
+
+    assert (result.update, result.metrics) == (expected.update, expected.metrics)
+    assert result.best_update == expected.best_update
+    for name, value in final(whole).items():
+        assert torch.equal(final(again)[name], value), name
+    ours, theirs = again.state_dict(), whole.state_dict()
+    assert torch.equal(ours["generators"]["torch"], theirs["generators"]["torch"])
+    assert ours["position"] == theirs["position"]
+    assert ours["monitor"] == theirs["monitor"]
+
+
+def test_what_is_reported(cut, build, tmp_path, heard):
+    fit = make(cut, build, CONFIG, tmp_path, heard)
+    result = fit.run(name="digits", facts={"device": "cpu"})
+    (start,) = heard.of(RunStarted)
+    assert (start.name, start.epochs, start.updates, start.start_update) == ("digits", 4, 24, 0)
+    rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
+    assert [row.update for row in rows] == list(range(1, 25))
+    assert [row.epoch for row in rows] == [1] * 6 + [2] * 6 + [3] * 6 + [4] * 6
+    assert [row.examples for row in rows[:6]] == [8, 8, 8, 8, 8, 6]
+    evaluated = heard.of(Evaluated)
+    assert [(event.update, event.split) for event in evaluated] == [(n, "val") for n in (6, 12, 18, 24)]
+    assert result.metrics["val/loss"] == evaluated[-1].metrics["loss"]
+    assert result.best_value == min(event.metrics["loss"] for event in evaluated)
+    saved = heard.of(CheckpointSaved)
+    assert [event.update for event in saved if event.epoch == 4] == [24]
+    assert saved[-1].metrics == result.metrics
+    # every update is told before the evaluation and the checkpoint that follow it
+    for event in (*evaluated, *saved):
+        told = [e for e in heard.events[: heard.events.index(event)] if isinstance(e, UpdatesDone)]
+        assert told[-1].rows[-1].update == event.update
+
+
+def test_it_stops_early_at_the_best(cut, build, tmp_path, heard):
+    from dataclasses import replace
+
+    config = replace(
+        CONFIG, epochs=50, ema=None, optim=OptimConfig(lr=1e-9), monitor=MonitorConfig(patience=3, min_delta=0.5)
+    )
+    result = make(cut, build, config, tmp_path, heard).run(name="x", facts={})
+    assert result.reason == "early_stop"
+    assert result.epochs == 4
+    assert result.best_update == 6
+    assert [note.kind for note in heard.of(Noted)] == ["early_stop"]
+
+
+def test_ctrl_c_finishes_the_update_and_saves(cut, build, tmp_path, heard):
+    class Pressing:
+        def __init__(self, inner):
+            self.inner = inner
+
+        @property
+        def updates_per_epoch(self):
+            return self.inner.updates_per_epoch
+
+        def epoch(self, epoch, skip_updates=0):
+            for number, micro in enumerate(self.inner.epoch(epoch, skip_updates)):
+                if epoch == 1 and number == 4:  # within the second window
+                    os.kill(os.getpid(), signal.SIGINT)
+                yield micro
+
+    before = signal.getsignal(signal.SIGINT)
+    fit = make(cut, build, CONFIG, tmp_path, heard, source=Pressing(cut(X, Y, effective=8, micro=3)))
+    result = fit.run(name="x", facts={})
+    assert (result.reason, result.update) == ("interrupted", 8)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert CheckpointFolder(tmp_path).latest().update == 8
+    assert [note.kind for note in heard.of(Noted)] == ["interrupted"]
+
+    whole = make(cut, build, CONFIG, None)
+    whole.run(name="x", facts={})
+    again = make(cut, build, CONFIG, tmp_path)
+    assert again.run(name="x", facts={}).resumed_from == 8
+    assert all(torch.equal(final(again)[name], value) for name, value in final(whole).items())
+
+
+def test_a_finished_run_stays_finished_and_can_be_trained_longer(cut, build, tmp_path):
+    from dataclasses import replace
+
+    make(cut, build, CONFIG, tmp_path).run(name="x", facts={})
+    assert make(cut, build, CONFIG, tmp_path).run(name="x", facts={}).update == 24
+    longer = make(cut, build, replace(CONFIG, epochs=5), tmp_path).run(name="x", facts={})
+    assert (longer.resumed_from, longer.update) == (24, 30)
+
+
+def test_the_best_weights_are_shipped(cut, build, tmp_path):
+    from dataclasses import replace
+
+    class ThenRuined(nn.Module):
+        """Learns for one epoch; the rate is then so high that everything after is worse."""
+
+    config = replace(
+        CONFIG, ema=None, optim=OptimConfig(name="sgd", lr=5.0, momentum=0.0), clip=None,
+        schedule=ScheduleConfig(name="constant"), checkpoint=CheckpointConfig(keep_last=1, keep_best=1),
+    )  # fmt: skip
+    fit = make(cut, build, config, tmp_path)
+    result = fit.run(name="x", facts={})
+    assert result.best_update < result.update
+    best = CheckpointFolder(tmp_path).best()
+    state = CheckpointFolder(tmp_path).load(best)["model"]
+    fit.parts.model.load_state_dict(fit.final_weights())
+    assert all(torch.equal(state[name], value) for name, value in fit.parts.model.state_dict().items())
+    assert fit.measure(VAL).metrics["loss"] == pytest.approx(result.best_value, rel=1e-6)
+
+
+def test_averaged_weights_are_what_is_evaluated_and_shipped(cut, build):
+    fit = make(cut, build, CONFIG, None)
+    fit.run(name="x", facts={})
+    live = {name: value.clone() for name, value in fit.parts.model.state_dict().items()}
+    measured = fit.measure(VAL).metrics["loss"]
+    assert all(torch.equal(live[name], value) for name, value in fit.parts.model.state_dict().items())
+    shipped = fit.final_weights()
+    assert not torch.equal(shipped["0.weight"], live["0.weight"])
+    model = network()
+    model.load_state_dict(shipped)
+    model.eval()
+    loss = nn.functional.cross_entropy(model(X), Y).item()
+    assert measured == pytest.approx(loss, rel=1e-5)
+
+
+def test_an_unknown_metric_to_monitor_is_named_before_hours_are_lost(cut, build):
+    from dataclasses import replace
+
+    with pytest.raises(InvalidConfig, match="val/acuracy"):
+        make(cut, build, replace(CONFIG, monitor=MonitorConfig(metric="val/acuracy")), None).run(name="x", facts={})

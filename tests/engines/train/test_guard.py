@@ -1,0 +1,126 @@
+"""A bad batch leaves nothing behind, and is named."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.engines.train.config import GuardConfig, OptimConfig, TrainConfig
+from trueloop.engines.train.fit import Fit
+from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.loop import train_epoch
+from trueloop.engines.train.update import Outcome
+from trueloop.ground.errors import InvalidConfig, NotFinite
+from trueloop.ground.seams import Noted, UpdatesDone
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def data(bad: dict[int, float]):
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 4, generator=g), torch.randint(0, 3, (32,), generator=g)
+    for row, value in bad.items():
+        x[row, 1] = value
+    return x, y
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_moments_and_batchnorm_are_as_if_the_window_had_not_been(cut, build, bad):
+    model = network()
+    parts = build(model, nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, ema=0.9, optim=OptimConfig(lr=0.1)))
+    steps = train_epoch(parts, cut(*data({11: bad}), effective=8, micro=4), 0, skip=0, update=0)
+    next(steps)
+    before, average = state(model), {k: v.clone() for k, v in parts.average.state_dict().items()}
+    assert next(steps).outcome.skipped == 1
+    assert all(torch.equal(before[name], value) for name, value in state(model).items())
+    assert all(torch.equal(average[name], value) for name, value in parts.average.state_dict().items())
+    assert next(steps).outcome.skipped == 0
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+def test_buffers_are_put_back_on_the_device_too():
+    model = network()
+    guard = Guard(model, GuardConfig())
+    for skipped in (1.0, 0.0):
+        guard.remember()
+        kept = state(model)
+        model(torch.full((4, 4), math.nan if skipped else 1.0))
+        guard.undo(Outcome(torch.tensor(1.0), torch.tensor(skipped)))
+        same = all(torch.equal(kept[name], value) for name, value in state(model).items())
+        assert same == bool(skipped)
+
+
+def run(cut, build, heard, config, bad) -> Fit:
+    parts = build(network(), nn.CrossEntropyLoss(), config)
+    source = cut(*data(bad), effective=config.effective_batch, micro=4)
+    return Fit(parts, config, source, held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+
+
+def test_the_run_goes_on_and_says_which_sample(cut, build, heard):
+    fit = run(cut, build, heard, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
+    result = fit.run(name="x", facts={})
+    rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
+    assert [row.skipped for row in rows] == [False, True, False, False] * 2
+    assert result.skipped == 2
+    notes = [note for note in heard.of(Noted) if note.kind == "not_finite"]
+    assert [note.update for note in notes] == [2, 6]
+    assert notes[0].details["indices"] == [13]
+    assert notes[0].details["stage"] == "batch"
+    assert "dataset indices 13" in notes[0].message
+
+
+def test_it_stops_with_the_evidence_when_there_is_no_end(cut, build, heard):
+    config = TrainConfig(epochs=5, effective_batch=8, guard=GuardConfig(max_in_a_row=3))
+    fit = run(cut, build, heard, config, dict.fromkeys(range(32), math.nan))
+    with pytest.raises(NotFinite, match="3 updates in a row") as caught:
+        fit.run(name="x", facts={})
+    assert "batch itself" in str(caught.value)
+
+
+def test_it_stops_at_the_first_when_asked(cut, build, heard):
+    config = TrainConfig(effective_batch=8, guard=GuardConfig(max_in_a_row=1))
+    with pytest.raises(NotFinite, match="update 2"):
+        run(cut, build, heard, config, {13: math.nan}).run(name="x", facts={})
+
+
+def test_good_updates_between_bad_ones_reset_the_count(cut, build, heard):
+    config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=2, locate=False))
+    result = run(cut, build, heard, config, {1: math.nan, 17: math.nan}).run(name="x", facts={})
+    assert result.skipped == 6
+
+
+def test_float16_finding_its_scale_is_no_fault(cut, build, heard):
+    """A huge loss overflows float16 until the scale is small enough; that is the scale's own work."""
+
+    class Loud(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer(x) * 300
+
+    config = TrainConfig(epochs=8, effective_batch=8, precision="fp16", guard=GuardConfig(max_in_a_row=2))
+    torch.manual_seed(0)
+    parts = build(Loud(), nn.CrossEntropyLoss(), config)
+    fit = Fit(parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    result = fit.run(name="x", facts={})
+    kinds = {note.kind for note in heard.of(Noted)}
+    assert result.skipped > 2
+    assert kinds == {"loss_scale"}
+    assert float(parts.scale.scale) < 65536
+
+
+def test_a_bound_below_one_is_refused():
+    with pytest.raises(InvalidConfig, match="max_in_a_row is 0"):
+        Guard(network(), GuardConfig(max_in_a_row=0))

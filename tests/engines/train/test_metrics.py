@@ -1,0 +1,67 @@
+"""Metrics add up over items: cutting the data differently changes nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
+from trueloop.ground.errors import InvalidData
+
+SCORES = torch.randn(23, 4, generator=torch.Generator().manual_seed(0))
+TARGET = torch.randint(0, 4, (23,), generator=torch.Generator().manual_seed(1))
+
+
+def measured(metric, size: int, output=SCORES, target=TARGET):
+    for start in range(0, len(output), size):
+        metric.update(output[start : start + size], target[start : start + size])
+    return metric.compute()
+
+
+@given(size=st.integers(1, 30))
+def test_the_batch_size_leaves_no_trace(size):
+    assert measured(Accuracy(), size) == float((SCORES.argmax(1) == TARGET).double().mean())
+    table = measured(Confusion(4), size)
+    assert table == [
+        [int(((row == TARGET) & (SCORES.argmax(1) == column)).sum()) for column in range(4)] for row in range(4)
+    ]
+    error = measured(MeanAbsoluteError(), size, SCORES, SCORES.flip(0))
+    assert error == pytest.approx(float((SCORES.double() - SCORES.flip(0).double()).abs().mean()), rel=1e-12)
+
+
+def test_ignored_targets_do_not_count():
+    target = TARGET.clone()
+    target[:10] = -100
+    assert measured(Accuracy(), 7, SCORES, target) == float((SCORES.argmax(1) == TARGET)[10:].double().mean())
+    assert sum(map(sum, measured(Confusion(4), 7, SCORES, target))) == 13
+
+
+def test_classes_in_dimension_one_of_a_sequence():
+    output, target = torch.randn(2, 5, 7), torch.randint(0, 5, (2, 7))
+    assert measured(Accuracy(), 2, output, target) == pytest.approx(float((output.argmax(1) == target).double().mean()))
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+def test_binary_logits(shape):
+    logits = torch.tensor([-1.0, 2.0, 0.5, -0.1, 3.0, -2.0]).reshape(shape)
+    assert measured(Accuracy(), 4, logits, torch.tensor([0, 1, 0, 0, 1, 1])) == pytest.approx(4 / 6)
+    assert measured(Confusion(2), 4, logits, torch.tensor([0, 1, 0, 0, 1, 1])) == [[2, 1], [1, 2]]
+
+
+def test_nothing_seen():
+    assert math.isnan(Accuracy().compute())
+    assert math.isnan(MeanAbsoluteError().compute())
+    assert Confusion(2).compute() == [[0, 0], [0, 0]]
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(InvalidData, match=r"\(23, 4\)"):
+        Accuracy().update(SCORES, TARGET[:5])
+    with pytest.raises(InvalidData, match="broadcast"):
+        MeanAbsoluteError().update(torch.zeros(4, 1), torch.zeros(4))
+    with pytest.raises(InvalidData, match="beyond 2"):
+        Confusion(3).update(SCORES, TARGET)

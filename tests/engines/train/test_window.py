@@ -1,0 +1,102 @@
+"""Grouping micro-batches, lazily, and adding them up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trueloop.engines.train.objective import Loss
+from trueloop.engines.train.window import Waiting, Window, open_window, windows
+from trueloop.ground.errors import InvalidModel
+from trueloop.ground.seams import MicroBatch
+
+
+def micro(n: int, closes: bool) -> MicroBatch:
+    return MicroBatch(torch.zeros(n), closes, None)
+
+
+def term(total: float, count: float | None, **kwargs) -> Loss:
+    return Loss(sum=torch.tensor(total, dtype=torch.float64), count=count, **kwargs)
+
+
+def test_windows_follow_the_flags_and_draw_lazily():
+    drawn = []
+
+    def stream():
+        for n, closes in enumerate([False, True, True, False, False, True]):
+            drawn.append(n)
+            yield micro(n, closes)
+
+    groups = windows(stream(), Waiting())
+    first = next(groups)
+    assert drawn == [0]
+    assert [len(m.data) for m in first] == [0, 1]
+    assert drawn == [0, 1]
+    assert [[len(m.data) for m in window] for window in groups] == [[2], [3, 4, 5]]
+
+
+def test_a_stream_that_ends_within_a_window_ends_the_window():
+    assert [len(list(window)) for window in windows(iter([micro(1, False), micro(1, False)]), Waiting())] == [2]
+
+
+def test_waiting_is_counted_once():
+    waiting = Waiting()
+    for window in windows(iter([micro(1, False), micro(1, True)]), waiting):
+        list(window)
+    assert waiting.take() > 0
+    assert waiting.take() == 0
+
+
+def test_one_term_adds_up():
+    window = Window()
+    assert float(window.add(micro(2, False), [term(6.0, 2)])) == 6.0
+    window.add(micro(3, True), [term(9.0, 3)])
+    assert window.divisor == 5
+    assert float(window.loss()) == 3.0
+    assert window.examples == 5
+
+
+def test_a_weight_reaches_gradient_and_loss():
+    window = Window()
+    assert float(window.add(micro(2, True), [term(6.0, 2, weight=0.5)])) == 3.0
+    assert float(window.loss()) == 1.5
+
+
+def test_several_terms_enter_one_backward_in_the_first_ones_unit():
+    window = Window()
+    root = window.add(micro(2, True), [term(6.0, 2), term(8.0, 4, weight=0.1)])
+    assert float(root / window.divisor) == pytest.approx(6 / 2 + 0.1 * 8 / 4)
+    assert float(window.loss()) == pytest.approx(3.2)
+
+
+def test_equal_proportions_pass_and_others_do_not():
+    window = Window()
+    for _ in range(2):
+        window.add(micro(2, False), [term(6.0, 2), term(8.0, 4)])
+    window.check_ratios()
+    window.add(micro(2, True), [term(6.0, 2), term(8.0, 3)])
+    with pytest.raises(InvalidModel, match="Term 1 of the objective counts 11 in this window and term 0 counts 6"):
+        window.check_ratios()
+
+
+def test_declared_counts_are_the_windows():
+    window, batches = open_window(iter([micro(2, False), micro(3, True)]), lambda data: (len(data), 2 * len(data) + 1))
+    roots = [window.add(batch, [term(1.0, 1), term(1.0, 1)]) for batch in batches]
+    assert window.divisor == 5
+    assert float(sum(roots) / 5) == pytest.approx(2 / 5 + 2 / 12)
+    window.check_ratios()
+
+
+def test_a_number_of_terms_that_changes_is_refused():
+    window = Window()
+    window.add(micro(2, False), [term(6.0, 2)])
+    with pytest.raises(InvalidModel, match="2 terms after 1"):
+        window.add(micro(2, True), [term(6.0, 2), term(6.0, 2)])
+
+
+def test_nothing_of_the_graph_is_kept():
+    weight = torch.ones((), requires_grad=True)
+    window = Window()
+    window.add(micro(2, True), [Loss(sum=weight * 2, count=2)])
+    assert window.loss().grad_fn is None
+    assert all(total.grad_fn is None for total in window._sums)

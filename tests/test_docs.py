@@ -1,0 +1,179 @@
+"""What README and docs say is true: the Python runs, the commands exist, the links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAPERS = [README, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", ROOT / "changes" / "README.md", *DOCS]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    found: list[Block] = []
+    for page in PAPERS:
+        text = page.read_text()
+        for match in FENCE.finditer(text):
+            if match[1] in languages:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(Block(page=page, line=line, language=match[1], text=match[2]))
+    return found
+
+
+PYTHON = blocks("python")
+# A block that starts with an import, or a docstring, is a whole program; anything else is an excerpt.
+PROGRAMS = [block for block in PYTHON if re.match(r'import |from |"""', block.text)]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks, whose brackets are not links."""
+    return FENCE.sub("", page.read_text())
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
+def test_python_compiles(block: Block):
+    compile(block.text, block.place, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.place)
+def test_a_whole_program_runs(block: Block, tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(block.text)
+    command = [sys.executable, "-W", "error", script.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def test_the_readme_example_is_about_20_lines():
+    [example] = [block for block in PYTHON if block.page == README]
+    assert len(example.text.splitlines()) <= 22
+    assert example in PROGRAMS
+
+
+# Commands --------------------------------------------------------------------------------------------------------
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """Every `trueloop ...` in a block or between backquotes that is written out in full."""
+    for page in PAPERS:
+        text = page.read_text()
+        found = re.findall(r"(?:^(?:\$ | {4})|`)(trueloop [a-z][^\n`]*)", text, flags=re.MULTILINE)
+        for line in found:
+            yield f"{page.relative_to(ROOT)}: {line}", shlex.split(line, comments=True)[1:]
+
+
+COMMANDS = dict(command_lines())
+PLANNED = {"run", "lint", "lab"}  # named in the status table as planned; the day one exists, this fails and it moves
+
+
+def real_commands() -> set[str]:
+    from trueloop.faces.cli.app import app
+
+    return {name for name in app if not name.startswith("-")}
+
+
+def test_planned_commands_do_not_exist_yet():
+    assert not PLANNED & real_commands()
+
+
+@pytest.mark.parametrize("tokens", COMMANDS.values(), ids=COMMANDS.keys())
+def test_a_command_line_parses(tokens: list[str]):
+    from trueloop.faces.cli.app import app
+
+    if tokens[0] in PLANNED:
+        assert len(tokens) == 1 or not tokens[1].startswith("-"), "options of something that does not exist"
+        return
+    assert tokens[0] in real_commands()
+    if len(tokens) == 1 or "..." in tokens:
+        return  # the command is named, not shown
+    app.parse_args(tokens, exit_on_error=False, print_error=False)  # raises a CycloptsError for what does not fit
+
+
+# Settings --------------------------------------------------------------------------------------------------------
+
+
+def settings(record: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, default as Python writes it) for every leaf of a tree of dataclasses."""
+    for field in fields(record):  # pyright: ignore[reportArgumentType]
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            yield from settings(value, f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}", repr(value)
+
+
+def test_every_setting_is_listed_with_its_default():
+    from trueloop.engines.train.config import TrainConfig
+
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    listed = re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \| \S", page, flags=re.MULTILINE)
+    assert listed == list(settings(TrainConfig()))
+
+
+# Links -----------------------------------------------------------------------------------------------------------
+
+
+def slug(heading: str) -> str:
+    """What GitHub and mkdocs make of a heading: "The loss" -> "the-loss"."""
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower()))
+
+
+def links(page: Path) -> list[str]:
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)) if "://" not in target]
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page: Path):
+    dead: list[str] = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        anchors = {slug(h) for h in re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)} if anchor else {""}
+        if not target.exists() or anchor not in anchors:
+            dead.append(link)
+    assert not dead
+
+
+def test_the_architecture_names_files_that_exist():
+    named = set(re.findall(r"[\w./]*\w\.py\b", (ROOT / "ARCHITECTURE.md").read_text()))
+    files = [path.relative_to(ROOT).as_posix() for top in ("src", "tests") for path in (ROOT / top).rglob("*.py")]
+    assert len(named) > 20  # or the pattern above no longer finds them
+    assert not {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)}
+
+
+def test_every_page_is_in_the_navigation_and_exists():
+    # Read by eye rather than by a YAML parser: mkdocs is a tool of development, not a dependency of this test.
+    nav = re.findall(r"^  - [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    assert sorted(nav) == sorted(str(page.relative_to(ROOT / "docs")) for page in DOCS)
+    assert len(nav) == len(set(nav))
+
+
+def test_pages_of_the_site_link_only_within_the_site():
+    outside = [f"{page.name}: {link}" for page in DOCS for link in links(page) if link.startswith("../")]
+    assert not outside

@@ -1,0 +1,395 @@
+"""The numbers and rules of the house, held by measurement: sizes, import direction, public surface, tidiness.
+
+A failing test here is a design question, not a formatting one: split the thing, or say in the change why the number
+moves.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SRC = ROOT / "src" / "trueloop"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+FLOORS = ("faces", "recipes", "engines", "ground")  # from the top down; an upper floor may import a lower one
+# Frozen: a name added or removed here is a change that users notice, and brings a fragment in changes/.
+PUBLIC = (
+    "Accuracy",
+    "CheckpointConfig",
+    "Confusion",
+    "Evaluation",
+    "GuardConfig",
+    "Loss",
+    "MeanAbsoluteError",
+    "MonitorConfig",
+    "OptimConfig",
+    "Parts",
+    "Recipe",
+    "ScheduleConfig",
+    "TrainConfig",
+    "Trainer",
+    "__version__",
+    "evaluate",
+    "plan",
+)
+EXTRAS = {"train", "track", "lab", "export", "demo", "dev", "all"}
+
+MODULE_LINES_MAX = 400
+MODULE_LINES_MEDIAN = 150
+FUNCTION_LINES_MAX = 60
+FUNCTION_LINES_MEDIAN = 12
+PARAMETERS_MAX = 7
+LOOP_LINES_MAX = 150
+COMMAND_LINES_MAX = 90
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+# Tests about the whole tree or several modules at once have no single module to be named after.
+MIRROR_NOTHING = {"test_house.py", "test_docs.py", "test_catalogue.py"}
+MIRROR_NOTHING_FOLDERS = {"browser", "distributed", "faults"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+MODULES = sorted(SRC.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(), filename=str(path)) for path in MODULES}
+
+
+def where(path: Path, node: ast.AST | None = None) -> str:
+    """Give the place in the form editors open: path:line."""
+    line = getattr(node, "lineno", None)
+    return f"{path.relative_to(ROOT)}{f':{line}' if line else ''}"
+
+
+def nodes(kind: type | tuple[type, ...]) -> Iterator[tuple[Path, ast.AST]]:
+    """Walk every node of a kind in the whole package."""
+    return ((path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, kind))
+
+
+def line_count(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def function_lines(node: Function) -> int:
+    """Decorators, signature, docstring and body: what the reader scrolls past."""
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    assert node.end_lineno is not None
+    return node.end_lineno - first + 1
+
+
+FUNCTIONS = [(path, node) for path, node in nodes((ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+# Sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_module_is_too_long():
+    long = {where(path): line_count(path) for path in MODULES if line_count(path) > MODULE_LINES_MAX}
+    assert not long
+
+
+def test_the_median_module_is_short():
+    # Bare `__init__.py` files would pull the median down without making anything easier to read.
+    lengths = [line_count(path) for path in MODULES if path.name != "__init__.py"]
+    assert statistics.median(lengths) <= MODULE_LINES_MEDIAN
+
+
+def test_no_function_is_too_long():
+    lengths = {f"{where(path, node)} {node.name}": function_lines(node) for path, node in FUNCTIONS}
+    assert not {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX}
+
+
+def test_the_median_function_is_short():
+    assert statistics.median(function_lines(function) for _, function in FUNCTIONS) <= FUNCTION_LINES_MEDIAN
+
+
+def parameter_count(function: Function) -> int:
+    """Positional and keyword parameters; `self`, `cls`, `*args` and `**kwargs` do not count."""
+    positional = [*function.args.posonlyargs, *function.args.args]
+    if positional and positional[0].arg in {"self", "cls"}:
+        positional = positional[1:]
+    return len(positional) + len(function.args.kwonlyargs)
+
+
+def test_no_function_takes_too_many_parameters():
+    counts = {f"{where(path, node)} {node.name}": parameter_count(node) for path, node in FUNCTIONS}
+    assert not {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
+
+
+def test_the_loop_fits_on_one_screen():
+    assert line_count(SRC / "engines" / "train" / "loop.py") <= LOOP_LINES_MAX
+
+
+def test_a_command_is_one_short_file():
+    from trueloop.faces.cli.app import app
+
+    # What several commands share (the wiring, the live display, reading TOML) is no command, and only a module.
+    commands = {name.replace("-", "_") for name in app if not name.startswith("-")}
+    files = {name: SRC / "faces" / "cli" / f"{name}.py" for name in commands}
+    assert not {name for name, path in files.items() if not path.is_file()}
+    assert not {where(path): line_count(path) for path in files.values() if line_count(path) > COMMAND_LINES_MAX}
+
+
+# Floors ----------------------------------------------------------------------------------------------------------
+
+
+def test_imports_run_downstairs_only():
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_import_contract_names_every_floor():
+    layers = PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert layers == [f"trueloop.{floor}" for floor in FLOORS]
+
+
+def test_everything_lives_on_a_floor():
+    # The layers contract does not judge a package it does not list, so a new one beside the floors would escape it.
+    folders = {path.name for path in SRC.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    files = {path.name for path in SRC.iterdir() if path.is_file()}
+    assert folders == set(FLOORS)
+    assert files <= {"__init__.py", "__main__.py", "version.py", "py.typed"}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("plan", "--help")])
+def test_the_command_line_starts_without_torch_and_numpy(arguments: tuple[str, ...]):
+    script = (
+        "import sys\n"
+        "from trueloop.faces.cli.app import main\n"
+        f"sys.argv = ['trueloop', *{arguments!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'sklearn', 'safetensors'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_import_trueloop_stays_light():
+    script = "import sys, trueloop; assert not {'torch', 'numpy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# Names and public surface ----------------------------------------------------------------------------------------
+
+
+def test_modules_are_named_after_the_thing_in_them():
+    nameless = [where(path) for path in MODULES if NAMELESS & {*path.relative_to(SRC).with_suffix("").parts}]
+    assert not nameless
+
+
+def test_the_public_surface_is_frozen():
+    import trueloop
+
+    assert tuple(trueloop.__all__) == PUBLIC
+    assert list(PUBLIC) == sorted(PUBLIC)
+    assert len(PUBLIC) <= 20
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])
+def test_every_public_name_is_documented(name: str):
+    import trueloop
+
+    doc = getattr(trueloop, name).__doc__
+    assert doc
+    assert not doc.startswith(f"{name}("), "that is the signature a dataclass writes for itself"
+
+
+def public_definitions(path: Path, tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Yield what a reader of the module can reach by a name without underscore, methods included."""
+    yield where(path), tree
+    waiting: list[ast.Module | ast.ClassDef] = [tree]
+    while waiting:
+        for node in waiting.pop().body:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+                continue
+            yield f"{where(path, node)} {node.name}", node
+            if isinstance(node, ast.ClassDef):
+                waiting.append(node)
+
+
+def is_declared_elsewhere(node: ast.AST) -> bool:
+    """Overloads and property setters share the docstring of the definition they belong to."""
+    decorators = {ast.unparse(decorator) for decorator in getattr(node, "decorator_list", [])}
+    return any(name.endswith(("overload", ".setter", ".deleter")) for name in decorators)
+
+
+def test_every_public_definition_has_a_docstring():
+    bare = [
+        name
+        for path, tree in TREES.items()
+        for name, node in public_definitions(path, tree)
+        if not is_declared_elsewhere(node) and not ast.get_docstring(node)  # pyright: ignore[reportArgumentType]
+    ]
+    assert not bare
+
+
+# What must not be in the source ----------------------------------------------------------------------------------
+
+
+def imported_modules(node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.ImportFrom):
+        return {(node.module or "").split(".")[0]}
+    return {alias.name.split(".")[0] for alias in node.names}
+
+
+def test_nothing_that_can_unpickle_is_imported():
+    unsafe = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    found = [where(p, n) for p, n in nodes((ast.Import, ast.ImportFrom)) if imported_modules(n) & unsafe]
+    assert not found
+
+
+def test_nothing_is_loaded_by_executing_it():
+    def unsafe(call: ast.Call) -> bool:
+        name = ast.unparse(call.func)
+        allows_pickle = any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in call.keywords)
+        return name in {"torch.load", "eval", "exec", "builtins.eval", "builtins.exec"} or allows_pickle
+
+    found = [where(path, node) for path, node in nodes(ast.Call) if isinstance(node, ast.Call) and unsafe(node)]
+    found += [
+        where(path, node)
+        for path, node in nodes(ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module == "torch" and "load" in {a.name for a in node.names}
+    ]
+    assert not found
+
+
+BROAD = {"Exception", "BaseException"}
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return bool(BROAD & {ast.unparse(kind) for kind in caught})
+
+
+def does_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Return):
+        return statement.value is None or (isinstance(statement.value, ast.Constant) and not statement.value.value)
+    return isinstance(statement, ast.Pass | ast.Continue | ast.Break) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    )
+
+
+def test_no_error_is_swallowed():
+    handlers = [(p, n) for p, n in nodes(ast.ExceptHandler) if isinstance(n, ast.ExceptHandler)]
+    silent = [where(p, h) for p, h in handlers if catches_everything(h) and all(map(does_nothing, h.body))]
+    silent += [
+        where(path, call)
+        for path, call in nodes(ast.Call)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith("suppress")
+        and BROAD & {ast.unparse(argument) for argument in call.args}
+    ]
+    assert not silent
+
+
+# Packaging -------------------------------------------------------------------------------------------------------
+
+
+def text_files() -> Iterator[Path]:
+    """Everything people wrote: not the build outputs, the venv or runs."""
+    yield from (path for path in ROOT.iterdir() if path.is_file())
+    for folder in ("src", "tests", "docs", "changes", "benchmarks", "examples", ".ci"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        yield from (path for path in files if path.suffix not in {".png", ".ipynb", ".safetensors"})
+
+
+def test_the_version_is_written_once():
+    from trueloop.version import __version__
+
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"] == SRC / "version.py"
+    written = re.compile(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])")
+    # The changelog names every release; a pinned package may happen to have the same number.
+    elsewhere = {ROOT / "CHANGELOG.md", ROOT / "constraints.txt"}
+    assert [path for path in text_files() if path not in elsewhere and written.search(path.read_text())] == [
+        SRC / "version.py"
+    ]
+
+
+def test_the_promised_extras_exist_and_the_core_does_without_torch():
+    assert set(PYPROJECT["project"]["optional-dependencies"]) >= EXTRAS
+    core = {re.split(r"[^\w-]", requirement)[0] for requirement in PYPROJECT["project"]["dependencies"]}
+    assert core == {"cyclopts", "rich"}
+    assert importlib.metadata.metadata("trueloop")["License-Expression"] == "Apache-2.0"
+
+
+def test_every_extra_named_in_text_or_errors_exists():
+    known = set(PYPROJECT["project"]["optional-dependencies"])
+    named = {
+        (where(path), extra)
+        for path in text_files()
+        for group in re.findall(r"trueloop\[([a-z, ]+)\]", path.read_text())
+        for extra in re.split(r", ?", group)
+    }
+    for path, node in nodes(ast.Call):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("MissingExtra"):
+            named |= {(where(path, node), a.value) for a in node.args[1:] if isinstance(a, ast.Constant)}
+    assert not {(place, extra) for place, extra in named if extra not in known}
+
+
+def test_changelog_fragments_have_a_kind():
+    kinds = {"feature", "bugfix", "doc", "removal", "misc"}  # towncrier's own, which pyproject.toml leaves as they are
+    assert not {"type", "fragment"} & PYPROJECT["tool"]["towncrier"].keys()
+    fragments = [path for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+    pattern = re.compile(rf"(\d+|\+[\w-]+)\.({'|'.join(kinds)})(\.\d+)?\.md")
+    # towncrier passes over a fragment whose name it does not understand, without a word.
+    assert not [where(path) for path in fragments if not pattern.fullmatch(path.name)]
+    assert not [where(path) for path in fragments if not path.read_text().strip()]
+
+
+def test_the_licence_is_whole():
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert "APPENDIX: How to apply the Apache License to your work." in text
+
+
+def test_the_house_papers_stay_short():
+    assert line_count(ROOT / "CONTRIBUTING.md") <= 60
+    assert line_count(ROOT / "ARCHITECTURE.md") <= 110  # two printed pages
+
+
+def test_the_makefile_has_every_target_that_is_named():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.MULTILINE))
+    papers = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".ci").iterdir()]
+    # Between backquotes, in an indented block, after a prompt, or in a script: not "make sure" in a sentence.
+    command = re.compile(r"(?:`|^ {4}|^\$ |^)make (\w[\w-]*)(?=[\s`]*(?:$|`|#| {2}))", flags=re.MULTILINE)
+    named = {(where(path), target) for path in papers for target in command.findall(path.read_text())}
+    assert {target for _, target in named} >= {"demo", "test", "check"}
+    assert not {(place, target) for place, target in named if target not in targets}
+
+
+def test_no_path_of_one_machine_is_in_the_tree():
+    machine = re.compile(r"(?:(?<![\w.~<])/(?:home|Users|root|work)/\w|[A-Z]:\\Users)")
+    found = [where(path) for path in text_files() if machine.search(path.read_text())]
+    assert not found
+
+
+# Tests -----------------------------------------------------------------------------------------------------------
+
+
+def test_tests_mirror_the_source_by_name():
+    tests = ROOT / "tests"
+    strays: list[str] = []
+    for path in sorted(tests.rglob("test_*.py")):
+        relative = path.relative_to(tests)
+        if path.name in MIRROR_NOTHING or relative.parts[0] in MIRROR_NOTHING_FOLDERS:
+            continue
+        subject = SRC / relative.parent / path.stem.removeprefix("test_")
+        if not subject.with_suffix(".py").is_file() and not subject.is_dir():
+            strays.append(where(path))
+    assert not strays
