@@ -102,17 +102,48 @@ def test_planned_commands_do_not_exist_yet():
     assert not PLANNED & real_commands()
 
 
+def is_shown(tokens: list[str]) -> bool:
+    """True for a line that could be typed; `trueloop train` in a sentence only names the command."""
+    return len(tokens) > 1 or tokens == ["recipes"]
+
+
 @pytest.mark.parametrize("tokens", COMMANDS.values(), ids=COMMANDS.keys())
 def test_a_command_line_parses(tokens: list[str]):
     from trueloop.faces.cli.app import app
 
     if tokens[0] in PLANNED:
-        assert len(tokens) == 1 or not tokens[1].startswith("-"), "options of something that does not exist"
+        assert not any(token.startswith("-") for token in tokens), "options of something that does not exist"
         return
     assert tokens[0] in real_commands()
-    if len(tokens) == 1 or "..." in tokens:
-        return  # the command is named, not shown
-    app.parse_args(tokens, exit_on_error=False, print_error=False)  # raises a CycloptsError for what does not fit
+    if is_shown(tokens):  # raises a CycloptsError for what does not fit
+        app.parse_args(tokens, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize(
+    "tokens", [tokens for tokens in COMMANDS.values() if tokens[0] == "train" and len(tokens) > 1], ids=" ".join
+)
+def test_the_settings_on_a_training_line_exist(tokens: list[str]):
+    from trueloop.faces.cli.recipe_line import recipe_app
+    from trueloop.recipes import registry
+
+    _, spec, *words = tokens
+    if ".py" in spec:
+        return  # run below, with the file that the page shows
+    recipe_app(registry.load(spec), spec, lambda _: 0).parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Path):
+    page = ROOT / "docs" / "your-own-recipe.md"
+    [recipe] = [block for block in PYTHON if block.page == page]
+    (tmp_path / "recipe.py").write_text(recipe.text)
+    lines = [line for place, line in COMMANDS.items() if place.startswith("docs/your-own-recipe.md") and len(line) > 1]
+    assert len(lines) >= 3
+    for line in lines:
+        command = [sys.executable, "-W", "error", "-m", "trueloop", *line]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert list(tmp_path.glob("runs/*/final/model.safetensors"))
 
 
 # Settings --------------------------------------------------------------------------------------------------------

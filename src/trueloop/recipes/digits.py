@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
+from trueloop.engines.data import TensorData
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.metrics import Accuracy, Confusion
 from trueloop.ground.errors import MissingExtra
@@ -61,13 +61,13 @@ def build() -> Recipe:
 def assemble(options: DigitsOptions) -> Parts:
     """Return the network, its loss and the three splits of (image [1, 8, 8], label)."""
     images_N1HW, labels_N = load_images()
-    train, val, test = split(labels_N, seed=options.split_seed)
+    train, val, test = map(TensorData(images_N1HW, labels_N).part, split(labels_N, seed=options.split_seed))
     return Parts(
         model=network(width=options.width, dropout=options.dropout),
         objective=nn.CrossEntropyLoss(),
-        train=TensorDataset(images_N1HW[train], labels_N[train]),
-        val=TensorDataset(images_N1HW[val], labels_N[val]),
-        test=TensorDataset(images_N1HW[test], labels_N[test]),
+        train=train,
+        val=val,
+        test=test,
         metrics={"accuracy": Accuracy, "confusion": lambda: Confusion(CLASSES)},
         class_names=tuple(map(str, range(CLASSES))),
     )

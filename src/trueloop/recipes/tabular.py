@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
+from trueloop.engines.data import TensorData
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.engines.train.objective import Loss
@@ -82,10 +82,8 @@ def assemble(options: TabularOptions) -> Parts:
     """Return the network, its loss and the three splits of (features [F], target)."""
     features_NF, target_N, names = load_table(options.data)
     train, val, test = split(target_N, seed=options.split_seed, stratify=bool(names))
-    splits: dict[str, Any] = {
-        part: TensorDataset(features_NF[rows], target_N[rows])
-        for part, rows in (("train", train), ("val", val), ("test", test))
-    }
+    table = TensorData(features_NF, target_N)
+    splits: dict[str, Any] = {"train": table.part(train), "val": table.part(val), "test": table.part(test)}
     hidden = network(features_NF[train], options, outputs=len(names) or 1)
     if names:
         metrics = {"accuracy": Accuracy, "confusion": lambda: Confusion(len(names))}

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from trueloop.engines.data import pad_sequences
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.objective import Loss
 from trueloop.ground.errors import InvalidConfig
@@ -85,7 +86,7 @@ def assemble(options: TextOptions) -> Parts:
         val=val,
         test=test,
         metrics={"bits_per_byte": BitsPerByte},
-        collate=pad,
+        collate=pad_sequences,
     )
 
 
@@ -130,19 +131,18 @@ class Pieces(Dataset[Tensor]):
         return torch.tensor(list(self._pieces[index]))
 
 
-def pad(pieces: list[Tensor]) -> dict[str, Tensor]:
-    """Return a batch of pieces: "bytes" [B, T], 0 where padded, and "mask" [B, T], true where real."""
-    bytes_BT = nn.utils.rnn.pad_sequence(pieces, batch_first=True)
-    lengths_B = torch.tensor([len(piece) for piece in pieces])
-    return {"bytes": bytes_BT, "mask": torch.arange(bytes_BT.shape[1]) < lengths_B[:, None]}
+def next_byte_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+    """Return the cross-entropy summed over real bytes, in nats, and how many there are.
 
-
-def next_byte_loss(model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-    """Return the cross-entropy summed over real bytes, in nats, and how many there are."""
-    targets_BT = batch["bytes"][:, 1:].masked_fill(~batch["mask"][:, 1:], IGNORED)
-    logits_BVT = model(batch["bytes"][:, :-1]).transpose(1, 2)
+    Args:
+        model: bytes [B, T] to logits [B, T, V].
+        batch: padded pieces [B, T + 1], and a mask of the same shape that is true where a byte is real.
+    """
+    bytes_BT, mask_BT = batch
+    targets_BT = bytes_BT[:, 1:].masked_fill(~mask_BT[:, 1:], IGNORED)
+    logits_BVT = model(bytes_BT[:, :-1]).transpose(1, 2)
     total = F.cross_entropy(logits_BVT, targets_BT, ignore_index=IGNORED, reduction="sum")
-    return Loss(sum=total, count=batch["mask"][:, 1:].sum(), output=logits_BVT, target=targets_BT)
+    return Loss(sum=total, count=mask_BT[:, 1:].sum(), output=logits_BVT, target=targets_BT)
 
 
 class BitsPerByte:

@@ -54,7 +54,9 @@ def rows(first, last, per_epoch=PER_EPOCH, skipped=(), total=276):
 
 
 def confusion(classes=10, hits=17):
-    return [[hits if i == j else int(abs(i - j) == 5 or (i, j) == (8, 1)) for j in range(classes)] for i in range(classes)]
+    return [
+        [hits if i == j else int(abs(i - j) == 5 or (i, j) == (8, 1)) for j in range(classes)] for i in range(classes)
+    ]
 
 
 def epoch_events(epoch, per_epoch=PER_EPOCH, skipped=(), total=276, from_update=None):

@@ -81,7 +81,9 @@ def test_a_line_is_strict_json_with_the_names_of_the_seams(run):
     )
 )
 def test_update_numbers_survive_exactly(run, values):
-    rows = [row(k, loss, grad_norm=norm, lr=lr, examples=n, skipped=s) for k, (loss, norm, lr, n, s) in enumerate(values, 1)]
+    rows = [
+        row(k, loss, grad_norm=norm, lr=lr, examples=n, skipped=s) for k, (loss, norm, lr, n, s) in enumerate(values, 1)
+    ]
     updates = read(run([START, UpdatesDone(rows=rows)])).updates
     for column in ("loss", "grad_norm", "lr"):
         assert all(map(same, getattr(updates, column), [getattr(each, column) for each in rows]))
@@ -114,6 +116,7 @@ def test_a_batch_of_updates_is_one_write(tmp_path, monkeypatch):
             written.append(bytes(data))
             return len(data)
 
+    journal.close()
     monkeypatch.setattr(journal, "_file", Counting())
     journal.report(UpdatesDone(rows=[row(k) for k in range(1, 101)]))
     assert [data.count(b"\n") for data in written] == [100]
@@ -167,8 +170,8 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    [b"not json\n", b'{"event":"update","update":2}\n', b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b'{"event":"unheard"}\n',
-     b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n', b"{}\n"],
+    [b"not json\n", b'{"event":"update","update":2}\n', b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
+     b'{"event":"unheard"}\n', b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n'],
 )  # fmt: skip
 def test_a_corrupt_line_is_named_with_its_number(run, damage):
     path = run([START, UpdatesDone(rows=[row(1), row(2)])]) / "journal.jsonl"
@@ -281,7 +284,7 @@ def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatc
 
 def test_an_unwritable_place_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot be written: Not a directory"):
+    with pytest.raises(RunFolderError, match="cannot be written: File exists"):
         Journal(tmp_path / "file" / "journal.jsonl")
     os.mkdir(tmp_path / "journal.jsonl")
     with pytest.raises(RunFolderError, match="cannot be written: Is a directory"):

@@ -4,26 +4,24 @@ Nothing is stored, so a shuffle of 10^12 samples costs no memory, any position i
 another number of processes or workers only changes who asks for which position.
 """
 
+# ruff: noqa: N806, N815 - shapes are part of the name: N samples, C classes
+
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trueloop.engines.data.hashing import MULTIPLY_1, MULTIPLY_2, Words, hashed, keys
 from trueloop.ground.errors import InvalidConfig, InvalidData
 
 LARGEST = 2**62  # half-words of at most 31 bits; the laws are tested up to 10**15
 CHUNK = 2**16  # positions computed at a time: bounds the memory, and 512 KiB per array stays in the cache
-_MULTIPLY_1, _MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64's constants
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-Words = npt.NDArray[np.uint64]
 OrderChoice = Literal["random", "sequential"] | Tensor | Sequence[float] | Any
 """What a loader or sampler takes as ``order``: a name, one weight per sample (drawn with replacement), or an Order."""
 
@@ -100,10 +98,10 @@ class RandomOrder:
     def at(self, positions: Tensor) -> Tensor:
         """Give the dataset indices (int64) of these positions (int64, 1-D, each in [0, size))."""
         words = _checked(positions, self.size).numpy().view(np.uint64)
-        keys = _keys("permutation", self.seed, self.epoch, 24)
+        round_keys = keys("permutation", self.seed, self.epoch, 24)
         out = np.empty(len(words), dtype=np.uint64)
         for start in range(0, len(words), CHUNK):
-            out[start : start + CHUNK] = _permute(words[start : start + CHUNK], self.size, keys)
+            out[start : start + CHUNK] = _permute(words[start : start + CHUNK], self.size, round_keys)
         return torch.from_numpy(out.view(np.int64))
 
     def take(self, start: int, stop: int) -> Tensor:
@@ -162,8 +160,8 @@ class WeightedOrder:
     def at(self, positions: Tensor) -> Tensor:
         """Give the dataset index drawn at each of these positions (int64, 1-D, each in [0, size))."""
         words = _checked(positions, self.size).numpy().view(np.uint64)
-        hashed = _mix(words * _GOLDEN + _keys("draws", self.seed, self.epoch, 1)[0])
-        uniform = torch.from_numpy((hashed >> np.uint64(11)).astype(np.float64)) * 2.0**-53  # [0, 1)
+        drawn = hashed(words, keys("draws", self.seed, self.epoch, 1)[0])
+        uniform = torch.from_numpy((drawn >> np.uint64(11)).astype(np.float64)) * 2.0**-53  # [0, 1)
         return torch.searchsorted(self.cumulative_N, uniform * self.cumulative_N[-1], right=True)
 
     def take(self, start: int, stop: int) -> Tensor:
@@ -213,17 +211,17 @@ def class_weights(labels: Tensor | Sequence[int]) -> Tensor:
     return 1.0 / (count_C.double()[class_N] * len(count_C))
 
 
-def _permute(words: Words, size: int, keys: Words) -> Words:
-    permuted = _encrypt(words, size, keys)
+def _permute(words: Words, size: int, round_keys: Words) -> Words:
+    permuted = _encrypt(words, size, round_keys)
     outside = np.flatnonzero(permuted >= size)
     while outside.size:
-        again = _encrypt(permuted[outside], size, keys)
+        again = _encrypt(permuted[outside], size, round_keys)
         permuted[outside] = again
         outside = outside[again >= size]
     return permuted
 
 
-def _encrypt(words: Words, size: int, keys: Words) -> Words:
+def _encrypt(words: Words, size: int, round_keys: Words) -> Words:
     """Permute [0, 2^bits) for the smallest bits >= 2 with 2^bits >= size: each half is xored with a hash of the other.
 
     The halves are not swapped but altered in turn, so that an odd number of bits needs no larger domain.
@@ -233,29 +231,17 @@ def _encrypt(words: Words, size: int, keys: Words) -> Words:
     rounds = 8 if bits > 8 else 24
     low_bits, high_bits = np.uint64(bits - bits // 2), np.uint64(bits // 2)
     low, high = words & ((np.uint64(1) << low_bits) - np.uint64(1)), words >> low_bits
-    hashed, shifted = np.empty_like(low), np.empty_like(low)
-    for turn, key in enumerate(keys[:rounds]):
+    mixed, shifted = np.empty_like(low), np.empty_like(low)
+    for turn, key in enumerate(round_keys[:rounds]):
         source, target, width = (low, high, high_bits) if turn % 2 == 0 else (high, low, low_bits)
-        np.bitwise_xor(source, key, out=hashed)
-        np.multiply(hashed, _MULTIPLY_1, out=hashed)
-        np.right_shift(hashed, np.uint64(32), out=shifted)
-        np.bitwise_xor(hashed, shifted, out=hashed)
-        np.multiply(hashed, _MULTIPLY_2, out=hashed)
-        np.right_shift(hashed, np.uint64(64) - width, out=hashed)
-        np.bitwise_xor(target, hashed, out=target)
+        np.bitwise_xor(source, key, out=mixed)
+        np.multiply(mixed, MULTIPLY_1, out=mixed)
+        np.right_shift(mixed, np.uint64(32), out=shifted)
+        np.bitwise_xor(mixed, shifted, out=mixed)
+        np.multiply(mixed, MULTIPLY_2, out=mixed)
+        np.right_shift(mixed, np.uint64(64) - width, out=mixed)
+        np.bitwise_xor(target, mixed, out=target)
     return (high << low_bits) | low
-
-
-def _mix(words: Words) -> Words:
-    """Hash each word, as splitmix64 does: Steele, Lea and Flood, OOPSLA 2014."""
-    words = (words ^ (words >> np.uint64(30))) * _MULTIPLY_1
-    words = (words ^ (words >> np.uint64(27))) * _MULTIPLY_2
-    return words ^ (words >> np.uint64(31))
-
-
-def _keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
-    digest = hashlib.shake_256(f"trueloop {purpose} {seed} {epoch}".encode()).digest(8 * count)
-    return np.frombuffer(digest, dtype="<u8")
 
 
 def _check_size(size: int) -> None:

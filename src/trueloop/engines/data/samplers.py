@@ -4,6 +4,8 @@ Letters: N positions in the epoch, E effective batch, M micro-batch per process,
 global order; a rank reads every P-th position of it, so no sample is repeated to make the ranks even.
 """
 
+# ruff: noqa: N806, N815 - shapes are part of the name: B indices of one micro-batch
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
@@ -73,7 +75,7 @@ class Cut(NamedTuple):
     """True on the last micro-batch of its window."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WindowSampler(Sampler[list[int]]):
     """Cut the global order into windows of ``effective_batch``, and those into micro-batches.
 
@@ -107,7 +109,7 @@ class WindowSampler(Sampler[list[int]]):
         self._order: Order = choose_order(self.order, size_of(self.source), self.seed)
         per_process = self.micro_batch or -(-self.effective_batch // self.processes)
         self._step = min(per_process * self.processes, self.effective_batch)  # positions of a whole micro-batch
-        self._skip_updates = 0
+        self._epoch = self._skip_updates = 0
         short = self._order.size % self.effective_batch % self._step
         self.examples_per_epoch = self._order.size - (short if self.drop_last else 0)
         if not self.examples_per_epoch:
@@ -128,23 +130,21 @@ class WindowSampler(Sampler[list[int]]):
         return full * -(-self.effective_batch // self._step) - (-rest // self._step)
 
     def set_epoch(self, epoch: int, skip_updates: int = 0) -> None:
-        """Turn to an epoch, past its first ``skip_updates`` windows."""
-        if not 0 <= skip_updates <= self.updates_per_epoch:
-            raise InvalidData(f"The epoch has {self.updates_per_epoch} updates; {skip_updates} cannot be skipped.")
-        self._order, self._skip_updates = self._order.for_epoch(epoch), skip_updates
+        """Turn ``__iter__`` to an epoch, past its first ``skip_updates`` windows."""
+        self._check_skip(skip_updates)
+        self._epoch, self._skip_updates = epoch, skip_updates
 
-    def cuts(self) -> Iterator[Cut]:
-        """Yield every micro-batch of this rank, empty ones included, so that all ranks keep step."""
-        block, block_start = self._order.take(0, 0), 0
-        for start, stop, closes in self._bounds():
-            if stop > block_start + len(block):
-                block_stop = min(max(stop, start + BLOCK), self.examples_per_epoch)
-                block, block_start = self._order.take(start, block_stop), start
-            indices_B = block[start - block_start : stop - block_start]
-            yield Cut(indices_B if self.processes == 1 else indices_B[self.rank :: self.processes], closes)
+    def cuts(self, epoch: int, skip_updates: int = 0) -> Iterator[Cut]:
+        """Yield every micro-batch of this rank, empty ones included, so that all ranks keep step.
+
+        Raises:
+            InvalidData: the epoch has fewer than ``skip_updates`` windows.
+        """
+        self._check_skip(skip_updates)
+        return self._cuts(self._order.for_epoch(epoch), skip_updates)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (cut.indices_B.tolist() for cut in self.cuts() if len(cut.indices_B))
+        return (cut.indices_B.tolist() for cut in self.cuts(self._epoch, self._skip_updates) if len(cut.indices_B))
 
     def __len__(self) -> int:
         """Batches that ``__iter__`` yields: those of this rank that are not empty."""
@@ -157,10 +157,26 @@ class WindowSampler(Sampler[list[int]]):
     def _not_empty(self, window: int) -> int:
         return (window // self._step) * (self._step > self.rank) + (window % self._step > self.rank)
 
-    def _bounds(self) -> Iterator[tuple[int, int, bool]]:
+    def _check_skip(self, skip_updates: int) -> None:
+        if not 0 <= skip_updates <= self.updates_per_epoch:
+            raise InvalidData(
+                f"{skip_updates} updates cannot be skipped: the epoch has {self.updates_per_epoch}.",
+                fix="Was this position saved with another dataset or batch size?",
+            )
+
+    def _cuts(self, order: Order, skip_updates: int) -> Iterator[Cut]:
+        block, block_start = order.take(0, 0), 0
+        for start, stop, closes in self._bounds(skip_updates):
+            if stop > block_start + len(block):
+                block_stop = min(max(stop, start + BLOCK), self.examples_per_epoch)
+                block, block_start = order.take(start, block_stop), start
+            indices_B = block[start - block_start : stop - block_start]
+            yield Cut(indices_B if self.processes == 1 else indices_B[self.rank :: self.processes], closes)
+
+    def _bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
         """Yield each micro-batch's positions [start, stop) in the global order, and whether it closes its window."""
         end = self.examples_per_epoch
-        for window in range(self._skip_updates * self.effective_batch, end, self.effective_batch):
+        for window in range(skip_updates * self.effective_batch, end, self.effective_batch):
             window_stop = min(window + self.effective_batch, end)
             for start in range(window, window_stop, self._step):
                 stop = min(start + self._step, window_stop)

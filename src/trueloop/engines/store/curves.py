@@ -82,7 +82,7 @@ def svg(panel: Panel) -> str:
     buffer = io.StringIO()
     from matplotlib import rc_context
 
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": panel.name}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "trueloop"}):
         _save(figure, buffer, format="svg", transparent=True)
     return _fragment(buffer.getvalue(), panel)
 
@@ -165,7 +165,7 @@ def _fragment(markup: str, panel: Panel) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {box.group() if box else ""} {named}>'
     markup = head + title + markup[markup.index(">") + 1 :]
     used = set(re.findall(r"url\(#([^)]+)\)", markup)) | set(re.findall(r'xlink:href="#([^"]+)"', markup))
-    prefix = re.sub(r"\W", "-", panel.name)
+    prefix = re.sub(r"\W", lambda found: f"-{ord(found[0]):x}-", panel.name)
     markup = re.sub(r' id="([^"]+)"', lambda found: f' id="{prefix}-{found[1]}"' if found[1] in used else "", markup)
     markup = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", markup)
     markup = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', markup)

@@ -112,7 +112,7 @@ def _cards(history: History) -> Markup:
     shown: list[tuple[str, str, str]] = []
     test, best = history.latest("test"), history.best or history.latest("val")
     if test:
-        shown += [(f"test {name}", short(value, 4), "after training") for name, value in test.metrics.items()]
+        shown += [(f"test {name}", short(value, 4), "with the final weights") for name, value in test.metrics.items()]
     if best:
         word = "best" if best.best else "newest"
         shown += [

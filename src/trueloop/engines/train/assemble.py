@@ -69,6 +69,7 @@ def assemble(
         guard=Guard(model, config.guard),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
+        on_host=device.type == "cpu",
         autocast=lambda: context,
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,13 @@ from torch import Tensor
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the joint L2 norm, 0-d; one read of each tensor, no host synchronisation."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+
+
+def total_norm_on_host(tensors: Sequence[Tensor]) -> float:
+    """Return the joint L2 norm as a number; on the CPU no further tensor is made for it."""
+    if not tensors[0].is_cpu:
+        return float(total_norm(tensors))
+    return math.hypot(*[norm.item() for norm in torch._foreach_norm(list(tensors))])
 
 
 def divide(tensors: Sequence[Tensor], by: float) -> None:

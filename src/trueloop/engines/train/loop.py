@@ -44,6 +44,8 @@ class Parts:
     guard: Guard
     average: WeightAverage | None
     device: torch.device
+    on_host: bool
+    """The device is the CPU, where batches already are."""
     autocast: Callable[[], AbstractContextManager[Any]]
 
 
@@ -75,11 +77,11 @@ def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, upd
         parts.schedule.set(update)
         lr = parts.optimizer.param_groups[0]["lr"]
         parts.guard.remember()
-        parts.optimizer.zero_grad(set_to_none=True)  # 1. clear
+        parts.update.clear()  # 1. clear
 
         total, window = open_window(micros, parts.counts)
         for micro in window:
-            batch = move(micro.data, parts.device)
+            batch = micro.data if parts.on_host else move(micro.data, parts.device)
             terms = _forward(parts, batch)  # 2. forward, 3. loss
             root = total.add(micro, terms)
             if len(total.micros) == 1:

@@ -43,11 +43,12 @@ def summed(loss: nn.Module) -> nn.Module:
     return twin
 
 
-def divisor(loss: nn.Module, output: Tensor, target: Tensor) -> Tensor | float | None:
+def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> Tensor | float | None:
     """Return what ``loss`` divides its sum by to get its mean over this micro-batch.
 
     Args:
         loss: one of `KNOWN_LOSSES`, as the user made it.
+        total: its sum, 0-d, with its graph where there is one.
         output: what the model returned, any shape the loss takes.
         target: its target.
 
@@ -60,7 +61,9 @@ def divisor(loss: nn.Module, output: Tensor, target: Tensor) -> Tensor | float |
     if loss.reduction == "sum":
         return None
     if isinstance(loss, _PER_TARGET):
-        return _targets(loss, output, target)
+        # torch's own kernel counts as it sums and keeps the count for its backward: no need to count again.
+        counted = getattr(total.grad_fn, "_saved_total_weight", None)
+        return _targets(loss, output, target) if counted is None else counted
     if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
         return output.shape[0]
     if isinstance(loss, _PER_ROW):
@@ -73,7 +76,7 @@ def _targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Ten
         return output.numel() / output.shape[1 if output.dim() > 1 else 0]
     counted = target != loss.ignore_index
     if loss.weight is None:
-        return counted.sum()
+        return torch.count_nonzero(counted)
     return loss.weight[target[counted]].sum()
 
 

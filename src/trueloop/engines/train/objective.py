@@ -92,14 +92,8 @@ class TorchLoss:
         """Return one term."""
         inputs, target = split_pair(batch)
         output = call_model(model, inputs)
-        return (
-            Loss(
-                sum=self._sum(output, target),
-                count=divisor(self._mean, output, target),
-                output=output,
-                target=target,
-            ),
-        )
+        total = self._sum(output, target)
+        return (Loss(sum=total, count=divisor(self._mean, total, output, target), output=output, target=target),)
 
     def check(self, terms: Sequence[Loss]) -> None:
         """Check shapes, dtypes and label range."""

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from trueloop.engines.train.foreach import divide, total_norm
+from trueloop.engines.train.foreach import divide, total_norm, total_norm_on_host
 from trueloop.ground.errors import InvalidModel
 
 # Optimizers whose fused kernel honours grad_scale and found_inf.
@@ -35,6 +35,10 @@ class Outcome(NamedTuple):
 
 class Update(Protocol):
     """Turns accumulated gradients into one optimizer step, or into none."""
+
+    def clear(self) -> None:
+        """Drop every gradient, so that the next backward starts from nothing."""
+        ...
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide the gradients by ``divisor``, clip, step.
@@ -69,7 +73,18 @@ def _takes_divisor(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor
     return type(optimizer) in _FUSED and fused and all(p.dtype != torch.float64 for p in parameters)
 
 
-class HostUpdate:
+class _Clearing:
+    """Clears what it will step: what ``zero_grad(set_to_none=True)`` does, without its 5 µs of bookkeeping."""
+
+    _parameters: Sequence[Tensor]
+
+    def clear(self) -> None:
+        """Drop every gradient."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+class HostUpdate(_Clearing):
     """Reads the norm on the host and steps, or does not."""
 
     def __init__(
@@ -78,26 +93,30 @@ class HostUpdate:
         self._optimizer = optimizer
         self._parameters = parameters
         self._bound = math.inf if clip is None else clip
+        self._by = 1.0
         self._divisor = torch.ones((), device=parameters[0].device) if rides else None
+        if self._divisor is not None:
+            _lend(optimizer, self._divisor, None)
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step; one host synchronisation where the gradients are not on the CPU."""
         gradients = _gradients(self._parameters)
         count = float(divisor)
-        norm = float(total_norm(gradients)) / count if count else math.nan
+        norm = total_norm_on_host(gradients) / count if count else math.nan
         if not math.isfinite(norm):
             return Outcome(norm, 1.0)
         by = count * max(1.0, norm / self._bound)
         if self._divisor is not None:
-            self._divisor.fill_(by)
-            _lend(self._optimizer, self._divisor, None)
+            if by != self._by:
+                self._divisor.fill_(by)
+                self._by = by
         elif by != 1.0:
             divide(gradients, by)
         self._optimizer.step()
         return Outcome(norm, 0.0)
 
 
-class DeviceUpdate:
+class DeviceUpdate(_Clearing):
     """Decides on the device: the fused kernel divides by a tensor and skips where `found_inf` is 1."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:

@@ -11,9 +11,10 @@ window is refused rather than trained on wrongly, unless the counts are declared
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from trueloop.ground.seams import MicroBatch
 
 Counts = Callable[[Any], Sequence[float]]
 """Batch -> what each term of the objective will count in it, known without running the model."""
+
+
+_Number = TypeVar("_Number", Tensor | float, Tensor | float | None)
 
 
 class Window:
@@ -38,7 +42,7 @@ class Window:
     def __init__(self, declared: Sequence[float] | None = None) -> None:
         self._declared = declared
         self._terms: Sequence[Loss] = ()
-        self._sums: list[Tensor] = []
+        self._sums: list[Tensor | float] = []
         self._counts: list[Tensor | float | None] = []
         self._ratios: list[Tensor | float] = []
         self.micros: list[MicroBatch] = []
@@ -53,8 +57,8 @@ class Window:
         self.micros.append(micro)
         self.examples += batch_items(micro.data) if micro.indices is None else len(micro.indices)
         if not self._sums:
-            self._sums = [term.sum.detach() for term in terms]
-            self._counts = [term.count for term in terms]
+            self._sums = [_read(term.sum) for term in terms]
+            self._counts = [_read(term.count) for term in terms]
             if len(terms) > 1:
                 counts: Sequence[Tensor | float | None] = self._declared or self._counts
                 self._ratios = [_precise(counts[0]) / _precise(count) for count in counts]
@@ -64,8 +68,8 @@ class Window:
                 fix="Return the same terms for every batch; a term that does not apply has sum 0 and count 0.",
             )
         else:
-            self._sums = [a + term.sum.detach() for a, term in zip(self._sums, terms, strict=True)]
-            self._counts = [_plus(a, term.count) for a, term in zip(self._counts, terms, strict=True)]
+            self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=True)]
+            self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=True)]
         self._terms = terms
         if len(terms) == 1:
             return terms[0].sum if terms[0].weight == 1.0 else terms[0].sum * terms[0].weight
@@ -78,11 +82,9 @@ class Window:
         return _one(self._declared[0] if self._declared else self._counts[0])
 
     def loss(self) -> Tensor | float:
-        """Return the window's loss: each term's sum over its count, weighted; 0-d, no graph."""
-        if len(self._sums) == 1 and self._terms[0].weight == 1.0:
-            return self._sums[0] / _one(self._counts[0])
+        """Return the window's loss: each term's sum over its count, weighted; nan where nothing was counted."""
         parts = zip(self._terms, self._sums, self._counts, strict=True)
-        return sum(sums / _one(count) * term.weight for term, sums, count in parts)
+        return sum(_ratio(sums, count) * term.weight for term, sums, count in parts)
 
     def check_ratios(self) -> None:
         """Refuse a window whose terms count different things in different proportions.
@@ -108,6 +110,19 @@ class Window:
 
 def _one(count: Tensor | float | None) -> Tensor | float:
     return 1.0 if count is None else count
+
+
+def _read(number: _Number) -> _Number:
+    """On the CPU the number itself, which costs nothing there; elsewhere the tensor, left where it is."""
+    if isinstance(number, Tensor):
+        return number.item() if number.is_cpu else number.detach()
+    return number
+
+
+def _ratio(total: Tensor | float, count: Tensor | float | None) -> Tensor | float:
+    if count is None:
+        return total
+    return total / count if isinstance(count, Tensor) or count else math.nan
 
 
 def _precise(count: Tensor | float | None) -> Tensor | float:

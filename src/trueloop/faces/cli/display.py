@@ -202,7 +202,8 @@ def sparkline(values: Sequence[float]) -> str:
     if not values:
         return ""
     low, high = min(values), max(values)
-    step = (high - low) / (len(SPARKS) - 1) or 1.0
+    flat = high - low <= 1e-9 * abs(high)  # rounding is no rise
+    step = 1.0 if flat else (high - low) / (len(SPARKS) - 1)
     return "".join(SPARKS[round((value - low) / step)] for value in values)
 
 

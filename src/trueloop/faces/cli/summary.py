@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from trueloop.engines.store.quantities import duration
+from trueloop.engines.store.quantities import duration, short
 from trueloop.ground.words import counted
 
 if TYPE_CHECKING:
@@ -79,13 +79,15 @@ def _metrics(summary: RunSummary) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for split in splits:
-        table.add_column(split, justify="right")
+        table.add_column(escape(split), justify="right")
     for name in names:
         values = (summary.metrics.get(f"{split}/{name}") for split in splits)
-        table.add_row(
-            name.replace("_", " "), *("" if value is None else f"[bold cyan]{value:.4f}[/]" for value in values)
-        )
+        table.add_row(escape(name.replace("_", " ")), *("" if value is None else _number(value) for value in values))
     return table
+
+
+def _number(value: float) -> str:
+    return f"[bold cyan]{short(value, digits=4)}[/]"
 
 
 def _places(summary: RunSummary, recipe: Recipe) -> Table:
@@ -94,7 +96,7 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
     table.add_column(overflow="fold")
     best = str(summary.best_checkpoint or "")
     if best and summary.best_value is not None:
-        best += f" ({recipe.train.monitor.metric} {summary.best_value:.4f})"
+        best += f" ({recipe.train.monitor.metric} {short(summary.best_value, digits=4)})"
     journal = "" if summary.reason == "smoke" else summary.run_dir / "journal.jsonl"
     for word, place in (
         ("best checkpoint", best),

@@ -1,0 +1,43 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueloop.engines.store.lines import encode, event_of, event_record, update_record
+from trueloop.ground.seams import Evaluated, Noted, UpdateRow
+
+numbers = st.floats() | st.integers(-(2**53), 2**53)
+
+
+@given(st.dictionaries(st.text(), numbers), st.floats(0, 1e9))
+def test_metrics_survive_a_line_exactly(metrics, seconds):
+    event = Evaluated(update=3, epoch=1, split="val", metrics=metrics, tables={}, seconds=seconds, best=False)
+    back = event_of(json.loads(encode(event_record(event, 1.0))))
+    assert repr(back.metrics) == repr({name: float(value) for name, value in metrics.items()})
+    assert back.seconds == seconds
+
+
+def test_a_lone_surrogate_in_a_name_is_written_and_read_back():
+    event = Noted(update=1, kind="k", message="broken \udcff name", details={})
+    line = encode(event_record(event, 0.0))
+    assert line.isascii()
+    assert line.endswith("}\n")
+    assert event_of(json.loads(line)) == event
+
+
+def test_seconds_of_an_update_are_rounded_to_the_microsecond():
+    record = update_record(UpdateRow(1, 1, 0.1, 0.2, 0.3, 4, 0.00012345678, 1.99999999, False))
+    assert (record["wait_s"], record["total_s"]) == (0.000123, 2.0)
+
+
+def test_infinities_deep_inside_are_words():
+    line = encode({"a": [1, {"b": (math.inf, -math.inf, math.nan)}]})
+    assert json.loads(line) == {"a": [1, {"b": ["inf", "-inf", "nan"]}]}
+
+
+@pytest.mark.parametrize("record", [{"event": "noted", "update": 1}, {"event": "unheard"}, {}])
+def test_what_is_missing_is_a_key_error(record):
+    with pytest.raises(KeyError):
+        event_of(record)

@@ -1,0 +1,204 @@
+"""`trueloop train`: what reaches the run, which value wins, what the exit code says; and one real run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueloop.faces.cli.app import main
+from trueloop.faces.cli.display import Display
+from trueloop.faces.cli.train import new_run_dir
+from trueloop.faces.run import RunSummary
+from trueloop.ground.errors import InvalidData
+from trueloop.ground.seams import Reporter
+from trueloop.recipes import registry
+from trueloop.recipes.recipe import Recipe
+
+
+class FakeRun:
+    """Stands for `run_recipe`: remembers what it was asked and answers with a summary."""
+
+    def __init__(self) -> None:
+        self.recipe = registry.load("digits")
+        self.asked: dict[str, Any] = {}
+        self.reporters: Sequence[Reporter] = ()
+        self.reason = "finished"
+
+    def __call__(self, recipe: Recipe, *, run_dir: Path, reporters: Sequence[Reporter], **asked: bool) -> RunSummary:
+        self.recipe, self.reporters, self.asked = recipe, reporters, {"run_dir": run_dir, **asked}
+        return RunSummary(
+            run_dir=run_dir,
+            reason=self.reason,
+            update=40,
+            epochs=2,
+            metrics={"val/loss": 0.25, "val/accuracy": 0.5, "test/accuracy": float("nan")},
+            best_checkpoint=run_dir / "checkpoints" / "update-20",
+            best_value=0.25,
+            weights=run_dir / "final" / "model.safetensors",
+            curves=run_dir / "curves.png",
+            report=run_dir / "report.html",
+            seconds=1.5,
+            resumed_from=0,
+            skipped=0,
+        )
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
+    fake = FakeRun()
+    monkeypatch.setattr("trueloop.faces.run.run_recipe", fake)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a recipe's folder is put first
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def train(line: str) -> int:
+    return main(["train", *shlex.split(line)])
+
+
+def test_a_recipe_alone_runs_as_it_is(run: FakeRun):
+    assert train("digits") == 0
+    assert run.recipe == registry.load("digits")
+    assert run.asked["run_dir"].match("runs/digits-*")
+    assert (run.asked["fresh"], run.asked["smoke"]) == (False, False)
+    (display,) = run.reporters
+    assert isinstance(display, Display)
+    assert display.mode == "plain", "standard output is no terminal here"
+
+
+def test_flags_of_the_run_reach_it(run: FakeRun):
+    assert train("digits --run-dir 'my run' --fresh --smoke") == 0
+    assert run.asked == {"run_dir": Path("my run"), "fresh": True, "smoke": True}
+
+
+def test_the_command_line_beats_the_file_and_the_file_beats_the_recipe(run: FakeRun):
+    Path("run.toml").write_text("epochs = 5\neffective_batch = 8\n[optim]\nlr = 0.5\n[options]\nwidth = 4\n")
+    assert train("digits --config run.toml --optim.lr 0.25 --epochs 6") == 0
+    assert (run.recipe.train.optim.lr, run.recipe.train.epochs) == (0.25, 6)
+    assert (run.recipe.train.effective_batch, run.recipe.options.width) == (8, 4)
+    assert run.recipe.train.schedule == registry.load("digits").train.schedule
+
+
+def test_a_value_given_on_the_line_that_equals_the_recipes_still_beats_the_file(run: FakeRun):
+    Path("run.toml").write_text("epochs = 5\n")
+    assert train("digits --config run.toml --epochs 20") == 0
+    assert run.recipe.train.epochs == 20
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("", 2, "Name the recipe first: trueloop train RECIPE. Built in are digits, tabular, text."),
+        ("--epochs 3 digits", 2, "Name the recipe first"),
+        ("digit", 1, "There is no recipe 'digit'. Did you mean 'digits'?"),
+        ("digits --epoch 3", 2, "Unknown option: --epoch. Did you mean --epochs?"),
+        ("digits --epochs three", 2, "Invalid value for --epochs: 'three' is not a whole number."),
+        ("digits --config nowhere.toml", 1, "Cannot read the settings file 'nowhere.toml'"),
+        ("digits --options.dropout 1.5", 1, "options.dropout is 1.5."),
+        ("nowhere.py:build", 1, "There is no recipe file 'nowhere.py'."),
+    ],
+)
+def test_bad_input_is_one_message_and_no_run(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], line: str, code: int, message: str
+):
+    assert train(line) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {message}")
+    assert err.count("error:") == 1
+    assert run.asked == {}
+    assert list(Path().iterdir()) == []
+
+
+def test_json_is_one_object_and_nothing_else(run: FakeRun, capsys: pytest.CaptureFixture[str]):
+    assert train("digits --json --run-dir here --epochs 3") == 0
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert (out.count("\n"), err) == (1, "")
+    assert summary["metrics"] == {"val/loss": 0.25, "val/accuracy": 0.5, "test/accuracy": None}
+    assert summary["weights"] == "here/final/model.safetensors"
+    assert summary["resume"] == "trueloop train digits --run-dir here --epochs 3"
+    (display,) = run.reporters
+    assert isinstance(display, Display)
+    assert display.mode == "quiet"
+
+
+@pytest.mark.parametrize("flags", ["", "--json"])
+def test_an_interrupted_run_is_130(run: FakeRun, flags: str):
+    run.reason = "interrupted"
+    assert train(f"digits {flags}") == 130
+
+
+def test_a_lesson_from_the_run_is_exit_code_1(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def empty(*_given: object, **_options: object) -> RunSummary:
+        raise InvalidData("The dataset is empty.", fix="Give it rows.")
+
+    monkeypatch.setattr("trueloop.faces.run.run_recipe", empty)
+    assert train("digits --json") == 1
+    assert capsys.readouterr() == ("", "error: The dataset is empty.\nfix: Give it rows.\n")
+
+
+def test_a_recipe_of_ones_own(run: FakeRun):
+    Path("mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from trueloop.recipes import digits\n"
+        "def small():\n    return replace(digits.build(), name='small')\n"
+    )
+    assert train("mine.py:small --options.width 2") == 0
+    assert (run.recipe.name, run.recipe.options.width) == ("small", 2)
+    assert run.asked["run_dir"].match("runs/small-*")
+
+
+def test_a_default_folder_is_never_one_that_exists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    seen: set[Path] = set()
+    for _ in range(4):
+        path = new_run_dir("mine")
+        assert path.parent == Path("runs")
+        path.mkdir(parents=True)
+        seen.add(path)
+    assert len(seen) == 4
+
+
+def test_help_without_a_recipe_lists_them(run: FakeRun, capsys: pytest.CaptureFixture[str]):
+    assert train("--help") == 0
+    page = capsys.readouterr().out
+    assert [name for name in ("digits", "tabular", "text") if f"\n{name} " in page] == ["digits", "tabular", "text"]
+    assert "Usage: trueloop train RECIPE [OPTIONS]" in page
+
+
+# The real thing
+
+
+def real(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
+    assert train(f"{line} --json --workers 0") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_digits_reaches_97_percent(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    summary = real(capsys, f"digits --run-dir {tmp_path}/run")
+    assert summary["reason"] == "finished"
+    assert summary["metrics"]["test/accuracy"] >= 0.97
+    for place in ("weights", "curves", "report", "best_checkpoint"):
+        assert Path(summary[place]).exists()
+
+
+def test_the_command_it_prints_continues_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    first = real(capsys, f"tabular --run-dir {tmp_path}/run --epochs 1 --options.width 4")
+    assert shlex.split(first["resume"])[:2] == ["trueloop", "train"]
+    again = real(capsys, shlex.join(shlex.split(first["resume"])[2:]))
+    assert again["resumed_from"] == first["update"] == again["update"]
+
+
+def test_smoke_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert real(capsys, "tabular --smoke")["reason"] == "smoke"
+    assert list(tmp_path.iterdir()) == []
