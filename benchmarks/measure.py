@@ -112,7 +112,7 @@ class Spread:
         return cls(median=statistics.median(values), low=tenths[0], high=tenths[-1])
 
     def __str__(self) -> str:
-        return f"{self.median:.3f} [dim]({self.low:.2f} … {self.high:.2f})[/]"
+        return f"{self.median:.3f} [dim]({self.low:.2f}…{self.high:.2f})[/]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

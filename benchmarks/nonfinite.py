@@ -65,7 +65,7 @@ def mean_loss(model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def judge(name: str) -> dict[str, object]:
-    """Train in a child process; return its exit code, the finite share of its weights, and its last words if it failed."""
+    """Train in a child process; return its exit code and what became of the weights, or its last words."""
     child = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=False)
     if child.returncode:
         return {"exit": child.returncode, "last_words": child.stderr.strip().splitlines()[-1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -55,6 +56,14 @@ def prose(page: Path) -> str:
     return FENCE.sub("", page.read_text())
 
 
+def run_python(*arguments: str, folder: Path) -> None:
+    """Run Python as a user would, with warnings as errors and one thread, and insist on exit code 0."""
+    command = [sys.executable, "-W", "error", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
 def test_python_compiles(block: Block):
     compile(block.text, block.place, "exec")
@@ -65,9 +74,7 @@ def test_python_compiles(block: Block):
 def test_a_whole_program_runs(block: Block, tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(block.text)
-    command = [sys.executable, "-W", "error", script.name]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    run_python(script.name, folder=tmp_path)
 
 
 def test_the_readme_example_is_about_20_lines():
@@ -140,9 +147,7 @@ def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Pa
     lines = [line for place, line in COMMANDS.items() if place.startswith("docs/your-own-recipe.md") and len(line) > 1]
     assert len(lines) >= 3
     for line in lines:
-        command = [sys.executable, "-W", "error", "-m", "trueloop", *line]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        run_python("-m", "trueloop", *line, folder=tmp_path)
     assert list(tmp_path.glob("runs/*/final/model.safetensors"))
 
 

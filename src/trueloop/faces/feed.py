@@ -62,7 +62,7 @@ class Feed:
     def held_out(self, split: str, data: Any) -> Iterable[Any]:
         """Return batches to evaluate on, in order, every item once; iterable again and again."""
         if not is_dataset(data):
-            return data
+            return Batches(GivenBatches(data))
         self._datasets[split] = data
         return Batches(self._loader(data, order="sequential", drop_last=False))
 
@@ -92,14 +92,14 @@ class Feed:
 def batches_of(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
     """Return batches to evaluate on, in order: those of a dataset, or ``data`` itself where it yields batches."""
     if not is_dataset(data):
-        return data
+        return Batches(GivenBatches(data))
     return Batches(Loader(data, effective_batch=batch, order="sequential", workers=0, collate=collate))
 
 
 class Batches:
-    """The batches of a loader's first epoch, without their place in a window."""
+    """The batches of a source's first epoch, without their place in a window; iterable again and again."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: BatchSource) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Any]:
@@ -109,7 +109,7 @@ class Batches:
 def is_dataset(data: Any) -> bool:
     """True for a map-style dataset (length and indexing), false for ready batches.
 
-    A list or tuple is taken as ready batches.
+    A list or tuple is taken as ready batches; so is a function that returns an iterable of them.
 
     Raises:
         InvalidData: neither can be had from it.
@@ -125,7 +125,7 @@ def is_dataset(data: Any) -> bool:
         return False
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return True
-    if hasattr(data, "__iter__"):
+    if hasattr(data, "__iter__") or callable(data):
         return False
     raise InvalidData(
         f"Cannot draw batches from {type(data).__name__}.",

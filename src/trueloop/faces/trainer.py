@@ -93,15 +93,15 @@ class Trainer:
             NotFinite: too many updates in a row were not finite.
             RunFolderError, CheckpointError: what cannot be written.
         """
-        validate(self.config)
-        seed_everything(self.config.seed, deterministic=self.config.deterministic)
-        device = resolve_device(self.config.device)
+        device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
         held_out = {"val": feed.held_out("val", val)} if val is not None else {}
         tested = feed.held_out("test", test) if test is not None else None
         parts = self._assemble(device, source.updates_per_epoch)
         folder = RunFolder(self.run_dir, fresh=self.fresh) if self.run_dir is not None else None
+        if folder:
+            folder.write_config(asdict(self.config))
         reporters = [*self.reporters, *([Journal(folder.journal)] if folder else [])]
         try:
             fit = Fit(
@@ -131,9 +131,7 @@ class Trainer:
         Raises:
             InvalidModel: the loss did not fall.
         """
-        validate(self.config)
-        seed_everything(self.config.seed, deterministic=self.config.deterministic)
-        device = resolve_device(self.config.device)
+        device = self._prepare()
         source = Feed(self.config, collate=collate, pin=False).training(train, accumulate=accumulate)
         steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
         parts = self._assemble(device, source.updates_per_epoch, config=steady)
@@ -149,6 +147,13 @@ class Trainer:
         batches = batches_of(data, batch=self.config.micro_batch or self.config.effective_batch, collate=collate)
         device = resolve_device(self.config.device)
         return dict(evaluate(self.model, batches, self.objective, metrics=self.metrics, device=device).metrics)
+
+    def _prepare(self) -> torch.device:
+        validate(self.config)
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        seed_everything(self.config.seed, deterministic=self.config.deterministic)
+        return resolve_device(self.config.device)
 
     def _assemble(
         self, device: torch.device, updates_per_epoch: int | None, config: TrainConfig | None = None

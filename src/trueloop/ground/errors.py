@@ -1,13 +1,13 @@
-"""Every error trueloop raises on purpose, each a small lesson.
+"""Every error trueloop raises on purpose, each a small lesson. The tree:
 
-    TrueloopError
-    ├── InvalidConfig     a setting that cannot work, named with its value
-    ├── InvalidData       a dataset, batch or label that cannot be trained on
-    ├── InvalidModel      a model, loss or optimizer that does not fit together
-    ├── NotFinite         too many updates in a row had to be skipped
-    ├── CheckpointError   a checkpoint that cannot be written, read or trusted
-    ├── RunFolderError    a run folder that cannot be used
-    └── MissingExtra      an optional dependency that is not installed
+TrueloopError
+├── InvalidConfig     a setting that cannot work, named with its value
+├── InvalidData       a dataset, batch or label that cannot be trained on
+├── InvalidModel      a model, loss or optimizer that does not fit together
+├── NotFinite         too many updates in a row had to be skipped
+├── CheckpointError   a checkpoint that cannot be written, read or trusted
+├── RunFolderError    a run folder that cannot be used
+└── MissingExtra      an optional dependency that is not installed
 """
 
 from __future__ import annotations

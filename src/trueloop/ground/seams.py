@@ -58,7 +58,7 @@ class UpdateRow(NamedTuple):
     wait_s: float
     """Seconds spent waiting for data."""
     total_s: float
-    """Seconds from the start of this window to the start of the next."""
+    """Seconds from asking for this window's data to the end of its update; saving and evaluating are not in it."""
     skipped: bool
     """True when the gradient was not finite and nothing was stepped."""
 

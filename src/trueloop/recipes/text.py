@@ -2,7 +2,7 @@
 
 Model: transformer, 2 blocks, 124,160 parameters
 Data: the standard library's pydoc topics, about 460 kB in 78 documents
-Time: one to two minutes on a CPU, about 2.0 bits per byte
+Time: one to two minutes on a CPU, about 2.0 bits per byte held out
 
 Documents are cut into pieces of at most ``length`` bytes and padded to the longest of their batch. Padding is masked
 out of the loss, whose count is the number of real bytes: a batch of short pieces weighs what it holds, no more.

@@ -231,7 +231,7 @@ OPTIMIZERS = {
     "adamw_tensor_lr": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)),
     "lbfgs": lambda p: torch.optim.LBFGS(p, max_iter=4, line_search_fn="strong_wolfe"),
     "rmsprop": lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
-    "adagrad": lambda p: torch.optim.Adagrad(p),
+    "adagrad": torch.optim.Adagrad,
 }
 
 

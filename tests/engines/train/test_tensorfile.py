@@ -74,6 +74,16 @@ def test_every_tensor_is_aligned_and_has_its_own_memory(tmp_path: Path):
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in read.values())
 
 
+def test_every_tensor_starts_aligned_in_the_file_too(tmp_path: Path):
+    write_tensors(tmp_path / "a", {"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(5).double()}, {"odd": "é"})
+    content = (tmp_path / "a").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    assert length % 8 == 0
+    assert list(header) == ["__metadata__", "a", "b"]
+    assert (header["a"]["data_offsets"], header["b"]["data_offsets"]) == ([40, 43], [0, 40])
+
+
 def test_an_existing_file_is_never_written_into(tmp_path: Path):
     (tmp_path / "a").write_text("x")
     with pytest.raises(FileExistsError):

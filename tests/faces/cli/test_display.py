@@ -169,7 +169,7 @@ def test_the_view_is_redrawn_by_time_and_never_per_update():
     for k in range(1, 1001):
         clock.seconds = k / 1000  # a thousand updates in a second
         display.report(rows(k, k))
-    assert out.getvalue().count("╭") - drawn == 4
+    assert out.getvalue().count("╭") - drawn == 2
     display.close()
 
 

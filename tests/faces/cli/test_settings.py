@@ -92,6 +92,14 @@ def test_docs_come_from_below_the_field_and_from_the_class():
     assert all(setting.doc for key, setting in SETTINGS.items() if not key.startswith("options."))
 
 
+def test_a_class_without_a_docstring_has_no_title():
+    @dataclass(frozen=True)
+    class Bare:
+        width: int = 3
+
+    assert settings_of(a_recipe(options=Bare()))["options.width"].table == ""
+
+
 def test_a_flag_is_the_key_with_dashes():
     assert SETTINGS["optim.weight_decay"].flag == "--optim.weight-decay"
 

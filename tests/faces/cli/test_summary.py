@@ -37,7 +37,7 @@ def page(capsys: pytest.CaptureFixture[str], summary: RunSummary, again: list[st
 
 def test_metrics_are_a_table_of_splits(capsys: pytest.CaptureFixture[str]):
     rows = [line.split() for line in page(capsys, FINISHED)]
-    assert ["val", "test"] in rows
+    assert ["val", "(last)", "test"] in rows
     assert ["loss", "0.2500", "0.5000"] in rows
     assert ["accuracy", "0.8750", "0.7500"] in rows
 
@@ -65,6 +65,11 @@ def test_it_says_how_to_go_on(capsys: pytest.CaptureFixture[str]):
     assert "Train longer  trueloop train digits --run-dir runs/mine --epochs 40" in lines
 
 
+def test_training_longer_is_longer_than_the_run_that_was_continued(capsys: pytest.CaptureFixture[str]):
+    lines = page(capsys, replace(FINISHED, epochs=30))
+    assert "Train longer  trueloop train digits --run-dir runs/mine --epochs 60" in lines
+
+
 def test_training_longer_replaces_the_epochs_that_were_given(capsys: pytest.CaptureFixture[str]):
     lines = page(capsys, FINISHED, [*AGAIN, "--epochs", "20", "--seed", "1"])
     assert "Train longer  trueloop train digits --run-dir runs/mine --seed 1 --epochs 40" in lines
@@ -84,7 +89,9 @@ def test_an_interrupted_run_was_saved_and_says_how_to_resume(capsys: pytest.Capt
 
 
 def test_an_early_stop_says_so(capsys: pytest.CaptureFixture[str]):
-    assert "digits stopped early" in page(capsys, replace(FINISHED, reason="early_stop"))[0]
+    lines = page(capsys, replace(FINISHED, reason="early_stop"))
+    assert "digits stopped early" in lines[0]
+    assert not [line for line in lines if line.startswith("Train longer")], "it would stop again"
 
 
 def test_a_smoke_test_has_nothing_to_go_on_with(capsys: pytest.CaptureFixture[str]):

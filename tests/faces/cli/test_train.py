@@ -91,6 +91,12 @@ def test_a_value_given_on_the_line_that_equals_the_recipes_still_beats_the_file(
     assert run.recipe.train.epochs == 20
 
 
+def test_options_from_both_need_only_fit_together(run: FakeRun):
+    Path("run.toml").write_text("[options]\nwidth = 10\n")  # not divisible by the recipe's 4 heads
+    assert train("text --config run.toml --options.heads 5") == 0
+    assert (run.recipe.options.width, run.recipe.options.heads) == (10, 5)
+
+
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
@@ -179,7 +185,7 @@ def test_help_without_a_recipe_lists_them(run: FakeRun, capsys: pytest.CaptureFi
 
 
 def real(capsys: pytest.CaptureFixture[str], line: str) -> dict[str, Any]:
-    assert train(f"{line} --json --workers 0") == 0
+    assert train(f"{line} --json") == 0
     return json.loads(capsys.readouterr().out)
 
 

@@ -1,6 +1,6 @@
 """Samples to a batch: as torch does by default, or padded to the longest with a mask of what is real."""
 
-# ruff: noqa: N803, N806 - shapes are part of the name: B samples, T tokens of the longest, ... any further axes
+# ruff: noqa: N806 - shapes are part of the name: B samples, T tokens of the longest, ... any further axes
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Gathered(Sequence[Any]):
 def collate(samples: Any) -> Any:
     """Stack samples into a batch, as ``torch.utils.data.default_collate`` does.
 
-    Two things differ: a list of numbers inside a sample (a row of a Hugging Face dataset) becomes one tensor, where torch would
-    give one tensor per place in the list; and columns, read as a mapping of name to B values, are taken as well as rows.
+    Two things differ: a list of numbers inside a sample (a row of a Hugging Face dataset) becomes one tensor, where
+    torch would give one tensor per place in the list; and columns, a mapping of name to B values, are taken too.
 
     Args:
         samples: a list of B samples, a `Gathered` batch, or a mapping of B values per column.
@@ -69,9 +69,9 @@ def collate(samples: Any) -> Any:
         return samples.batch
     if isinstance(samples, Mapping):
         columns = cast("Mapping[str, Any]", samples)
-        return {
-            name: values if isinstance(values, Tensor) else collate(list(values)) for name, values in columns.items()
-        }
+        return {name: _column(values) for name, values in columns.items()}
+    if not len(samples):
+        raise InvalidData("There are no samples to put into a batch.")
     rows = [_numbers_to_tensors(sample) for sample in samples] if _holds_lists(samples[0]) else samples
     try:
         return default_collate(rows)
@@ -91,15 +91,16 @@ def pad_sequences(
 
     Args:
         samples: B sequences (tensors [T, ...] or lists of numbers), tuples whose first field is one, or mappings.
-        padding_value: what is put behind the end. As a mapping, for mappings: the fields to pad, each with its value, the mask
-            being that of the first; the other fields are collated.
+        padding_value: what is put behind the end. As a mapping, for mappings: the fields to pad, each with its value,
+            the mask being that of the first; the other fields are collated.
         target_padding: behind the end of a target that is a sequence itself; -100 is what torch's losses ignore.
         targets: the fields of a mapping that are targets.
         mask: the name of the mask in a mapping. A field of this name in the samples is kept, padded with 0.
 
     Returns:
         ``(padded_BT, mask_BT)`` for sequences, ``((padded_BT, mask_BT), target, ...)`` for tuples, a dict with the mask
-        added for mappings. ``mask_BT`` is bool, True = real token. A target is padded if its shapes differ, else stacked.
+        added for mappings. ``mask_BT`` is bool, True = real token. A target is padded if its lengths differ, else
+        stacked.
 
     Raises:
         InvalidData: a sample has no first axis, is empty, or differs from the first one in another axis or dtype.
@@ -144,7 +145,7 @@ def _pad_mapping(
         elif name in targets:
             out[name] = _pad_if_ragged(column, target_padding, name)
         else:
-            out[name] = _pad_if_ragged(column, 0, name) if name == mask else collate(column)
+            out[name] = _pad_if_ragged(column, 0, name) if name == mask else _column(column)
     out.setdefault(mask, mask_BT)
     return out
 
@@ -199,22 +200,27 @@ def _pad(column: Sequence[Any], padding_value: float, name: str) -> tuple[Tensor
 
 
 def _pad_if_ragged(column: Sequence[Any], padding_value: float, name: str) -> Any:
-    if _is_number_list(column[0]):
-        column = [torch.as_tensor(value) for value in column]
+    column = [_tensor_of_list(value) for value in column]
     if isinstance(column[0], Tensor) and column[0].ndim and len({len(value) for value in column}) > 1:
         return _pad(column, padding_value, name)[0]
-    return collate(list(column))
+    return collate(column)
+
+
+def _column(values: Any) -> Any:
+    """Collate the values of one field."""
+    return values if isinstance(values, Tensor) else collate([_tensor_of_list(value) for value in values])
 
 
 def _is_number_list(value: Any) -> bool:
     """True for a list of numbers, or of such lists."""
-    while isinstance(value, list) and value:
-        value = cast("list[Any]", value)[0]
-    return isinstance(value, (bool, int, float))
+    inner = value
+    while isinstance(inner, list) and inner:
+        inner = cast("list[Any]", inner)[0]
+    return isinstance(value, list) and isinstance(inner, (bool, int, float))
 
 
 def _holds_lists(sample: Any) -> bool:
-    return any(isinstance(value, list) and _is_number_list(value) for value in _fields(sample))
+    return any(_is_number_list(value) for value in _fields(sample))
 
 
 def _fields(sample: Any) -> Sequence[Any]:
@@ -224,19 +230,20 @@ def _fields(sample: Any) -> Sequence[Any]:
 
 
 def _numbers_to_tensors(sample: Any) -> Any:
-    """Turn the lists of numbers in a sample's fields into tensors; ragged lists of lists cannot be."""
-
-    def tensor(value: Any) -> Any:
-        if not (isinstance(value, list) and _is_number_list(value)):
-            return value
-        try:
-            return torch.tensor(value)
-        except (ValueError, TypeError) as error:
-            raise InvalidData(f"A sample holds a list of lists that is no array: {error}.", fix="Pad it.") from error
-
+    """Turn the lists of numbers in a sample's fields into tensors."""
     if isinstance(sample, Mapping):
-        return {name: tensor(value) for name, value in cast("Mapping[str, Any]", sample).items()}
-    return tuple(tensor(value) for value in sample)
+        return {name: _tensor_of_list(value) for name, value in cast("Mapping[str, Any]", sample).items()}
+    return tuple(_tensor_of_list(value) for value in sample)
+
+
+def _tensor_of_list(value: Any) -> Any:
+    """Turn a list of numbers into a tensor and leave anything else; ragged lists of lists cannot be."""
+    if not _is_number_list(value):
+        return value
+    try:
+        return torch.tensor(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidData(f"A sample holds a list that is no array: {error}.", fix="Pad it in the dataset.") from error
 
 
 def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:

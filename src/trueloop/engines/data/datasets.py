@@ -1,6 +1,6 @@
 """Datasets in memory, and the split of any dataset into parts."""
 
-# ruff: noqa: N806 - shapes are part of the name: N samples, B of one batch
+# ruff: noqa: N803, N806 - shapes are part of the name: N samples, B of one batch
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class TensorData(Dataset[Any]):
                 fix="Give tensors of equal first size.",
             )
         self.rows = rows
+        self._device = columns[0].device
         self._size = sizes[0] if rows is None else len(rows)
 
     def __len__(self) -> int:
@@ -70,6 +71,8 @@ class TensorData(Dataset[Any]):
         Cost: 2 us and the copy, per tensor.
         """
         rows_B = indices_B if self.rows is None else self.rows.index_select(0, indices_B)
+        if rows_B.device != self._device:
+            rows_B = rows_B.to(self._device)
         if isinstance(self.tensors, dict):
             return {name: column.index_select(0, rows_B) for name, column in self.tensors.items()}
         return [column.index_select(0, rows_B) for column in self.tensors]
@@ -102,7 +105,7 @@ def split(dataset: Any, shares: Sequence[float], seed: int = 0) -> list[Any]:
         seed: of the draw.
 
     Returns:
-        One dataset per share: `TensorData` on the same tensors where the dataset is one, else ``torch.utils.data.Subset``.
+        One dataset per share: `TensorData` on the same tensors where it is one, else ``torch.utils.data.Subset``.
 
     Raises:
         InvalidConfig: the shares do not add up to 1, or one is not positive.

@@ -9,15 +9,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from trueloop.engines.data.collate import collate as default_collate
 from trueloop.engines.data.datasets import as_tensor_data
 from trueloop.engines.data.hashing import hashed, keys
 from trueloop.engines.data.randomness import SEEDS, seed_generators, undisturbed
-from trueloop.ground.errors import InvalidData
-
-Seeds = Callable[[int], None]
+from trueloop.ground.errors import InvalidData, TrueloopError
 
 
 class Fetch:
@@ -65,9 +64,15 @@ class Fetch:
                 raise InvalidData(str(error), fix=f"The batch is made of the dataset's samples {indices}.") from error
 
     def __getitems__(self, request: tuple[int, list[int]]) -> Any:
-        """Answer a worker's request: what ``DataLoader`` calls with whatever its batch sampler yields."""
+        """Answer a worker's request: what ``DataLoader`` calls with whatever its batch sampler yields.
+
+        A lesson is returned, not raised, or ``DataLoader`` would wrap its text into a traceback.
+        """
         epoch, indices = request
-        return self.read(epoch, indices)
+        try:
+            return self(epoch, torch.tensor(indices))
+        except TrueloopError as error:
+            return error
 
     def _samples(self, indices: list[int], seeds: Sequence[int]) -> Any:
         if not seeds:

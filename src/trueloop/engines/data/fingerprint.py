@@ -21,7 +21,7 @@ def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
     """Hash the size and the content of some samples, the same ones every time.
 
     A change of the size is always seen, a change of a share s of the samples with probability 1 - (1 - s)^samples: for
-    the default, 1 % of changed samples is seen 92 times out of 100. A dataset of no more than ``samples`` is hashed whole.
+    the default, 1 % of changed samples is seen 92 times out of 100. Up to ``samples`` in all, every one is hashed.
 
     Args:
         dataset: anything with a length and indices; random augmentation is drawn from a fixed seed.
@@ -59,11 +59,12 @@ def _hash(value: Any, update: Callable[[bytes], None]) -> bool:
         update(f"{len(content)}:".encode() + content)
     elif isinstance(value, Mapping):
         named = cast("Mapping[Any, Any]", value)
-        return all([_hash(item, update) for item in sorted(named.items(), key=lambda item: str(item[0]))])
+        return _hash(sorted(named.items(), key=lambda item: str(item[0])), update)
     elif isinstance(value, (tuple, list)):
         items = cast("Sequence[Any]", value)
         update(f"{len(items)}:".encode())
-        return all([_hash(item, update) for item in items])
+        known = [_hash(item, update) for item in items]  # a list: all() alone would stop at the first unknown one
+        return all(known)
     else:
         return False
     return True

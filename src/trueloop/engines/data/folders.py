@@ -20,8 +20,8 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 class ImageFolder(Dataset[tuple[Tensor, int]]):
     """Images in one folder per class: ROOT/cat/1.png, ROOT/dog/deep/2.jpg.
 
-    A sample is ``(image, class)``: float32 [channels, height, width] in [0, 1], and the place of the folder's name in the
-    sorted ``classes``. Files with other suffixes than an image's are not looked at.
+    A sample is ``(image, class)``: float32 [channels, height, width] in [0, 1], and the place of the folder's name in
+    the sorted ``classes``. Files with other suffixes than an image's are not looked at.
 
     Args:
         root: the folder that holds the class folders.
@@ -87,7 +87,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         image = image.convert(self._mode)
         if self.size is not None:
             image = image.resize((self.size[1], self.size[0]))
-        pixels = np.asarray(image, dtype=np.float32) / 255
+        pixels = np.asarray(image, dtype=np.float32) / np.float32(255)
         return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 

@@ -16,8 +16,8 @@ class GivenBatches:
     """Any iterable of batches as a `trueloop.ground.seams.BatchSource`; a window is ``accumulate`` of them.
 
     The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
-    sampler, its batch sampler and its dataset, on those that have it. Skipped updates are drawn and dropped, as there is no
-    other way to reach a position in a loader that is not ours; so resuming costs the time to read them.
+    sampler, its batch sampler and its dataset, on those that have it. Skipped updates are drawn and dropped, as there
+    is no other way to reach a position in a loader that is not ours; so resuming costs the time to read them.
 
     Args:
         batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
@@ -35,6 +35,7 @@ class GivenBatches:
             raise InvalidData(f"A {type(batches).__name__} has no batches to iterate over.", fix="Give a DataLoader.")
         self._batches = batches
         self._accumulate = accumulate
+        self._begun = False
         if self._length() == 0:
             raise _empty(batches)
 
@@ -66,7 +67,8 @@ class GivenBatches:
             )
         batch = next(batches, _END)
         if batch is _END and not dropped:
-            raise _used_up(source) if batches is source else _empty(source)
+            raise _used_up(source) if self._begun and batches is source else _empty(source)
+        self._begun = True
         place = 0
         while batch is not _END:
             place = place % self._accumulate + 1

@@ -15,7 +15,7 @@ from trueloop.engines.data.hashing import keys
 from trueloop.engines.data.order import OrderChoice
 from trueloop.engines.data.samplers import Cut, WindowSampler
 from trueloop.engines.data.workers import choose_workers
-from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.errors import InvalidConfig, TrueloopError
 from trueloop.ground.seams import MicroBatch
 
 
@@ -23,8 +23,8 @@ from trueloop.ground.seams import MicroBatch
 class Loader:
     """Batches of a map-style dataset: a `trueloop.ground.seams.BatchSource`.
 
-    The batches depend on the dataset, ``effective_batch``, ``order`` and ``seed`` alone; ``micro_batch`` and ``processes`` only
-    cut them up, ``workers`` only speed them up. The global random generators are left as they are.
+    A window depends on the dataset, ``effective_batch``, ``order`` and ``seed`` alone; ``micro_batch`` and
+    ``processes`` only cut it up, ``workers`` only speed it up. The global random generators are left as they are.
 
     Raises:
         InvalidConfig: a setting that cannot work.
@@ -92,7 +92,7 @@ class Loader:
         return self.sampler.examples_per_epoch
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; a process whose share of one is empty gets ``data=None`` and no indices.
+        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is None.
 
         Args:
             epoch: counted from 0.
@@ -123,7 +123,7 @@ class Loader:
         if self._fetch.tensor_data is not None:
             return 0
         own = self.examples_per_epoch // self.processes
-        return choose_workers(self.dataset.__getitem__, min(own, len(self.dataset)), self.processes)
+        return choose_workers(lambda indices: self._fetch.read(0, indices), min(own, len(self.dataset)), self.processes)
 
 
 class _Pool:
@@ -159,6 +159,8 @@ class _Pool:
                     fix="Use one loader for each, or workers=0.",
                 )
             data = next(batches) if len(indices) else None
+            if isinstance(data, TrueloopError):
+                raise data
             yield MicroBatch(data, closes, indices.tolist())
 
 
@@ -181,4 +183,4 @@ def _as_is(batch: Any) -> Any:
 
 
 def _pinned(data: Any) -> Any:
-    return tree_map_only(torch.Tensor, torch.Tensor.pin_memory, data)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory(), data)

@@ -14,14 +14,14 @@ WORTH_SAMPLE_S = 50e-6  # handing a batch from process to process costs about as
 MOST = 8
 
 
-def choose_workers(read: Callable[[int], object], samples: int, processes: int) -> int:
+def choose_workers(read: Callable[[list[int]], object], samples: int, processes: int) -> int:
     """Read a few samples, time them, and give the number of worker processes.
 
     0 where an epoch is read in less than 2 s or a sample in less than 50 us; else one per core and training process,
     less one for the training itself, at most 8.
 
     Args:
-        read: reads (and drops) the sample of an index; the random generators are put back afterwards.
+        read: reads and collates the samples of these indices; the random generators are put back afterwards.
         samples: read per epoch and process.
         processes: training processes, taken to share this machine's cores.
 
@@ -32,9 +32,9 @@ def choose_workers(read: Callable[[int], object], samples: int, processes: int) 
     if spare < 1 or samples <= PROBES:
         return 0
     with undisturbed():
-        read(0)
+        first, *probes = (probe * (samples - 1) // (PROBES - 1) for probe in range(PROBES))
+        read([first])
         start = time.perf_counter()
-        for probe in range(1, PROBES):
-            read(probe * (samples - 1) // (PROBES - 1))
+        read(probes)
         sample_s = (time.perf_counter() - start) / (PROBES - 1)
     return spare if sample_s > WORTH_SAMPLE_S and sample_s * samples > WORTH_S else 0

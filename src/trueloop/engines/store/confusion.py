@@ -54,7 +54,8 @@ def _names(history: History, classes: int) -> list[str]:
 
 
 def _matrix_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Markup:
-    titles = (element("th", element("span", name), scope="col", class_="class") for name in names)
+    turned = "class turned" if max(map(len, names)) > 3 else "class"
+    titles = (element("th", element("span", name), scope="col", class_=turned) for name in names)
     head = element("tr", element("th", "true \\ predicted", scope="col"), *titles, element("th", "recall", scope="col"))
     rows: list[Markup] = []
     for i, counts in enumerate(matrix):

@@ -114,9 +114,9 @@ def _cards(history: History) -> Markup:
     if test:
         shown += [(f"test {name}", short(value, 4), "with the final weights") for name, value in test.metrics.items()]
     if best:
-        word = "best" if best.best else "newest"
+        word = "at the best" if best.best else "newest"
         shown += [
-            (f"{word} {best.split} {name}", short(value, 4), f"epoch {best.epoch}, update {best.update}")
+            (f"{best.split} {name}", short(value, 4), f"{word}: epoch {best.epoch}, update {best.update}")
             for name, value in best.metrics.items()
         ]
     trained = sum(history.updates.total_s)

@@ -104,6 +104,9 @@ class TrainConfig:
     """Only deterministic kernels; torch raises where there is none."""
     device: str = "auto"
     """"auto", "cpu", "cuda", "cuda:1", "mps"."""
+    threads: int | None = None
+    """Threads inside one operation on the CPU; None = torch's default, one per core. Small models want 1: more only
+    wait for each other, up to 30 times slower on a busy machine."""
     workers: int | None = None
     """Loader processes; None = chosen from the machine and the data."""
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import MutableMapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -88,7 +89,7 @@ def _move_rare(batch: Any, device: torch.device) -> Any:
 
 
 def _same(moved: Any, batch: Any) -> bool:
-    return all(after is before for after, before in zip(moved, batch, strict=True))
+    return all(map(operator.is_, moved, batch))
 
 
 def _move_items(batch: MutableMapping[Any, Any], device: torch.device) -> Any:

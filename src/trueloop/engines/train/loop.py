@@ -100,7 +100,7 @@ def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, upd
 
         now = perf_counter()
         yield Done(total.loss(), outcome, lr, total.examples, waiting.take(), now - started, total.micros)
-        started = now
+        started = perf_counter()  # whoever reads this saves and evaluates meanwhile
 
 
 def _forward(parts: Parts, batch: Any) -> Sequence[Loss]:

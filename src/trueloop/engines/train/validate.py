@@ -94,6 +94,7 @@ _LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "micro_batch": (_at_least_one, "at least 1, or none"),
     "seed": (lambda value: 0 <= value < 2**32, "in [0, 2**32), which every generator accepts"),
     "workers": (_not_negative, "0 or more, or none to choose"),
+    "threads": (_at_least_one, "at least 1, or none for torch's default"),
     "clip": (_positive, "a positive bound, or none"),
     "ema": (lambda value: 0 < value < 1, "between 0 and 1, or none"),
     "optim.lr": (_positive, "positive and finite"),

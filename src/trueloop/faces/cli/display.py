@@ -24,7 +24,7 @@ from trueloop.ground.words import counted
 
 Mode = Literal["live", "plain", "quiet"]
 
-REDRAW_S = 0.25  # one redraw costs about 2 ms, so that the view takes less than one per cent of the time
+REDRAW_S = 0.4  # a redraw costs about 4 ms, so the view takes one per cent of the time
 LINE_S = 5.0  # between two plain progress lines
 NOTES_SHOWN = 10  # of one kind; the journal has them all
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -150,7 +150,8 @@ class Display:
     def _bar(self) -> Table:
         total = self.progress.started.updates if self.progress.started else None
         row = Table.grid(expand=True)  # a bar alone would not end its line
-        row.add_row(ProgressBar(total, self.progress.update, animation_time=self._now() - self._began))
+        elapsed = self._now() - self._began
+        row.add_row(ProgressBar(total, self.progress.update, complete_style="cyan", animation_time=elapsed))
         return row
 
     def _figures(self) -> RenderableType:

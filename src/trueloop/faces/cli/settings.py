@@ -68,6 +68,8 @@ def _walk(node: Any, key: str) -> list[Setting]:
     owner = type(node)
     kinds = get_type_hints(owner)
     docs = {entry.arg_name: entry.description or "" for entry in parse_from_object(owner).params}
+    title = (inspect.getdoc(owner) or "").partition("\n")[0]
+    table = "" if title.startswith(f"{owner.__name__}(") else title  # the signature that dataclass writes for itself
     leaves: list[Setting] = []
     tables: list[Setting] = []
     for field in dataclasses.fields(node):
@@ -82,7 +84,6 @@ def _walk(node: Any, key: str) -> list[Setting]:
                 "into the recipe's assemble function.",
             )
         doc = " ".join(docs.get(field.name, "").split())
-        table = (inspect.getdoc(owner) or "").partition("\n")[0]
         leaves.append(Setting(key=name, kind=kinds[field.name], value=value, doc=doc, table=table))
     return leaves + tables
 

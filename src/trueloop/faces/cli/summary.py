@@ -79,7 +79,10 @@ def _metrics(summary: RunSummary) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for split in splits:
-        table.add_column(escape(split), justify="right")
+        # The test split saw the final weights, which may be those of an earlier epoch than the newest val.
+        table.add_column(
+            "val (last)" if split == "val" and "test" in splits else escape(split.replace("_", " ")), justify="right"
+        )
     for name in names:
         values = (summary.metrics.get(f"{split}/{name}") for split in splits)
         table.add_row(escape(name.replace("_", " ")), *("" if value is None else _number(value) for value in values))
@@ -132,7 +135,10 @@ def _next_commands(summary: RunSummary, recipe: Recipe, *, again: Sequence[str])
         look += f"   (or open {summary.report})"
     if summary.reason == "interrupted":
         return [("Resume     ", shlex.join(again)), ("Look closer", look)]
-    return [("Look closer ", look), ("Train longer", shlex.join(_longer(again, 2 * recipe.train.epochs)))]
+    if summary.reason == "early_stop":
+        return [("Look closer", look)]
+    epochs = 2 * max(recipe.train.epochs, summary.epochs)
+    return [("Look closer ", look), ("Train longer", shlex.join(_longer(again, epochs)))]
 
 
 def _longer(again: Sequence[str], epochs: int) -> list[str]:

@@ -44,9 +44,8 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
     from trueloop.faces.cli.summary import print_json, print_summary
     from trueloop.faces.run import run_recipe
 
-    if line.config:
-        recipe = override(recipe, read_config(line.config, line.settings))
-    recipe = override(recipe, line.overrides)
+    from_file = read_config(line.config, line.settings) if line.config else {}
+    recipe = override(recipe, {**from_file, **line.overrides})  # at once: two options may only fit together
     run_dir = line.run_dir or new_run_dir(recipe.name)
     display = Display("quiet" if line.json else None)
     summary = run_recipe(recipe, run_dir=run_dir, reporters=[display], fresh=line.fresh, smoke=line.smoke)

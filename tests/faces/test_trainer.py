@@ -1,0 +1,205 @@
+"""The Trainer from outside: data in, a run folder and trained weights out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from trueloop import (
+    Accuracy,
+    CheckpointConfig,
+    Confusion,
+    MonitorConfig,
+    OptimConfig,
+    ScheduleConfig,
+    TrainConfig,
+    Trainer,
+    evaluate,
+)
+from trueloop.engines.store import read
+from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, RunFolderError
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(300, 5, generator=G)
+Y = (X @ torch.randn(5, 3, generator=G)).argmax(1)
+TRAIN, VAL, TEST = (
+    TensorDataset(X[:200], Y[:200]),
+    TensorDataset(X[200:250], Y[200:250]),
+    TensorDataset(X[250:], Y[250:]),
+)
+METRICS = {"accuracy": Accuracy, "confusion": lambda: Confusion(3)}
+CONFIG = TrainConfig(epochs=6, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+
+
+def trainer(**settings) -> Trainer:
+    return Trainer(
+        **{"model": network(), "objective": nn.CrossEntropyLoss(), "config": CONFIG, "metrics": METRICS} | settings
+    )
+
+
+def test_it_learns_and_leaves_everything_behind(tmp_path):
+    ours = trainer(run_dir=tmp_path / "run", facts={"class_names": ["a", "b", "c"]})
+    result = ours.fit(TRAIN, val=VAL, test=TEST)
+    assert result.reason == "finished"
+    assert (result.update, result.epochs) == (60, 6)
+    assert result.metrics["val/accuracy"] > 0.8
+    assert result.best_checkpoint.is_dir()
+
+    weights = safetensors.torch.load_file(tmp_path / "run" / "final" / "model.safetensors")
+    assert all(torch.equal(weights[name], value) for name, value in ours.model.state_dict().items())
+    again = evaluate(ours.model, TEST, nn.CrossEntropyLoss(), metrics=METRICS)
+    assert again.metrics["accuracy"] == result.metrics["test/accuracy"]
+    assert again.metrics["loss"] == pytest.approx(result.metrics["test/loss"], rel=1e-6)
+
+    history = read(tmp_path / "run" / "journal.jsonl")
+    assert len(history.updates) == 60
+    assert history.facts["sizes"] == {"train": 200, "val": 50, "test": 50}
+    assert history.facts["plan"]["updates_per_epoch"] == 10
+    assert history.facts["class_names"] == ["a", "b", "c"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["optim"]["lr"] == 0.02
+
+
+def test_the_cut_changes_nothing():
+    results = []
+    for micro in (20, 7, 1):
+        ours = trainer(model=network().double(), config=TrainConfig(epochs=2, effective_batch=20, micro_batch=micro))
+        ours.fit(TensorDataset(X[:110].double(), Y[:110]))
+        results.append(torch.cat([p.detach().flatten() for p in ours.model.parameters()]))
+    for other in results[1:]:
+        assert float((other - results[0]).norm() / results[0].norm()) < 1e-12
+
+
+def test_two_runs_are_bitwise_equal_and_the_seed_matters():
+    def weights(seed: int, workers: int = 0):
+        ours = trainer(
+            model=nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), nn.Linear(32, 3)).apply(
+                lambda m: m.weight.data.fill_(0.1) if isinstance(m, nn.Linear) else None
+            ),
+            config=TrainConfig(epochs=1, effective_batch=20, seed=seed, workers=workers),
+        )
+        for layer in (ours.model[0], ours.model[2]):
+            nn.init.zeros_(layer.bias)
+        ours.fit(TRAIN)
+        return torch.cat([p.detach().flatten() for p in ours.model.parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+    assert torch.equal(weights(1), weights(1, workers=2))
+
+
+def test_a_second_call_continues_and_fresh_starts_over(tmp_path):
+    first = trainer(run_dir=tmp_path).fit(TRAIN, val=VAL)
+    longer = TrainConfig(epochs=7, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)
+    second = trainer(run_dir=tmp_path, config=longer).fit(TRAIN, val=VAL)
+    assert (first.resumed_from, second.resumed_from, second.update) == (0, 60, 70)
+    assert len(read(tmp_path / "journal.jsonl").updates) == 70
+    (tmp_path / "mine.txt").write_text("not the run's own")
+    third = trainer(run_dir=tmp_path, fresh=True).fit(TRAIN, val=VAL)
+    assert (third.resumed_from, third.update) == (0, 60)
+    assert (tmp_path / "mine.txt").exists()
+    assert len(read(tmp_path / "journal.jsonl").updates) == 60
+
+
+@pytest.mark.parametrize("kind", ["loader", "list", "generator function"])
+def test_ready_batches_are_taken_as_they_are(kind):
+    batches = [(X[start : start + 7], Y[start : start + 7]) for start in range(0, 50, 7)]
+    data = {
+        "loader": DataLoader(TensorDataset(X[:50], Y[:50]), batch_size=7),
+        "list": batches,
+        "generator function": lambda: iter(batches),
+    }[kind]
+    ours = trainer(config=TrainConfig(epochs=2, schedule=ScheduleConfig(name="constant")))
+    result = ours.fit(data, accumulate=3, val=[(X[200:], Y[200:])])
+    assert result.update == 6  # 8 batches: 3 + 3 + 2
+
+
+def test_a_dataset_and_the_same_batches_train_alike():
+    config = TrainConfig(epochs=2, effective_batch=21, micro_batch=7)
+    both = []
+    for data, accumulate in ((TRAIN, 1), (DataLoader(TRAIN, batch_size=7), 3)):
+        ours = trainer(model=network().double(), config=config)
+        source = TensorDataset(*(t.double() if t.is_floating_point() else t for t in data.tensors)) if data is TRAIN else (
+            DataLoader(TensorDataset(X[:200].double(), Y[:200]), batch_size=7))  # fmt: skip
+        ours.fit(source, **({"sampler": "sequential"} if data is TRAIN else {"accumulate": accumulate}))
+        both.append(torch.cat([p.detach().flatten() for p in ours.model.parameters()]))
+    assert float((both[0] - both[1]).norm() / both[0].norm()) < 1e-12
+
+
+def test_the_weighted_sampler_draws_rare_classes_as_often():
+    labels = torch.tensor([0] * 180 + [1] * 20)
+    seen = []
+
+    def watch(model, batch):
+        seen.append(batch[1])
+        return model(batch[0]).mean()
+
+    trainer(objective=watch, metrics={}).fit(TensorDataset(X[:200], labels), sampler="weighted", labels=labels)
+    share = float(torch.cat(seen).double().mean())
+    assert abs(share - 0.5) < 4 * (0.25 / 1200) ** 0.5  # four standard errors of a fair draw
+
+
+def test_early_stopping_ends_with_the_best_weights(tmp_path):
+    config = TrainConfig(
+        epochs=60, effective_batch=20, optim=OptimConfig(lr=0.5), workers=0, clip=None,
+        monitor=MonitorConfig(metric="val/accuracy", mode="max", patience=2), checkpoint=CheckpointConfig(keep_last=1),
+    )  # fmt: skip
+    ours = trainer(run_dir=tmp_path, config=config)
+    result = ours.fit(TRAIN, val=VAL)
+    assert result.reason == "early_stop"
+    assert result.epochs < 60
+    assert evaluate(ours.model, VAL, nn.CrossEntropyLoss(), metrics=METRICS).metrics["accuracy"] == result.best_value
+
+
+def test_smoke():
+    seen = trainer().smoke(TRAIN)
+    assert seen.fell_by > 0
+    with pytest.raises(InvalidModel, match="does not fall"):
+        trainer(config=TrainConfig(optim=OptimConfig(lr=1e-15))).smoke(TRAIN)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from zip(X, Y, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: trainer().fit(TensorDataset(X[:0], Y[:0])), InvalidData, "0 samples"),
+        (lambda: trainer().fit([]), InvalidData, ""),
+        (lambda: trainer().fit(Stream()), InvalidData, "IterableDataset"),
+        (lambda: trainer().fit(42), InvalidData, "int"),
+        (lambda: trainer().fit(TRAIN, accumulate=2), InvalidConfig, "accumulate is 2"),
+        (lambda: trainer().fit(TRAIN, sampler="weighted"), InvalidConfig, "weighted"),
+        (lambda: trainer(config=TrainConfig(epochs=0)).fit(TRAIN), InvalidConfig, "epochs is 0"),
+        (lambda: trainer(config=TrainConfig(device="cuda:9")).fit(TRAIN), InvalidConfig, "cuda:9"),
+        (lambda: trainer(config=TrainConfig(freeze=("*",))).fit(TRAIN), InvalidModel, ""),
+        (lambda: trainer(config=TrainConfig(freeze=("nothing.*",))).fit(TRAIN), InvalidConfig, "nothing"),
+        (lambda: trainer().fit(TensorDataset(X, Y + 1)), InvalidData, "Label 3 is out of range"),
+        (lambda: trainer().fit(TensorDataset(X[:, :2], Y)), InvalidData, "cannot take this batch"),
+        (lambda: trainer(optimizer=lambda ps: torch.optim.SGD(ps[:1])).fit(TRAIN), InvalidModel, "0.bias"),
+        (lambda: trainer(model=nn.Identity()).fit(TRAIN), InvalidModel, ""),
+        (lambda: trainer(run_dir="/proc/nowhere").fit(TRAIN), RunFolderError, "/proc/nowhere"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_named(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    assert words in str(caught.value)
+
+
+def test_a_run_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be used"):
+        trainer(run_dir=tmp_path / "file").fit(TRAIN)
