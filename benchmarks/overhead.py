@@ -114,10 +114,10 @@ def compare_textbook(*, quick: bool) -> SideBySide:
     epochs, warm = (3, 20) if quick else (8, 20)
     batch = 64
 
-    def timed(train: Callable[[nn.Module], None]) -> float:
+    def timed(train: Callable[[nn.Module], None]) -> Cost:
         model = Stamped(cnn())
         train(model)
-        return (model.stamps[-1] - model.stamps[warm]) / (len(model.stamps) - 1 - warm)
+        return model.clock.per_tick(warm)
 
     def by_textbook(model: nn.Module) -> None:
         by_hand.textbook(model, nn.CrossEntropyLoss(), dataset, epochs=epochs, batch=batch)

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from trueloop.engines.store import read, save_curves, write_report
 from trueloop.engines.train.fit import FitResult
 from trueloop.engines.train.seeding import seed_everything
 from trueloop.engines.train.validate import validate
@@ -79,8 +78,6 @@ def run_recipe(
         sampler=parts.sampler,
         labels=parts.labels,
     )
-    save_curves(read(folder.journal), folder.curves)
-    write_report(folder.path)
     return _summary(folder, result)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trueloop.engines.store import Journal
+from trueloop.engines.store import Journal, read, save_curves, write_report
 from trueloop.engines.train.assemble import Given, MakeOptimizer, MakeScheduler, assemble
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import ScheduleConfig, TrainConfig
@@ -115,10 +115,15 @@ class Trainer:
             )
             fit.resume()
             result = fit.run(name=self.name, facts=self._facts(parts, feed.facts()))
-            return self._finish(fit, result, folder, tested)
+            result = self._finish(fit, result, folder, tested)
         finally:
             for reporter in reporters:
                 reporter.close()
+        if folder:
+            history = read(folder.journal)
+            save_curves(history, folder.curves)
+            write_report(folder.path, history)
+        return result
 
     def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> Smoke:
         """Train on five batches twice and see whether the loss falls; nothing is written, the weights change.

@@ -50,6 +50,7 @@ def build() -> Recipe:
         train=TrainConfig(
             epochs=20,
             effective_batch=64,
+            threads=1,
             optim=OptimConfig(lr=3e-3),
             schedule=ScheduleConfig(name="cosine", warmup=0.1),
         ),

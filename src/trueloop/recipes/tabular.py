@@ -70,6 +70,7 @@ def build() -> Recipe:
         train=TrainConfig(
             epochs=40,
             effective_batch=32,
+            threads=1,
             optim=OptimConfig(lr=2e-3),
             schedule=ScheduleConfig(name="cosine", warmup=0.05),
         ),

@@ -68,6 +68,7 @@ def build() -> Recipe:
         train=TrainConfig(
             epochs=6,
             effective_batch=16,
+            threads=1,
             optim=OptimConfig(lr=3e-3, weight_decay=0.1, betas=(0.9, 0.95)),
             schedule=ScheduleConfig(name="cosine", warmup=0.05),
         ),

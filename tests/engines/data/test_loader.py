@@ -32,7 +32,7 @@ class Squares:
 
 
 class Rows:
-    """A stand-in for a Hugging Face dataset: rows of Python values, and ``__getitems__`` that returns a list of them."""
+    """A stand-in for a Hugging Face dataset: rows of Python values; ``__getitems__`` gives a list of them."""
 
     def __init__(self, n):
         self.columns = {

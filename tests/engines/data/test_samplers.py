@@ -37,7 +37,7 @@ def test_drop_last_gives_every_rank_as_many(n, processes):
 
 
 def test_samplers_run_past_a_block():
-    n = 3 * 2**14 + 5
+    n = 3 * 2**16 + 5
     shares = [list(OrderSampler(n, processes=3, rank=rank)) for rank in range(3)]
     assert shares == [order(n, 0, 0).take(0, n)[rank::3].tolist() for rank in range(3)]
     batches = list(WindowSampler(n, effective_batch=1000, micro_batch=300))

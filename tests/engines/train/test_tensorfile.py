@@ -40,7 +40,7 @@ contents = st.dictionaries(
 
 
 @given(contents)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_the_safetensors_library_reads_the_same(tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Tensor]):
     path = tmp_path_factory.mktemp("t") / "a.safetensors"
     stamp = write_tensors(path, tensors, {"format": "pt", "ü": "x"})
@@ -57,7 +57,7 @@ def test_the_safetensors_library_reads_the_same(tmp_path_factory: pytest.TempPat
 
 
 @given(contents)
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_files_of_the_safetensors_library_are_read(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Tensor]
 ):

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-MULTIPLY_1, MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64's constants
+_MULTIPLY_1, _MULTIPLY_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64's constants
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 Words = npt.NDArray[np.uint64]
@@ -28,6 +28,6 @@ def hashed(positions: Words, key: np.uint64) -> Words:
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
     """
     words = positions * _GOLDEN + key
-    words = (words ^ (words >> np.uint64(30))) * MULTIPLY_1
-    words = (words ^ (words >> np.uint64(27))) * MULTIPLY_2
+    words = (words ^ (words >> np.uint64(30))) * _MULTIPLY_1
+    words = (words ^ (words >> np.uint64(27))) * _MULTIPLY_2
     return words ^ (words >> np.uint64(31))

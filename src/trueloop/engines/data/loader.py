@@ -113,7 +113,7 @@ class Loader:
     def _read(self, epoch: int, cuts: Iterator[Cut]) -> Iterator[MicroBatch]:
         fetch, pin = self._fetch, self.pin_memory
         for indices, closes in cuts:
-            if not len(indices):
+            if not indices.numel():
                 yield MicroBatch(None, closes, ())
                 continue
             data = fetch(epoch, indices)
@@ -158,7 +158,7 @@ class _Pool:
                     why="Its workers read one epoch at a time.",
                     fix="Use one loader for each, or workers=0.",
                 )
-            data = next(batches) if len(indices) else None
+            data = next(batches) if indices.numel() else None
             if isinstance(data, TrueloopError):
                 raise data
             yield MicroBatch(data, closes, indices.tolist())

@@ -13,15 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trueloop.engines.data.hashing import MULTIPLY_1, MULTIPLY_2, Words, hashed, keys
+from trueloop.engines.data.hashing import Words, hashed, keys
 from trueloop.ground.errors import InvalidConfig, InvalidData
 
 LARGEST = 2**62  # half-words of at most 31 bits; the laws are tested up to 10**15
 CHUNK = 2**16  # positions computed at a time: bounds the memory, and 512 KiB per array stays in the cache
 
+_MULTIPLY_1, _MULTIPLY_2, _HALF = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(16)  # MurmurHash3's finaliser
+
+HalfWords = npt.NDArray[np.uint32]
 OrderChoice = Literal["random", "sequential"] | Tensor | Sequence[float] | Any
 """What a loader or sampler takes as ``order``: a name, one weight per sample (drawn with replacement), or an Order."""
 
@@ -98,7 +102,7 @@ class RandomOrder:
     def at(self, positions: Tensor) -> Tensor:
         """Give the dataset indices (int64) of these positions (int64, 1-D, each in [0, size))."""
         words = _checked(positions, self.size).numpy().view(np.uint64)
-        round_keys = keys("permutation", self.seed, self.epoch, 24)
+        round_keys = keys("permutation", self.seed, self.epoch, 12).view("<u4")
         out = np.empty(len(words), dtype=np.uint64)
         for start in range(0, len(words), CHUNK):
             out[start : start + CHUNK] = _permute(words[start : start + CHUNK], self.size, round_keys)
@@ -211,7 +215,7 @@ def class_weights(labels: Tensor | Sequence[int]) -> Tensor:
     return 1.0 / (count_C.double()[class_N] * len(count_C))
 
 
-def _permute(words: Words, size: int, round_keys: Words) -> Words:
+def _permute(words: Words, size: int, round_keys: HalfWords) -> Words:
     permuted = _encrypt(words, size, round_keys)
     outside = np.flatnonzero(permuted >= size)
     while outside.size:
@@ -221,27 +225,32 @@ def _permute(words: Words, size: int, round_keys: Words) -> Words:
     return permuted
 
 
-def _encrypt(words: Words, size: int, round_keys: Words) -> Words:
+def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
     """Permute [0, 2^bits) for the smallest bits >= 2 with 2^bits >= size: each half is xored with a hash of the other.
 
-    The halves are not swapped but altered in turn, so that an odd number of bits needs no larger domain.
+    The halves are not swapped but altered in turn, so that an odd number of bits needs no larger domain. They are
+    words of 32 bits, which the processor multiplies more at a time than it does words of 64.
     """
     bits = max(2, (size - 1).bit_length())
     # Up to 8 bits, 8 rounds leave some permutations of 5 or 6 items visibly rarer than others; 24 do not (chi-square).
     rounds = 8 if bits > 8 else 24
-    low_bits, high_bits = np.uint64(bits - bits // 2), np.uint64(bits // 2)
-    low, high = words & ((np.uint64(1) << low_bits) - np.uint64(1)), words >> low_bits
+    low_bits, high_bits = bits - bits // 2, bits // 2
+    low = (words & np.uint64(2**low_bits - 1)).astype(np.uint32)
+    high = (words >> np.uint64(low_bits)).astype(np.uint32)
     mixed, shifted = np.empty_like(low), np.empty_like(low)
     for turn, key in enumerate(round_keys[:rounds]):
         source, target, width = (low, high, high_bits) if turn % 2 == 0 else (high, low, low_bits)
         np.bitwise_xor(source, key, out=mixed)
-        np.multiply(mixed, MULTIPLY_1, out=mixed)
-        np.right_shift(mixed, np.uint64(32), out=shifted)
+        np.multiply(mixed, _MULTIPLY_1, out=mixed)
+        np.right_shift(mixed, _HALF, out=shifted)
         np.bitwise_xor(mixed, shifted, out=mixed)
-        np.multiply(mixed, MULTIPLY_2, out=mixed)
-        np.right_shift(mixed, np.uint64(64) - width, out=mixed)
+        np.multiply(mixed, _MULTIPLY_2, out=mixed)
+        np.right_shift(mixed, np.uint32(32 - width), out=mixed)
         np.bitwise_xor(target, mixed, out=target)
-    return (high << low_bits) | low
+    permuted = high.astype(np.uint64)
+    permuted <<= np.uint64(low_bits)
+    permuted |= low
+    return permuted
 
 
 def _check_size(size: int) -> None:

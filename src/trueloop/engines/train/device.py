@@ -60,7 +60,7 @@ def move(batch: Any, device: torch.device) -> Any:
     Walks tuples, lists, dicts, named tuples and dataclasses, nested at will; asks other objects with a ``to(device)``
     to move themselves; leaves the rest (text, numbers) alone. The containers given are not modified.
 
-    Cost: for (inputs, targets) already there, less than a microsecond. Copies from pinned memory do not block.
+    Cost: for (inputs, targets) already there, about a microsecond. Copies from pinned memory do not block.
     """
     kind = type(batch)
     if kind is Tensor:

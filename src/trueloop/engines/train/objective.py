@@ -258,6 +258,6 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
             why=str(again).split("\n", 1)[0],
             fix="Check the input shape and dtype that the model expects.",
         )
-    except Exception:  # noqa: BLE001 - a mistake in the user's own code: its own traceback says more than we can
+    except type(error):  # the same again: a mistake in the user's own code, whose traceback says more than we can
         return None
     return None

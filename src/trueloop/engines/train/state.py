@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -241,11 +242,11 @@ class _Unpacker:
         return tree
 
     def scalar(self, packed: dict[str, Any]) -> np.generic:
-        return np.frombuffer(bytes.fromhex(packed["scalar"]), dtype=np.dtype(packed["dtype"]))[0]
+        return np.frombuffer(bytes.fromhex(packed["scalar"]), dtype=_numpy_dtype(packed["dtype"]))[0]
 
     def array(self, packed: dict[str, Any]) -> np.ndarray[Any, Any]:
         memory = bytearray(self._tensors[packed["array"]].numpy().tobytes())
-        return np.frombuffer(memory, dtype=np.dtype(packed["dtype"])).reshape(packed["shape"])
+        return np.frombuffer(memory, dtype=_numpy_dtype(packed["dtype"])).reshape(packed["shape"])
 
     def tensor(self, packed: dict[str, Any]) -> Tensor:
         name = packed["tensor"]
@@ -262,6 +263,13 @@ class _Unpacker:
             strided = torch.empty_strided(tensor.shape, packed["stride"], dtype=tensor.dtype, device="cpu")
             tensor = strided.copy_(tensor)
         return tensor
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    """One of the types that `pack` writes: np.dtype alone also parses lists, fields and objects."""
+    if not re.fullmatch(r"[<>|][biufc]\d{1,2}", name):
+        raise ValueError(f"no numeric type: {name!r}")
+    return np.dtype(name)
 
 
 _UNPACKERS: dict[str, Callable[[_Unpacker, dict[str, Any]], Any]] = {
