@@ -1,4 +1,4 @@
-"""Every error trueloop raises on purpose, each a small lesson. The tree:
+"""Every error trueloop raises on purpose, each a small lesson.
 
 TrueloopError
 ├── InvalidConfig     a setting that cannot work, named with its value

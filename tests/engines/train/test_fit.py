@@ -96,7 +96,7 @@ def test_resuming_is_going_on(cut, build, tmp_path, draws, precision):
     assert result.best_update == expected.best_update
     for name, value in final(whole).items():
         assert torch.equal(final(again)[name], value), name
-    ours, theirs = again.state_dict(), whole.state_dict()
+    ours, theirs = again.state.state_dict(), whole.state.state_dict()
     assert torch.equal(ours["generators"]["torch"], theirs["generators"]["torch"])
     assert ours["position"] == theirs["position"]
     assert ours["monitor"] == theirs["monitor"]
@@ -176,11 +176,16 @@ def test_a_finished_run_stays_finished_and_can_be_trained_longer(cut, build, tmp
     assert (longer.resumed_from, longer.update) == (24, 30)
 
 
-def test_the_best_weights_are_shipped(cut, build, tmp_path):
+def test_fewer_epochs_than_are_done_are_refused(cut, build, tmp_path):
     from dataclasses import replace
 
-    class ThenRuined(nn.Module):
-        """Learns for one epoch; the rate is then so high that everything after is worse."""
+    make(cut, build, CONFIG, tmp_path).run(name="x", facts={})
+    with pytest.raises(InvalidConfig, match="epochs is 3, but the run in this folder has already done 24 updates"):
+        make(cut, build, replace(CONFIG, epochs=3), tmp_path)
+
+
+def test_the_best_weights_are_shipped(cut, build, tmp_path):
+    from dataclasses import replace
 
     config = replace(
         CONFIG, ema=None, optim=OptimConfig(name="sgd", lr=5.0, momentum=0.0), clip=None,

@@ -17,7 +17,7 @@ def press() -> None:
 
 def test_the_first_asks_and_the_second_insists():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), Interrupt() as interrupt:  # noqa: PT012 - both presses matter
+    with pytest.raises(KeyboardInterrupt), Interrupt() as interrupt:
         assert not interrupt.requested
         press()
         assert interrupt.requested

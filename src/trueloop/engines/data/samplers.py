@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
@@ -57,10 +58,10 @@ class OrderSampler(Sampler[int]):
         self.order, self.start = self.order.for_epoch(epoch), start
 
     def __iter__(self) -> Iterator[int]:
-        step = BLOCK * self.processes
-        for start in range(self.start, self.stop, step):
-            block = self.order.take(start, min(start + step, self.stop))
-            yield from block[(self.rank - start) % self.processes :: self.processes].tolist()
+        first, step = self.start + (self.rank - self.start) % self.processes, BLOCK * self.processes
+        for start in range(first, self.stop, step):
+            own = torch.arange(start, min(start + step, self.stop), self.processes)
+            yield from self.order.at(own).tolist()
 
     def __len__(self) -> int:
         return _share(self.stop, self.rank, self.processes) - _share(self.start, self.rank, self.processes)

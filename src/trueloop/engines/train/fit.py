@@ -7,7 +7,8 @@ boundaries only, so that a saved state is always the state between two updates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -22,7 +23,7 @@ from trueloop.engines.train.ledger import Entry, Ledger
 from trueloop.engines.train.locate import Replay, locate_in_batches
 from trueloop.engines.train.loop import Parts, train_epoch
 from trueloop.engines.train.monitor import Monitor
-from trueloop.engines.train.seeding import capture_generators, restore_generators
+from trueloop.engines.train.run_state import Position, RunState
 from trueloop.ground.seams import (
     BatchSource,
     CheckpointSaved,
@@ -34,20 +35,6 @@ from trueloop.ground.seams import (
     RunStarted,
     UpdatesDone,
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Position:
-    """How far the run is; the part of its state that is plain numbers."""
-
-    epoch: int = 0
-    """Epochs completed."""
-    update: int = 0
-    """Updates done in the whole run, skipped ones included."""
-    update_in_epoch: int = 0
-    """Updates done in the epoch in hand."""
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """The newest evaluation, by "split/name"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +82,7 @@ class Fit:
         reporters: Sequence[Reporter],
     ) -> None:
         self.parts = parts
-        self.position = Position()
-        self.monitor = Monitor(config.monitor)
+        self.state = RunState(parts, Monitor(config.monitor))
         self._config = config
         self._source = source
         self._held_out = held_out
@@ -106,8 +92,13 @@ class Fit:
         self._ledger = Ledger()
         self._saved_at = (-1, -1)
         self._problems: list[str] = []
-        self._longer = ""
+        self._resumed = ""
         self._started = perf_counter()
+
+    @property
+    def position(self) -> Position:
+        """How far the run is."""
+        return self.state.position
 
     def run(self, *, name: str, facts: Mapping[str, Any]) -> FitResult:
         """Train to the end, or until told to stop.
@@ -125,8 +116,8 @@ class Fit:
         self.report(RunStarted(name=name, epochs=self._config.epochs, updates=total, start_update=start, facts=facts))
         for problem in self._problems:
             self._note("checkpoint_passed_over", problem)
-        if start:
-            self._note("resumed", f"Continues after update {start}{self._longer}.")
+        if self._resumed:
+            self._note("resumed", self._resumed)
         try:
             with Interrupt() as interrupt:
                 reason = self._epochs(interrupt)
@@ -206,7 +197,7 @@ class Fit:
         results = {split: self.measure(batches) for split, batches in self._held_out.items()}
         for split, result in results.items():
             self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
-        judgement = self.monitor.observe(self.position.metrics, self.position.update)
+        judgement = self.state.monitor.observe(self.position.metrics, self.position.update)
         for split, result in results.items():
             self.tell_evaluation(split, result, best=judgement.best)
         if judgement.stop:
@@ -214,18 +205,22 @@ class Fit:
             self._note(
                 "early_stop",
                 f"{monitor.metric} did not improve in {monitor.patience} evaluations; the best is "
-                f"{self.monitor.best_value:.6g} after update {self.monitor.best_update}.",
+                f"{self.state.monitor.best_value:.6g} after update {self.state.monitor.best_update}.",
             )
         return judgement.stop
 
     def measure(self, batches: Iterable[Any]) -> Evaluation:
         """Evaluate the weights as they would be shipped: averaged where an average is kept."""
         parts = self.parts
-        arguments: dict[str, Any] = {"metrics": self._metrics, "device": parts.device, "context": parts.autocast()}
-        if parts.average is None:
-            return evaluate(parts.forward, batches, parts.objective, **arguments)
-        with parts.average.applied():
-            return evaluate(parts.forward, batches, parts.objective, **arguments)
+        with parts.average.applied() if parts.average else nullcontext():
+            return evaluate(
+                parts.forward,
+                batches,
+                parts.objective,
+                metrics=self._metrics,
+                device=parts.device,
+                context=parts.autocast(),
+            )
 
     def tell_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
         """Report one evaluation."""
@@ -251,7 +246,7 @@ class Fit:
             return
         started = perf_counter()
         saved = self._checkpoints.save(
-            self.state_dict(), update=position.update, epoch=position.epoch, metrics=position.metrics
+            self.state.state_dict(), update=position.update, epoch=position.epoch, metrics=position.metrics
         )
         self._saved_at = here
         self.report(
@@ -264,50 +259,20 @@ class Fit:
             )
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything the run's future depends on."""
-        parts = self.parts
-        return {
-            "model": parts.model.state_dict(),
-            "optimizer": parts.optimizer.state_dict(),
-            "schedule": parts.schedule.state_dict(),
-            "scale": parts.scale.state_dict(),
-            "average": parts.average.state_dict() if parts.average else None,
-            "guard": parts.guard.state_dict(),
-            "monitor": self.monitor.state_dict(),
-            "generators": capture_generators(),
-            "position": asdict(self.position),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state; the run goes on as if it had never stopped."""
-        parts = self.parts
-        parts.model.load_state_dict(state["model"])
-        parts.optimizer.load_state_dict(state["optimizer"])
-        parts.schedule.load_state_dict(state["schedule"])
-        parts.scale.load_state_dict(state["scale"])
-        if parts.average and state["average"] is not None:
-            parts.average.load_state_dict(state["average"])
-        parts.guard.load_state_dict(state["guard"])
-        self.monitor.load_state_dict(state["monitor"])
-        restore_generators(state["generators"])
-        self.position = Position(**state["position"])
-
     def resume(self) -> None:
-        """Continue from the newest whole checkpoint, where there is one; say which ones were passed over."""
+        """Continue from the newest whole checkpoint, where there is one.
+
+        Raises:
+            InvalidConfig: fewer epochs are asked for than are done.
+            CheckpointError: it is another run's.
+        """
         if self._checkpoints is None:
             return
         found = self._checkpoints.load_latest()
         self._problems = self._checkpoints.problems()
         if found is not None:
-            state = cast("Mapping[str, Any]", found[1])
-            self.load_state_dict(state)
+            self._resumed = self.state.resume(cast("Mapping[str, Any]", found[1]), self._config.epochs)
             self._saved_at = (self.position.epoch, self.position.update)
-            before, now = (
-                schedule.get("updates") for schedule in (state["schedule"], self.parts.schedule.state_dict())
-            )
-            if before != now:
-                self._longer = f"; the schedule ends at update {now}, no longer at {before}, so the rate jumps"
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
@@ -317,7 +282,7 @@ class Fit:
             self.parts.model.load_state_dict(state["model"])
             if self.parts.average:
                 self.parts.average.load_state_dict(state["average"])
-        return self.shipped_weights()
+        return self.state.shipped_weights()
 
     def test(self, batches: Iterable[Any]) -> dict[str, float]:
         """Evaluate the model as it is now, once, on the test set."""
@@ -328,14 +293,6 @@ class Fit:
         )  # fmt: skip
         self.tell_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}
-
-    def shipped_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the model's state as it is evaluated."""
-        parts = self.parts
-        if parts.average is None:
-            return {name: value.detach().clone() for name, value in parts.model.state_dict().items()}
-        with parts.average.applied():
-            return {name: value.detach().clone() for name, value in parts.model.state_dict().items()}
 
     def best(self) -> Checkpoint | None:
         """Return the whole checkpoint with the best monitored value, where one was saved."""
@@ -364,8 +321,8 @@ class Fit:
             update=self.position.update,
             epochs=self.position.epoch,
             metrics=dict(self.position.metrics),
-            best_value=self.monitor.best_value,
-            best_update=self.monitor.best_update,
+            best_value=self.state.monitor.best_value,
+            best_update=self.state.monitor.best_update,
             best_checkpoint=best.path if best else None,
             skipped=self.parts.guard.skipped,
             seconds=perf_counter() - self._started,

@@ -118,7 +118,7 @@ def _in_run(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
 
 
 def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
-    """Return ("", backward node) that made the first NaN, or (parameter, "gradient") that is infinite, or two blanks."""
+    """Return ("", node that made the first NaN), or (parameter, "gradient") where it is infinite, or two blanks."""
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
         warnings.simplefilter("ignore")  # anomaly mode prints a stack of its own
         try:

@@ -156,7 +156,7 @@ class Schedule:
                 + "; ".join(f"{key} was {state.get(key)}, is {mine[key]}" for key in differing)
                 + ".",
                 why="The rate would jump at the resumed update and the run would be neither the old one nor a new one.",
-                fix="Resume with the settings of the run (the batch size sets the updates per epoch), or start a new run.",
+                fix="Resume with the settings of the run (the batch size sets the updates per epoch), or start over.",
             )
 
     def _constant(self, after: int) -> float:  # one signature for all shapes
