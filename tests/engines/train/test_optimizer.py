@@ -104,7 +104,7 @@ def test_fused_is_on_where_torch_has_a_kernel_and_takes_the_same_step(name, dtyp
         optimizer = build_optimizer(model, config)
         if kind == "built":
             assert bool(optimizer.param_groups[0].get("fused")) == ("cpu" in FUSED_DEVICES[name])
-            assert type(optimizer) is CLASSES[name]
+            assert isinstance(optimizer, CLASSES[name])
         else:
             own = {key: getattr(config, key) for key in ("betas", "momentum") if key in optimizer.defaults}
             optimizer = CLASSES[name](model.parameters(), lr=0.1, weight_decay=0.01, foreach=False, **own)

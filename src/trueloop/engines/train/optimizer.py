@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from trueloop.engines.train.adamw import LeanAdamW
 from trueloop.engines.train.config import OptimConfig
 from trueloop.ground.errors import InvalidConfig, InvalidModel
 
@@ -85,9 +86,12 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     _check_settings(config)
     _check_trainable(model, trainable)
-    kind = CLASSES[config.name]
+    kind, arguments = CLASSES[config.name], _arguments(config, trainable)
+    if config.name == "adamw" and arguments.get("fused") and LeanAdamW.serves(trainable):
+        kind = LeanAdamW  # the fused kernel, with less Python around it
+        del arguments["fused"]
     try:
-        return kind(_groups(trainable, config), **_arguments(config, trainable))
+        return kind(_groups(trainable, config), **arguments)
     except ValueError as error:  # torch's own range checks
         raise InvalidConfig(
             f"{kind.__name__} refuses its settings: {error}.", fix="Correct it under [optim]."

@@ -17,11 +17,12 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from trueloop.engines.train.adamw import LeanAdamW
 from trueloop.engines.train.foreach import divide, total_norm, total_norm_on_host
 from trueloop.ground.errors import InvalidModel
 
 # Optimizers whose fused kernel honours grad_scale and found_inf.
-_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+_FUSED = (LeanAdamW, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
 class Outcome(NamedTuple):
