@@ -213,3 +213,14 @@ def test_every_page_is_in_the_navigation_and_exists():
 def test_pages_of_the_site_link_only_within_the_site():
     outside = [f"{page.name}: {link}" for page in DOCS for link in links(page) if link.startswith("../")]
     assert not outside
+
+
+def test_the_figures_are_those_of_the_results():
+    """Whoever measures again runs benchmarks/page.py; nothing is typed by hand."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("page", ROOT / "benchmarks" / "page.py")
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.page(text) == text
