@@ -67,6 +67,25 @@ def nonfinite() -> str:
     )
 
 
+def components() -> str:
+    found = result("components")["components"]
+    rows = [
+        [name, str(sum(seen["lines"].values())), *(cell for task in ("mlp", "gpt") for cell in cost(seen.get(task)))]
+        for name, seen in found.items()
+    ]
+    head = ["component", "lines", "MLP: memory, MiB", "MLP: time", "GPT: memory, MiB", "GPT: time"]
+    return (
+        "What each component adds to the plain loop: its lines of code, the peak memory of tensors, and the CPU time per "
+        "update as a ratio to the plain loop's (`components.py`):\n\n" + table(head, rows)
+    )
+
+
+def cost(seen: dict[str, Any] | None) -> list[str]:
+    if seen is None:
+        return ["", ""]
+    return [f"{seen['extra_bytes'] / 2**20:+.2f}", ratio(seen["cpu_ratio"]) if "cpu_ratio" in seen else "1"]
+
+
 def machine() -> str:
     facts = result("overhead")["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
@@ -74,7 +93,7 @@ def machine() -> str:
 
 
 def figures() -> str:
-    return "\n".join([machine(), accumulation(), overhead(), nonfinite()])
+    return "\n".join([machine(), accumulation(), overhead(), nonfinite(), components()])
 
 
 def page(text: str) -> str:
