@@ -75,7 +75,7 @@ def components() -> str:
     ]
     head = ["component", "lines", "MLP: memory, MiB", "MLP: time", "GPT: memory, MiB", "GPT: time"]
     return (
-        "What each component adds to the plain loop: its lines of code, the peak memory of tensors, and the CPU time per "
+        "What each component adds to the plain loop: its lines of code, the peak memory of tensors, and CPU time per "
         "update as a ratio to the plain loop's (`components.py`):\n\n" + table(head, rows)
     )
 
