@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -22,6 +24,7 @@ from trueloop import (
     evaluate,
 )
 from trueloop.engines.store import read
+from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, RunFolderError
 
 G = torch.Generator().manual_seed(0)
@@ -201,3 +204,54 @@ def test_a_run_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be used"):
         trainer(run_dir=tmp_path / "file").fit(TRAIN)
+
+
+def mirrored(tmp_path, url: str, **changes) -> TrainConfig:
+    return replace(CONFIG, checkpoint=CheckpointConfig(mirror=url, every_updates=4), **changes)
+
+
+def test_a_run_whose_machine_is_lost_goes_on_from_the_mirror(tmp_path):
+    url = f"file://{tmp_path}/storage/run"
+    whole = trainer(run_dir=tmp_path / "whole", config=replace(CONFIG, epochs=4))
+    whole.fit(TRAIN, val=VAL)
+
+    class Dies(Accuracy):
+        def compute(self):
+            if len(list((tmp_path / "lost").glob("checkpoints/update-*"))) >= 2:
+                raise KeyboardInterrupt
+            return super().compute()
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(run_dir=tmp_path / "lost", config=mirrored(tmp_path, url, epochs=4), metrics={"accuracy": Dies}).fit(
+            TRAIN, val=VAL
+        )
+    shutil.rmtree(tmp_path / "lost")
+    again = trainer(run_dir=tmp_path / "new", config=mirrored(tmp_path, url, epochs=4))
+    result = again.fit(TRAIN, val=VAL)
+    assert 0 < result.resumed_from < result.update == 40
+    ours, theirs = again.model.state_dict(), whole.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    newest = sorted((tmp_path / "new" / "checkpoints").iterdir())
+    assert [path.name for path in sorted((tmp_path / "storage/run/checkpoints").iterdir())] == [p.name for p in newest]
+
+
+def test_starting_over_forgets_the_mirror_too(tmp_path):
+    config = mirrored(tmp_path, f"file://{tmp_path}/storage", epochs=1)
+    assert trainer(run_dir=tmp_path / "a", config=config).fit(TRAIN).update == 10
+    assert trainer(run_dir=tmp_path / "b", config=config).fit(TRAIN).resumed_from == 10
+    assert trainer(run_dir=tmp_path / "c", config=config, fresh=True).fit(TRAIN).resumed_from == 0
+
+
+def test_a_mirror_needs_a_run_folder(tmp_path):
+    with pytest.raises(InvalidConfig, match="checkpoint.mirror is 'memory://x', but there is no run folder"):
+        trainer(config=mirrored(tmp_path, "memory://x")).fit(TRAIN)
+
+
+def test_a_folder_in_which_another_run_trains_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "journal.jsonl").write_text("the other's")
+    with RunFolder(tmp_path).held():
+        for fresh in (False, True):
+            with pytest.raises(RunFolderError, match="Another process is training"):
+                trainer(run_dir=tmp_path, fresh=fresh).fit(TRAIN)
+    assert (tmp_path / "journal.jsonl").read_text() == "the other's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "journal.jsonl"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -30,6 +31,8 @@ class Feed:
         self._pin = pin
         self._datasets: dict[str, Any] = {}
         self._plan: dict[str, Any] = {}
+        self._order: dict[str, Any] = {}
+        self._sampled: dict[str, Any] = {}
 
     def training(
         self, data: Any, *, sampler: Sampler = "random", labels: Any = None, accumulate: int = 1
@@ -43,6 +46,8 @@ class Feed:
         if not is_dataset(data):
             source = GivenBatches(data, accumulate=accumulate)
             self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
+            self._order = {"batches": self._plan}
+            self._sampled["train"] = data
             return source
         if accumulate != 1:
             raise InvalidConfig(
@@ -51,6 +56,9 @@ class Feed:
                 fix="Set effective_batch and micro_batch instead.",
             )
         self._datasets["train"] = data
+        self._order = {"sampler": sampler}
+        if labels is not None:
+            self._sampled["labels"] = labels
         loader = self._loader(data, order=class_weights(_labels(labels)) if sampler == "weighted" else sampler)
         self._plan = {
             "effective_batch": self._config.effective_batch,
@@ -62,6 +70,7 @@ class Feed:
     def held_out(self, split: str, data: Any) -> Iterable[Any]:
         """Return batches to evaluate on, in order, every item once; iterable again and again."""
         if not is_dataset(data):
+            self._sampled[split] = data
             return Batches(GivenBatches(data))
         self._datasets[split] = data
         return Batches(self._loader(data, order="sequential", drop_last=False))
@@ -70,9 +79,22 @@ class Feed:
         """Return sizes, fingerprints and the plan, JSON-ready."""
         return {
             "sizes": {split: len(data) for split, data in self._datasets.items()},
-            "data": {split: fingerprint(data) for split, data in self._datasets.items()},
+            "data": self._fingerprints,
             "plan": self._plan,
         }
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the order and content of the batches depend on beside the settings, JSON-ready.
+
+        Of ready batches: those of a list, or the dataset behind a DataLoader; a generator shows nothing beforehand.
+        """
+        given = {name: getattr(data, "dataset", data) for name, data in self._sampled.items()}
+        seen = {name: fingerprint(data) for name, data in given.items() if _has_length(data)}
+        return {**self._fingerprints, **seen, **self._order}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {split: fingerprint(data) for split, data in self._datasets.items()}
 
     def _loader(self, data: Any, *, order: Any, drop_last: bool | None = None) -> Loader:
         config = self._config
@@ -131,6 +153,10 @@ def is_dataset(data: Any) -> bool:
         f"Cannot draw batches from {type(data).__name__}.",
         fix="Pass a map-style dataset (with __len__ and __getitem__) or an iterable of batches.",
     )
+
+
+def _has_length(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
 
 
 def _labels(labels: Any) -> Any:

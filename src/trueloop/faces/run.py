@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from trueloop.engines.train.fit import FitResult
+from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.seeding import seed_everything
+from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
 from trueloop.faces.run_folder import RunFolder
 from trueloop.faces.trainer import Trainer
@@ -20,9 +22,10 @@ from trueloop.recipes.recipe import Parts, Recipe
 class RunSummary:
     """How a recipe's run ended, and where everything lies."""
 
-    run_dir: Path
+    run_dir: Path | None
+    """None after a smoke test, which writes nothing."""
     reason: str
-    """"finished", "early_stop", "interrupted" or "smoke"."""
+    """"finished", "early_stop", "interrupted", "preempted" or "smoke"."""
     update: int
     epochs: int
     metrics: Mapping[str, float]
@@ -30,7 +33,7 @@ class RunSummary:
     best_checkpoint: Path | None
     best_value: float | None
     weights: Path | None
-    """None after an interruption: the state to resume from is saved instead."""
+    """None where the run was told to stop: the state to resume from is saved instead."""
     curves: Path | None
     report: Path | None
     seconds: float
@@ -40,22 +43,30 @@ class RunSummary:
 
 
 def run_recipe(
-    recipe: Recipe, *, run_dir: Path, reporters: Sequence[Reporter], fresh: bool = False, smoke: bool = False
+    recipe: Recipe,
+    *,
+    run_dir: Path | Callable[[Identity], Path],
+    reporters: Sequence[Reporter],
+    fresh: bool = False,
+    smoke: bool = False,
+    allow_change: bool = False,
 ) -> RunSummary:
     """Train a recipe, or continue the run that lies in ``run_dir``.
 
     Args:
         recipe: with its overrides applied.
-        run_dir: where everything is written.
+        run_dir: where everything is written; or a function that chooses it, given the run's identity.
         reporters: told what happens, beside the journal.
         fresh: start over.
         smoke: only see whether the loss falls on a few batches; nothing is written.
+        allow_change: continue also where settings, code or data are not those of the run in ``run_dir``.
 
     Raises:
         TrueloopError: what cannot work, with what to do.
     """
     validate(recipe.train)
-    folder = None if smoke else RunFolder(run_dir, fresh=fresh)
+    if isinstance(run_dir, Path) and not smoke:
+        RunFolder(run_dir)  # refused now rather than after the data were read
     seed_everything(recipe.train.seed, deterministic=recipe.train.deterministic)  # the model's initial weights
     parts = recipe.assemble(recipe.options)
     trainer = Trainer(
@@ -67,9 +78,12 @@ def run_recipe(
         reporters=reporters,
         name=recipe.name,
         facts=_facts(recipe, parts),
+        fresh=fresh,
+        identity={"options": _options(recipe), "code": source_code([recipe.assemble])},
+        allow_change=allow_change,
     )
-    if folder is None:
-        return _smoke(trainer, parts, run_dir)
+    if smoke:
+        return _smoke(trainer, parts)
     result = trainer.fit(
         parts.train,
         val=parts.val,
@@ -78,10 +92,12 @@ def run_recipe(
         sampler=parts.sampler,
         labels=parts.labels,
     )
-    return _summary(folder, result)
+    return _summary(result)
 
 
-def _summary(folder: RunFolder, result: FitResult) -> RunSummary:
+def _summary(result: FitResult) -> RunSummary:
+    assert result.run_dir is not None
+    folder = RunFolder(result.run_dir)
     return RunSummary(
         run_dir=folder.path,
         reason=result.reason,
@@ -90,7 +106,7 @@ def _summary(folder: RunFolder, result: FitResult) -> RunSummary:
         metrics=result.metrics,
         best_checkpoint=result.best_checkpoint,
         best_value=result.best_value,
-        weights=None if result.reason == "interrupted" else folder.weights,
+        weights=None if result.unfinished else folder.weights,
         curves=folder.curves,
         report=folder.report,
         seconds=result.seconds,
@@ -99,7 +115,7 @@ def _summary(folder: RunFolder, result: FitResult) -> RunSummary:
     )
 
 
-def _smoke(trainer: Trainer, parts: Parts, run_dir: Path) -> RunSummary:
+def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
     """Train on a few batches, then see that evaluation works too."""
     seen = trainer.smoke(parts.train, collate=parts.collate)
     metrics = {"first_pass/loss": sum(seen.first_pass) / len(seen.first_pass)}
@@ -107,7 +123,7 @@ def _smoke(trainer: Trainer, parts: Parts, run_dir: Path) -> RunSummary:
     if parts.val is not None:
         metrics |= {f"val/{name}": value for name, value in trainer.evaluate(parts.val, collate=parts.collate).items()}
     return RunSummary(
-        run_dir=run_dir,
+        run_dir=None,
         reason="smoke",
         update=len(seen.first_pass) + len(seen.second_pass),
         epochs=0,
@@ -124,8 +140,10 @@ def _smoke(trainer: Trainer, parts: Parts, run_dir: Path) -> RunSummary:
 
 
 def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
+    options = {"options": _options(recipe)} if recipe.options is not None else {}
+    return {"recipe": recipe.name, "class_names": list(parts.class_names), **options}
+
+
+def _options(recipe: Recipe) -> dict[str, Any]:
     options = recipe.options
-    facts: dict[str, Any] = {"recipe": recipe.name, "class_names": list(parts.class_names)}
-    if is_dataclass(options) and not isinstance(options, type):
-        facts["options"] = asdict(options)
-    return facts
+    return asdict(options) if is_dataclass(options) and not isinstance(options, type) else {}

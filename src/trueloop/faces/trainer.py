@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,18 @@ from trueloop.engines.train.config import ScheduleConfig, TrainConfig
 from trueloop.engines.train.device import resolve_device
 from trueloop.engines.train.evaluate import MetricFactories, evaluate
 from trueloop.engines.train.fit import Fit, FitResult
+from trueloop.engines.train.identity import Identity, identify
 from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.seeding import seed_everything
 from trueloop.engines.train.smoke import Smoke, smoke
+from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
 from trueloop.engines.train.weights import save_weights
 from trueloop.engines.train.window import Counts
 from trueloop.faces.feed import Feed, Sampler, batches_of
 from trueloop.faces.run_folder import RunFolder
+from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.seams import Reporter
 from trueloop.version import __version__
 
@@ -47,8 +52,8 @@ class Trainer:
     """A ``torch.nn`` loss over ``(inputs, target)`` batches, or a function ``(model, batch)`` that returns a mean, a
     ``(sum, count)`` pair, a `Loss` or a list of `Loss`."""
     config: TrainConfig = field(default_factory=TrainConfig)
-    run_dir: Path | str | None = None
-    """Where everything is written; None = nothing is."""
+    run_dir: Path | str | Callable[[Identity], Path] | None = None
+    """Where everything is written; None = nothing is. A function chooses it once the run's identity is known."""
     metrics: MetricFactories = field(default_factory=dict[str, Any])
     """Name -> factory, measured on val and test beside the loss."""
     optimizer: MakeOptimizer | None = None
@@ -63,7 +68,12 @@ class Trainer:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON-ready facts to journal with the run."""
     fresh: bool = False
-    """Start over, removing what an earlier run left in `run_dir`."""
+    """Start over, removing what an earlier run left in `run_dir` and in the mirror."""
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What else makes the run what it is, JSON-ready: ``{"options": vars(args)}``. Saved with every checkpoint, like
+    the settings, the model, the data and your code; a run folder of another identity is refused."""
+    allow_change: bool = False
+    """Continue the run in `run_dir` although its identity has changed; what changed is noted."""
 
     def fit(
         self,
@@ -91,7 +101,8 @@ class Trainer:
         Raises:
             InvalidConfig, InvalidData, InvalidModel: what cannot work, named with its value, before training.
             NotFinite: too many updates in a row were not finite.
-            RunFolderError, CheckpointError: what cannot be written.
+            RunFolderError: it cannot be written, or another process is training in it.
+            CheckpointError: what cannot be written or trusted.
         """
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
@@ -99,31 +110,31 @@ class Trainer:
         held_out = {"val": feed.held_out("val", val)} if val is not None else {}
         tested = feed.held_out("test", test) if test is not None else None
         parts = self._assemble(device, source.updates_per_epoch)
-        folder = RunFolder(self.run_dir, fresh=self.fresh) if self.run_dir is not None else None
-        if folder:
-            folder.write_config(asdict(self.config))
-        reporters = [*self.reporters, *([Journal(folder.journal)] if folder else [])]
-        try:
-            fit = Fit(
-                parts,
-                self.config,
-                source,
-                held_out=held_out,
-                metrics=self.metrics,
-                checkpoints=self._checkpoints(folder),
-                reporters=reporters,
-            )
-            fit.resume()
-            result = fit.run(name=self.name, facts=self._facts(parts, feed.facts()))
-            result = self._finish(fit, result, folder, tested)
-        finally:
-            for reporter in reporters:
-                reporter.close()
-        if folder:
-            history = read(folder.journal)
-            save_curves(history, folder.curves)
-            write_report(folder.path, history)
-        return result
+        identity = self._identity(parts, feed, made_by=(train, val, collate))
+        folder = self._folder(identity)
+        with folder.held(fresh=self.fresh) if folder else nullcontext():
+            reporters = [*self.reporters, *([Journal(folder.journal)] if folder else [])]
+            try:
+                fit = Fit(
+                    parts,
+                    self.config,
+                    source,
+                    held_out=held_out,
+                    metrics=self.metrics,
+                    checkpoints=self._checkpoints(folder),
+                    reporters=reporters,
+                )
+                fit.resume(identity, allow_change=self.allow_change)
+                if folder:
+                    folder.write_config(asdict(self.config))
+                result = fit.run(name=self.name, facts=self._facts(parts, feed.facts()))
+                result = self._finish(fit, result, folder, tested)
+            finally:
+                for reporter in reporters:
+                    reporter.close()
+            if folder:
+                _draw(folder)
+            return result
 
     def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> Smoke:
         """Train on five batches twice and see whether the loss falls; nothing is written, the weights change.
@@ -173,10 +184,30 @@ class Trainer:
             given=given,
         )
 
+    def _identity(self, parts: Parts, feed: Feed, *, made_by: Sequence[object]) -> Identity:
+        users = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *made_by)
+        given = {**self.identity, "data": feed.identity()}
+        given["code"] = {**given.get("code", {}), **source_code(users)}
+        own_optimizer = self.optimizer is not None
+        return identify(self.config, parts, objective=self.objective, given=given, own_optimizer=own_optimizer)
+
+    def _folder(self, identity: Identity) -> RunFolder | None:
+        if self.run_dir is None:
+            return None
+        return RunFolder(self.run_dir(identity) if callable(self.run_dir) else self.run_dir)
+
     def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
+        kept, monitor = self.config.checkpoint, self.config.monitor
+        if folder is None and kept.mirror:
+            raise InvalidConfig(
+                f"checkpoint.mirror is {kept.mirror!r}, but there is no run folder.",
+                why="A checkpoint is whole on this machine before it is copied anywhere.",
+                fix="Give a run_dir, or set checkpoint.mirror to none.",
+            )
         if folder is None:
             return None
-        kept, monitor = self.config.checkpoint, self.config.monitor
+        if self.fresh and kept.mirror:
+            Mirror(kept.mirror).clear()  # or the next start would find the run that was to be forgotten
         return CheckpointFolder(
             folder.checkpoints,
             keep_last=kept.keep_last,
@@ -187,7 +218,7 @@ class Trainer:
 
     def _finish(self, fit: Fit, result: FitResult, folder: RunFolder | None, test: Iterable[Any] | None) -> FitResult:
         """Choose the final weights, test them, write what is left to look at."""
-        if result.reason != "interrupted":
+        if not result.unfinished:
             weights = fit.final_weights()
             self.model.load_state_dict(weights)
             if test is not None:
@@ -195,7 +226,7 @@ class Trainer:
             if folder:
                 save_weights(weights, folder.weights)
         fit.end(result.reason)
-        return result
+        return replace(result, run_dir=folder.path if folder else None)
 
     def _facts(self, parts: Parts, data: Mapping[str, Any]) -> dict[str, Any]:
         trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
@@ -210,3 +241,10 @@ class Trainer:
             **data,
             **self.facts,
         }
+
+
+def _draw(folder: RunFolder) -> None:
+    """Draw curves and report from the journal."""
+    history = read(folder.journal)
+    save_curves(history, folder.curves)
+    write_report(folder.path, history)

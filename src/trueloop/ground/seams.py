@@ -111,6 +111,9 @@ class CheckpointSaved:
     metrics: Mapping[str, float]
     """The latest evaluation this checkpoint belongs to: {"val/loss": 0.1}."""
     seconds: float
+    """From the update's end until the checkpoint was whole."""
+    blocked_s: float = 0.0
+    """The part of it that training waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,8 @@ class Noted:
 
     update: int
     kind: str
-    """A stable word: "not_finite", "early_stop", "interrupted", "smoke", "resumed"."""
+    """A stable word: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
+    "resumed_inexact", "resumed_changed", "save_blocking", "mirror_down"."""
     message: str
     details: Mapping[str, Any]
 
@@ -130,7 +134,7 @@ class RunEnded:
 
     update: int
     reason: str
-    """"finished", "early_stop", "interrupted" or "failed"."""
+    """"finished", "early_stop", "interrupted", "preempted" or "failed"."""
     seconds: float
 
 

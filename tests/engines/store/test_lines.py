@@ -1,12 +1,13 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.engines.store.lines import encode, event_of, event_record, update_record
-from trueloop.ground.seams import Evaluated, Noted, UpdateRow
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, UpdateRow
 
 numbers = st.floats() | st.integers(-(2**53), 2**53)
 
@@ -35,6 +36,14 @@ def test_seconds_of_an_update_are_rounded_to_the_microsecond():
 def test_infinities_deep_inside_are_words():
     line = encode({"a": [1, {"b": (math.inf, -math.inf, math.nan)}]})
     assert json.loads(line) == {"a": [1, {"b": ["inf", "-inf", "nan"]}]}
+
+
+def test_a_journal_from_before_a_field_was_added_is_read():
+    event = CheckpointSaved(update=1, epoch=1, path="c", metrics={}, seconds=2.0, blocked_s=0.5)
+    record = event_record(event, 0.0)
+    assert event_of(record) == event
+    del record["blocked_s"]
+    assert event_of(record) == replace(event, blocked_s=0.0)
 
 
 @pytest.mark.parametrize("record", [{"event": "noted", "update": 1}, {"event": "unheard"}, {}])

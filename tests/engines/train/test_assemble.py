@@ -68,3 +68,36 @@ def test_a_compiled_model_trains_the_same_parameters(build, cut):
         assert all("_orig_mod" not in name for name in parts.model.state_dict())
         weights.append(torch.cat([p.detach().flatten() for p in parts.model.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_left_in_eval_mode_is_trained_in_train_mode(build):
+    model = Net().eval()
+    build(model, nn.CrossEntropyLoss(), TrainConfig())
+    assert all(module.training for module in model.modules())
+
+
+def test_a_part_frozen_in_eval_mode_stays_so(build):
+    model = Net()
+    model.backbone.eval()
+    build(model, nn.CrossEntropyLoss(), TrainConfig())
+    assert (model.training, model.backbone.training, model.head.training) == (True, False, True)
+
+
+def test_a_loss_with_parameters_of_its_own_is_refused(build):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, output, target):
+            return nn.functional.cross_entropy(output * self.scale, target)
+
+    with pytest.raises(InvalidModel, match="parameters of its own: scale"):
+        build(Net(), Scaled(), TrainConfig())
+
+
+def test_sparse_gradients_are_refused_whoever_makes_the_optimizer(build):
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
+    for given in ({}, {"optimizer": torch.optim.SparseAdam}):
+        with pytest.raises(InvalidModel, match="sparse=True"):
+            build(model, lambda m, batch: m(batch[0]).mean(), TrainConfig(), **given)

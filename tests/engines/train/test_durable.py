@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.engines.train.durable import FileStamp, damaged, sync_folder, unreadable, unwritable, write_synced
+from trueloop.engines.train.durable import FileStamp, damaged, sync, unreadable, unwritable, write_synced
 
 
 def test_the_stamp_is_that_of_the_file(tmp_path: Path):
@@ -22,7 +22,7 @@ def test_file_and_folder_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
     write_synced(tmp_path / "a", [b"a"])
-    sync_folder(tmp_path)
+    sync(tmp_path)
     assert synced == [str(tmp_path / "a"), str(tmp_path)]
 
 

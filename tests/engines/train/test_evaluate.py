@@ -11,7 +11,7 @@ from torch import nn
 from trueloop.engines.train.evaluate import eval_mode, evaluate
 from trueloop.engines.train.metrics import Accuracy, Confusion
 from trueloop.engines.train.objective import Loss
-from trueloop.ground.errors import InvalidData, InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(37, 4, generator=G).double(), torch.randint(0, 3, (37,), generator=G)
@@ -120,3 +120,19 @@ def test_a_metric_that_is_a_mapping_is_filed_by_name():
     seen = evaluate(network(), batches(37), nn.CrossEntropyLoss(), metrics={"many": Many})
     assert seen.metrics["many/count"] == 37
     assert seen.tables["many/pair"] == [1, 2]
+
+
+def test_unnamed_terms_do_not_hide_the_total():
+    def two(model, batch):
+        output = model(batch[0])
+        return [Loss(sum=output.square().sum(), count=output.numel()), Loss(sum=output.sum(), count=1, weight=0.0)]
+
+    model = network()
+    seen = evaluate(model, batches(8), two).metrics
+    assert seen["loss"] == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
+    assert set(seen) == {"loss", "loss_0", "loss_1"}
+
+
+def test_a_metric_called_loss_is_refused():
+    with pytest.raises(InvalidConfig, match="name of the objective"):
+        evaluate(network(), batches(8), nn.CrossEntropyLoss(), metrics={"loss": Accuracy})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, Optim
 from trueloop.engines.train.fit import Fit
 from trueloop.engines.train.metrics import Accuracy
 from trueloop.engines.train.seeding import seed_everything
-from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.errors import CheckpointError, InvalidConfig
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted, UpdatesDone
 
 G = torch.Generator().manual_seed(0)
@@ -121,7 +122,9 @@ def test_what_is_reported(cut, build, tmp_path, heard):
     # every update is told before the evaluation and the checkpoint that follow it
     for event in (*evaluated, *saved):
         told = [e for e in heard.events[: heard.events.index(event)] if isinstance(e, UpdatesDone)]
-        assert told[-1].rows[-1].update == event.update
+        if isinstance(event, Evaluated):
+            assert told[-1].rows[-1].update == event.update
+        assert told[-1].rows[-1].update >= event.update
 
 
 def test_it_stops_early_at_the_best(cut, build, tmp_path, heard):
@@ -221,3 +224,141 @@ def test_an_unknown_metric_to_monitor_is_named_before_hours_are_lost(cut, build)
 
     with pytest.raises(InvalidConfig, match="val/acuracy"):
         make(cut, build, replace(CONFIG, monitor=MonitorConfig(metric="val/acuracy")), None).run(name="x", facts={})
+
+
+class SlowFolder(CheckpointFolder):
+    """A disk that takes its time."""
+
+    def write(self, parts, **about):
+        sleep(0.02)
+        return super().write(parts, **about)
+
+
+def test_a_slow_disk_changes_no_checkpoint(cut, build, tmp_path):
+    """Every checkpoint written beside the training is, to the byte, the one that training waited for."""
+    from dataclasses import replace
+
+    for name, folder, blocking in (("beside", SlowFolder, False), ("waited", CheckpointFolder, True)):
+        seed_everything(0)
+        kept = replace(CONFIG.checkpoint, blocking=blocking, every_updates=1)
+        config = replace(CONFIG, epochs=2, checkpoint=kept)
+        parts = build(network(), nn.CrossEntropyLoss(), config, updates_per_epoch=6)
+        Fit(
+            parts, config, cut(X, Y, effective=8, micro=3), held_out={"val": VAL}, metrics={},
+            checkpoints=folder(tmp_path / name, keep_last=99), reporters=(),
+        ).run(name="x", facts={})  # fmt: skip
+    beside, waited = (sorted((tmp_path / name).rglob("*.*")) for name in ("beside", "waited"))
+    assert len(beside) == len(waited) > 4 * 13
+    assert [path.read_bytes() for path in beside] == [path.read_bytes() for path in waited]
+
+
+class FullDisk(CheckpointFolder):
+    def write(self, parts, **about):
+        if about["update"] > 4:
+            raise CheckpointError("The disk is full.")
+        return super().write(parts, **about)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_save_that_failed_ends_the_run_or_is_told_beside_what_did(cut, build, tmp_path, heard, dies):
+    from dataclasses import replace
+
+    config = replace(CONFIG, checkpoint=replace(CONFIG.checkpoint, every_epochs=99))
+    source = cut(X, Y, effective=8, micro=3)
+    parts = build(network(), nn.CrossEntropyLoss(), config, updates_per_epoch=6)
+    fit = Fit(
+        parts, config, DiesAt(source, 20) if dies else source, held_out={}, metrics={},
+        checkpoints=FullDisk(tmp_path), reporters=(heard,),
+    )  # fmt: skip
+    with pytest.raises(Kill if dies else CheckpointError) as caught:
+        fit.run(name="x", facts={})
+    assert "The disk is full." in "".join([*getattr(caught.value, "__notes__", ()), str(caught.value)])
+    assert [event.update for event in heard.of(CheckpointSaved)] == [2, 4]
+    assert CheckpointFolder(tmp_path).latest().update == 4
+    assert heard.events[-1].reason == "failed"
+
+
+def judged_by(values):
+    """Stands for an evaluation that gives these numbers one after another."""
+    from trueloop.engines.train.evaluate import Evaluation
+
+    numbers = iter(values)
+    return lambda batches: Evaluation(metrics={"loss": next(numbers)}, tables={}, batches=1, seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        CheckpointConfig(every_updates=4, every_epochs=10, keep_last=9),
+        CheckpointConfig(every_epochs=2),
+        CheckpointConfig(every_epochs=10, keep_last=1),
+    ],
+)
+def test_the_best_checkpoint_holds_the_weights_that_were_measured(cut, build, tmp_path, checkpoint):
+    from dataclasses import replace
+
+    config = replace(CONFIG, ema=None, checkpoint=checkpoint, monitor=MonitorConfig(min_delta=0.3))
+    fit = make(cut, build, config, tmp_path)
+    fit.measure = judged_by([0.9, 0.5, 0.4, 0.8])
+    result = fit.run(name="x", facts={})
+    best = CheckpointFolder(tmp_path).best()
+    assert (result.best_update, result.best_value) == (best.update, best.metrics["val/loss"]) == (18, 0.4)
+
+
+def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, heard):
+    from dataclasses import replace
+
+    config = replace(CONFIG, ema=None, checkpoint=CheckpointConfig(keep_best=2, keep_last=1))
+    fit = make(cut, build, config, tmp_path, heard)
+    fit.measure = judged_by([0.3, 0.5, 0.8, 0.9])
+    fit.run(name="x", facts={})
+    file = CheckpointFolder(tmp_path).best().path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    second = CheckpointFolder(tmp_path).checkpoints()[1]
+    assert second.update == 12
+    expected = CheckpointFolder(tmp_path).load(second)["model"]
+    assert all(torch.equal(expected[name], value) for name, value in fit.final_weights().items())
+    assert [note.kind for note in heard.of(Noted)] == ["checkpoint_passed_over"]
+
+
+def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, heard):
+    from dataclasses import replace
+
+    fit = make(cut, build, replace(CONFIG, monitor=MonitorConfig(patience=2)), tmp_path, heard)
+    fit.measure = judged_by([float("nan")] * 4)
+    assert fit.run(name="x", facts={}).reason == "early_stop"
+    assert "never finite" in heard.of(Noted)[0].message
+    assert CheckpointFolder(tmp_path).latest().update == 12
+
+
+def test_an_early_stopped_run_stays_stopped(cut, build, tmp_path):
+    from dataclasses import replace
+
+    config = replace(CONFIG, monitor=MonitorConfig(patience=1))
+    for _ in range(2):
+        fit = make(cut, build, config, tmp_path)
+        fit.measure = judged_by([0.5, 0.6, 0.1, 0.1])
+        assert fit.run(name="x", facts={}).update == 12
+
+
+def test_a_plateau_scheduler_hears_the_monitored_metric(cut, build):
+    config = TrainConfig(epochs=4, effective_batch=8)
+    parts = build(
+        network(), nn.CrossEntropyLoss(), config,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.1),
+    )  # fmt: skip
+    fit = Fit(parts, config, cut(X, Y, effective=8), held_out={"val": VAL}, metrics={}, checkpoints=None, reporters=[])
+    fit.measure = judged_by([0.1, 0.2, 0.3, 0.4])
+    fit.run(name="x", facts={})
+    assert parts.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
+
+
+def test_tied_weights_stay_tied_in_what_is_shipped(cut, build):
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+    model[2].weight = model[0].weight
+    parts = build(model, nn.CrossEntropyLoss(), CONFIG)
+    fit = Fit(parts, CONFIG, cut(X, Y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[])
+    shipped = fit.final_weights()
+    assert shipped["0.weight"] is shipped["2.weight"]
+    assert shipped["0.weight"] is not model[0].weight

@@ -124,3 +124,50 @@ def test_float16_finding_its_scale_is_no_fault(cut, build, heard):
 def test_a_bound_below_one_is_refused():
     with pytest.raises(InvalidConfig, match="max_in_a_row is 0"):
         Guard(network(), GuardConfig(max_in_a_row=0))
+
+
+class Averaging(nn.Module):
+    """Puts a new tensor in its buffer's place in every forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.layer(x - self.mean)
+
+
+def test_a_buffer_that_is_replaced_is_put_back_too(cut, build):
+    torch.manual_seed(0)
+    parts = build(Averaging(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8))
+    skipped = [bool(d.outcome.skipped) for d in train_epoch(parts, cut(*data({11: math.nan}), effective=8), 0,
+                                                            skip=0, update=0)]  # fmt: skip
+    assert skipped == [False, True, False, False]
+    assert parts.model.mean.isfinite().all()
+
+
+def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, heard):
+    config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=1))
+    x, y = data({})
+    y[8:16] = -100
+    parts = build(network(), nn.CrossEntropyLoss(), config)
+    fit = Fit(parts, config, cut(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    assert fit.run(name="x", facts={}).skipped == 3
+    assert [note.kind for note in heard.of(Noted)] == ["nothing_counted"] * 3
+
+
+def test_off_is_a_bare_loop(cut, build):
+    parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, guard=GuardConfig(enabled=False)))
+    list(train_epoch(parts, cut(*data({11: math.nan}), effective=8), 0, skip=0, update=0))
+    assert not all(value.isfinite().all() for value in parts.model.state_dict().values())
+
+
+def test_a_scalar_in_the_batch_can_be_the_culprit():
+    from trueloop.engines.train.locate import locate_in_batches
+    from trueloop.ground.seams import MicroBatch
+
+    batch = {"x": torch.zeros(3), "temperature": torch.tensor(math.nan)}
+    found = locate_in_batches([MicroBatch(batch, True, (0, 1, 2))])
+    assert (found.where, found.indices) == ("temperature", ())

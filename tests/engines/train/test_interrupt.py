@@ -1,4 +1,4 @@
-"""The first Ctrl-C asks, the second insists."""
+"""The first signal asks, the second insists; whoever has a handler keeps it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,55 @@ import threading
 
 import pytest
 
-from trueloop.engines.train.interrupt import Interrupt
+from trueloop.engines.train.interrupt import EXIT_CODES, Interrupt
+
+TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
 
 
-def test_the_first_asks_and_the_second_insists():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), Interrupt() as interrupt:
-        assert not interrupt.requested
-        press()
-        assert interrupt.requested
-        press()
-    assert signal.getsignal(signal.SIGINT) is before
+@pytest.fixture(autouse=True)
+def handlers_are_put_back():
+    before = [signal.getsignal(number) for number in TAKEN]
+    yield
+    assert [signal.getsignal(number) for number in TAKEN] == before
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "preempted"), (signal.SIGUSR1, "preempted")],
+)
+def test_the_first_asks(number: signal.Signals, reason: str):
+    with Interrupt() as interrupt:
+        assert interrupt.requested is None
+        send(number)
+        assert (interrupt.requested, interrupt.signal) == (reason, number.name)
+
+
+@pytest.mark.parametrize("first", TAKEN)
+@pytest.mark.parametrize("second", TAKEN)
+def test_the_second_insists(first: signal.Signals, second: signal.Signals):
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as left, Interrupt():
+        send(first)
+        send(second)
+    if second is signal.SIGINT:
+        assert left.type is KeyboardInterrupt
+    else:
+        assert left.value.code == EXIT_CODES["preempted"] == 128 + signal.SIGTERM
+
+
+def test_a_handler_of_the_users_own_stays():
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with Interrupt() as interrupt:
+            send(signal.SIGTERM)
+            assert interrupt.requested is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
 
 
 def test_outside_the_main_thread_it_does_nothing():
@@ -35,4 +69,4 @@ def test_outside_the_main_thread_it_does_nothing():
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [False]
+    assert seen == [None]

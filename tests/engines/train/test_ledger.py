@@ -13,8 +13,8 @@ from trueloop.ground.seams import MicroBatch
 MICRO = MicroBatch(torch.zeros(2), True, (0, 1))
 
 
-def done(loss, norm, skipped) -> Done:
-    return Done(loss, Outcome(norm, skipped), 0.1, 2, 0.01, 0.02, [MICRO])
+def done(loss, norm, skipped, divisor=2.0) -> Done:
+    return Done(loss, Outcome(norm, skipped), divisor, 0.1, 2, 0.01, 0.02, [MICRO])
 
 
 def test_numbers_and_tensors_become_the_same_rows():
@@ -41,6 +41,19 @@ def test_a_skipped_update_is_urgent_where_the_host_knows():
     ledger = Ledger()
     assert not ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
     assert ledger.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
+
+
+def test_a_finite_updates_batches_are_let_go_at_once():
+    ledger = Ledger()
+    ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
+    assert ledger._pending[0][0].window == []
+
+
+def test_a_window_that_counted_nothing_is_marked():
+    ledger = Ledger()
+    ledger.add(done(1.0, 1.0, 1.0, torch.tensor(0)), update=1, epoch=1)
+    ledger.add(done(1.0, 1.0, 1.0, 3.0), update=2, epoch=1)
+    assert [entry.counted for entry in ledger.take()] == [False, True]
 
 
 def test_what_is_taken_is_gone():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -11,9 +12,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from trueloop.engines.train import manifest as manifest_module
 from trueloop.engines.train.manifest import (
+    MIGRATIONS,
     SCHEMA,
     Checkpoint,
+    Migration,
     NewerSchemaError,
     read_folder,
     read_manifest,
@@ -30,6 +34,10 @@ STATE: dict[str, Any] = {
 }
 METRICS = {"val/loss": 0.25, "val/other": float("nan")}
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
@@ -160,6 +168,66 @@ def test_a_schema_of_the_future_says_so(folder: Path):
     with pytest.raises(NewerSchemaError, match=f"schema {SCHEMA + 1}; this trueloop knows {SCHEMA}") as caught:
         read_folder(folder)
     assert "Upgrade" in caught.value.fix
+
+
+def test_an_older_schema_is_migrated_step_by_step(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Version 0 called an update a step and kept the position flat; version 1 is of the day before today."""
+    state_json = folder / "state.json"
+    trees = json.loads(state_json.read_bytes())
+    trees |= {"step": 12, "nothing": None}
+    del trees["position"]
+    state_json.write_text(json.dumps(trees))
+    old = json.loads((folder / "manifest.json").read_bytes())
+    described = {**old["files"], "state.json": {"size": state_json.stat().st_size, "sha256": sha256(state_json)}}
+    old = {"schema": 0, "step": 12, "epoch": 3, "metrics": old["metrics"], "files": described}
+    (folder / "manifest.json").write_bytes(sealed(old))
+    with pytest.raises(NewerSchemaError, match=f"schema 0; this trueloop knows {SCHEMA}"):
+        read_manifest(folder)
+
+    def renamed(old: dict[str, Any]) -> dict[str, Any]:
+        return {**{name: value for name, value in old.items() if name != "step"}, "update": old["step"]}
+
+    def nested(old: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: old[name] for name in ("model", "optimizer")}
+        return {**kept, "position": {"update": old["step"], "nothing": old["nothing"]}}
+
+    def counted(state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "position": {**state["position"], "epoch": 3}}
+
+    monkeypatch.setattr(manifest_module, "SCHEMA", 2)
+    monkeypatch.setitem(MIGRATIONS, 0, Migration(manifest=renamed, state=nested))
+    monkeypatch.setitem(MIGRATIONS, 1, Migration(manifest=lambda manifest: manifest, state=counted))
+    checkpoint, stamps = read_manifest(folder)
+    assert (checkpoint.update, checkpoint.epoch, sorted(stamps)) == (12, 3, sorted(FILES[:3]))
+    state = read_folder(folder)
+    assert sorted(state) == sorted(STATE)
+    assert state["position"] == STATE["position"]
+    assert torch.equal(state["model"]["weight"], STATE["model"]["weight"])
+
+    rewritten(folder, lambda manifest: manifest.update(schema=3))
+    with pytest.raises(NewerSchemaError, match="schema 3; this trueloop knows 2"):
+        read_folder(folder)
+
+
+def test_damage_is_found_before_a_migration_sees_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(manifest_module, "SCHEMA", 2)
+    never = Migration(manifest=lambda manifest: manifest, state=lambda state: pytest.fail("it saw the damage"))
+    monkeypatch.setitem(MIGRATIONS, 1, never)
+    whole = (folder / "state.json").read_bytes()
+    (folder / "state.json").write_bytes(whole.replace(b"12", b"13"))
+    with pytest.raises(CheckpointError, match=r"state\.json does not match its checksum"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("schema", [None, "1", 1.5, -(10**18), [1]])
+def test_a_schema_that_is_none(folder: Path, schema: Any):
+    rewritten(folder, lambda manifest: manifest.update(schema=schema))
+    with pytest.raises(NewerSchemaError, match="knows 1"):
+        read_manifest(folder)
+
+
+def test_there_is_a_step_from_every_schema_ever_released():
+    assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
 
 
 class Bomb:

@@ -63,5 +63,21 @@ def test_shapes_that_do_not_fit_are_named():
         Accuracy().update(SCORES, TARGET[:5])
     with pytest.raises(InvalidData, match="broadcast"):
         MeanAbsoluteError().update(torch.zeros(4, 1), torch.zeros(4))
-    with pytest.raises(InvalidData, match="beyond 2"):
-        Confusion(3).update(SCORES, TARGET)
+
+
+@pytest.mark.parametrize(("output", "target"), [(SCORES, TARGET), (torch.randn(23, 12), TARGET.clamp(max=2))])
+def test_classes_beyond_the_table_are_named_and_not_filed_elsewhere(output, target):
+    metric = Confusion(3)
+    metric.update(output, target)
+    with pytest.raises(InvalidData, match="beyond a confusion matrix of 3 classes"):
+        metric.compute()
+
+
+def test_class_probabilities_as_targets():
+    target = torch.nn.functional.one_hot(TARGET, 4).float() * 0.9 + 0.025
+    assert measured(Accuracy(), 7, SCORES, target) == measured(Accuracy(), 7)
+
+
+def test_several_numbers_per_item_are_no_binary_logits():
+    with pytest.raises(InvalidData, match="Accuracy and Confusion take"):
+        Accuracy().update(torch.randn(4, 3), torch.randint(0, 2, (4, 3)))

@@ -32,9 +32,13 @@ def test_the_best_is_the_extreme_of_the_finite_values(history, mode):
 @given(history=values, patience=st.integers(1, 5), min_delta=st.floats(0, 1))
 def test_it_stops_exactly_when_patience_evaluations_in_a_row_brought_nothing(history, patience, min_delta):
     judged = judgements(Monitor(MonitorConfig(patience=patience, min_delta=min_delta)), history)
+    reference, restarts = None, []
+    for value in history:
+        restarts.append(math.isfinite(value) and (reference is None or reference - value > min_delta))
+        reference = value if restarts[-1] else reference
     for last in range(len(judged)):
-        window = judged[max(0, last + 1 - patience) : last + 1]
-        assert judged[last].stop == (len(window) == patience and not any(judgement.best for judgement in window))
+        window = restarts[max(0, last + 1 - patience) : last + 1]
+        assert judged[last].stop == (len(window) == patience and not any(window))
 
 
 @given(history=values, mode=st.sampled_from(["min", "max"]), min_delta=st.floats(0, 1))
@@ -58,9 +62,17 @@ def test_resuming_anywhere_changes_no_judgement(history, cut):
     assert before + after == whole
 
 
-def test_an_improvement_of_exactly_min_delta_does_not_count():
+def test_an_improvement_of_exactly_min_delta_is_the_best_but_does_not_restart_patience():
     judged = judgements(Monitor(MonitorConfig(min_delta=0.5, patience=1)), [2.0, 1.5, 1.4375])
-    assert judged == [Judgement(True, False), Judgement(False, True), Judgement(True, False)]
+    assert judged == [Judgement(True, False), Judgement(True, True), Judgement(True, False)]
+
+
+def test_it_says_why_it_stopped():
+    monitor = Monitor(MonitorConfig(patience=2))
+    judgements(monitor, [math.nan, math.nan])
+    assert monitor.why_stopped() == "val/loss did not improve in 2 evaluations; it was never finite."
+    judgements(monitor, [0.5, 1.0])
+    assert "the best is 0.5, after update" in monitor.why_stopped()
 
 
 def test_a_nan_counts_against_patience():

@@ -198,6 +198,36 @@ def test_pack_does_not_copy_what_lies_ready():
     assert pack([weight])[1]["0"].data_ptr() == weight.data_ptr()
 
 
+def test_a_copy_shares_no_memory_and_copies_what_is_one_once():
+    weight = torch.randn(4, 4)
+    tree = {
+        "a": weight, "tied": weight, "turned": weight.T, "row": weight[1], "bits": torch.tensor([1j]).conj(),
+        "array": np.arange(3.0), "none": torch.empty(0),
+    }  # fmt: skip
+    json, tensors = pack(tree, copy={})
+    assert json == pack(tree)[0]
+    expected = {name: tensor.clone() for name, tensor in pack(tree)[1].items()}
+    assert set(tensors) == set(expected) == {"a", "turned", "row", "bits", "array", "none"}
+    own = {tensor.untyped_storage().data_ptr() for tensor in tensors.values() if tensor.numel()}
+    assert len(own) == 5
+    assert weight.untyped_storage().data_ptr() not in own
+    weight.zero_()
+    tree["array"][:] = 0
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+    back = unpack(json, tensors)
+    assert back["a"] is back["tied"]
+
+
+def test_a_second_copy_goes_where_the_first_one_was_as_far_as_it_fits():
+    first = {"same": torch.zeros(3), "shape": torch.zeros(3), "type": torch.zeros(3), "gone": torch.zeros(3)}
+    then = {"same": torch.ones(3), "shape": torch.ones(4), "type": torch.ones(3).double(), "new": torch.ones(2, 2).T}
+    _, earlier = pack(first, copy={})
+    json, later = pack(then, copy=earlier)
+    reused = {name for name in later if name in earlier and later[name].data_ptr() == earlier[name].data_ptr()}
+    assert reused == {"same"}
+    assert all(torch.equal(value, then[name]) for name, value in unpack(json, later).items())
+
+
 def test_a_state_dict_keeps_its_type_and_versions():
     state = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).state_dict()
     back = round_trip(state)

@@ -42,6 +42,8 @@ BAD = [
     ({"monitor": MonitorConfig(patience=0)}, "monitor.patience is 0"),
     ({"monitor": MonitorConfig(mode="best")}, "monitor.mode is 'best'"),
     ({"checkpoint": CheckpointConfig(keep_last=0)}, "checkpoint.keep_last is 0"),
+    ({"checkpoint": CheckpointConfig(mirror="bucket/run")}, "checkpoint.mirror is 'bucket/run'"),
+    ({"checkpoint": CheckpointConfig(blocking=1)}, "checkpoint.blocking is 1"),
     ({"guard": GuardConfig(max_in_a_row=0)}, "guard.max_in_a_row is 0"),
 ]
 

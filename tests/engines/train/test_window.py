@@ -75,22 +75,52 @@ def test_equal_proportions_pass_and_others_do_not():
         window.add(micro(2, False), [term(6.0, 2), term(8.0, 4)])
     window.check_ratios()
     window.add(micro(2, True), [term(6.0, 2), term(8.0, 3)])
-    with pytest.raises(InvalidModel, match="Term 1 of the objective counts 11 in this window and term 0 counts 6"):
+    with pytest.raises(
+        InvalidModel, match="Term 1 of the objective counts 4 in the window's first micro-batch and 11 in all"
+    ):
         window.check_ratios()
 
 
 def test_declared_counts_are_the_windows():
     window, batches = open_window(iter([micro(2, False), micro(3, True)]), lambda data: (len(data), 2 * len(data) + 1))
     roots = [window.add(batch, [term(1.0, 1), term(1.0, 1)]) for batch in batches]
-    assert window.divisor == 5
-    assert float(sum(roots) / 5) == pytest.approx(2 / 5 + 2 / 12)
+    assert window.divisor == 1
+    assert float(sum(roots)) == pytest.approx(2 / 5 + 2 / 12)
     window.check_ratios()
+
+
+def test_a_term_that_counts_nothing_adds_nothing():
+    window = Window()
+    root = window.add(micro(2, True), [term(0.0, 0), term(8.0, 4, weight=0.5)])
+    assert float(root / window.divisor) == 1.0
+    assert window.loss() == 1.0
+    window.check_ratios()
+
+
+def test_a_window_that_counts_nothing_at_all_has_no_divisor():
+    for terms in ([term(0.0, 0)], [term(0.0, 0), term(0.0, 0)]):
+        window = Window()
+        window.add(micro(2, True), terms)
+        assert window.divisor == 0
+
+
+def test_too_few_declared_counts_are_named():
+    window, batches = open_window(iter([micro(2, True)]), lambda data: (len(data),))
+    with pytest.raises(InvalidModel, match="2 terms where 1 were declared"):
+        window.add(next(iter(batches)), [term(1.0, 1), term(1.0, 1)])
+
+
+def test_batches_of_unknown_make_are_no_obstacle():
+    window = Window()
+    window.add(MicroBatch({"text": ["a", "b"], "scores": torch.zeros(3)}, False, None), [term(1.0, 3)])
+    window.add(MicroBatch(object(), True, None), [term(1.0, 3)])
+    assert window.examples == 3
 
 
 def test_a_number_of_terms_that_changes_is_refused():
     window = Window()
     window.add(micro(2, False), [term(6.0, 2)])
-    with pytest.raises(InvalidModel, match="2 terms after 1"):
+    with pytest.raises(InvalidModel, match="2 terms where 1 were"):
         window.add(micro(2, True), [term(6.0, 2), term(6.0, 2)])
 
 

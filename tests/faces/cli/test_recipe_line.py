@@ -39,6 +39,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_nothing_typed_is_nothing_overridden():
     line = typed("")
     assert (line.run_dir, line.config, line.fresh, line.smoke, line.json) == (None, None, False, False, False)
+    assert not line.allow_change
     assert line.overrides == {}
     assert line.settings == settings_of(DIGITS)
 
@@ -59,6 +60,13 @@ def test_the_same_run_again_repeats_what_it_means_and_not_how_it_was_started():
     assert again[:5] == ["trueloop", "train", "digits", "--run-dir", "runs/a b"]
     assert again[5:] == ["--config", "run.toml", "--epochs", "3", "--no-drop-last", "--clip", "none"]
     assert typed(" ".join(again[7:])).overrides == line.overrides
+    assert line.again("digits", None)[:5] == ["trueloop", "train", "digits", "--config", "run.toml"]
+
+
+def test_a_change_is_allowed_once_and_not_in_the_words_that_start_it_again():
+    line = typed("--run-dir here --allow-change")
+    assert line.allow_change
+    assert "--allow-change" not in line.again("digits", Path("here"))
 
 
 @pytest.mark.usefixtures("wide_terminal")

@@ -81,9 +81,10 @@ def test_a_command_longer_than_the_terminal_stays_on_one_line(capsys: pytest.Cap
     assert f"Resume       {' '.join(again[:-1])} '{again[-1]}'" in lines
 
 
-def test_an_interrupted_run_was_saved_and_says_how_to_resume(capsys: pytest.CaptureFixture[str]):
-    lines = page(capsys, replace(FINISHED, reason="interrupted", weights=None))
-    assert "digits interrupted, everything is saved" in lines[0]
+@pytest.mark.parametrize("reason", ["interrupted", "preempted"])
+def test_a_run_that_was_stopped_is_saved_and_says_how_to_resume(capsys: pytest.CaptureFixture[str], reason: str):
+    lines = page(capsys, replace(FINISHED, reason=reason, weights=None))
+    assert f"digits {reason}, everything is saved" in lines[0]
     assert f"Resume       {' '.join(AGAIN)}" in lines
     assert not [line for line in lines if line.startswith(("weights", "Train longer"))]
 
@@ -95,7 +96,14 @@ def test_an_early_stop_says_so(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_smoke_test_has_nothing_to_go_on_with(capsys: pytest.CaptureFixture[str]):
-    nothing = {"weights": None, "curves": None, "report": None, "best_checkpoint": None, "best_value": None}
+    nothing = {
+        "run_dir": None,
+        "weights": None,
+        "curves": None,
+        "report": None,
+        "best_checkpoint": None,
+        "best_value": None,
+    }
     lines = page(capsys, replace(FINISHED, reason="smoke", epochs=0, update=10, **nothing))
     assert "digits smoke test passed: the loss falls" in lines[0]
     assert not [line for line in lines if "runs/mine" in line]

@@ -13,8 +13,8 @@ import pytest
 
 from trueloop.faces.cli.app import main
 from trueloop.faces.cli.display import Display
-from trueloop.faces.cli.train import new_run_dir
 from trueloop.faces.run import RunSummary
+from trueloop.faces.run_choice import RunChoice
 from trueloop.ground.errors import InvalidData
 from trueloop.ground.seams import Reporter
 from trueloop.recipes import registry
@@ -30,8 +30,9 @@ class FakeRun:
         self.reporters: Sequence[Reporter] = ()
         self.reason = "finished"
 
-    def __call__(self, recipe: Recipe, *, run_dir: Path, reporters: Sequence[Reporter], **asked: bool) -> RunSummary:
+    def __call__(self, recipe: Recipe, *, run_dir: Any, reporters: Sequence[Reporter], **asked: bool) -> RunSummary:
         self.recipe, self.reporters, self.asked = recipe, reporters, {"run_dir": run_dir, **asked}
+        run_dir = run_dir if isinstance(run_dir, Path) else Path("runs/chosen")
         return RunSummary(
             run_dir=run_dir,
             reason=self.reason,
@@ -65,8 +66,8 @@ def train(line: str) -> int:
 def test_a_recipe_alone_runs_as_it_is(run: FakeRun):
     assert train("digits") == 0
     assert run.recipe == registry.load("digits")
-    assert run.asked["run_dir"].match("runs/digits-*")
-    assert (run.asked["fresh"], run.asked["smoke"]) == (False, False)
+    assert isinstance(run.asked["run_dir"], RunChoice)
+    assert (run.asked["fresh"], run.asked["smoke"], run.asked["allow_change"]) == (False, False, False)
     (display,) = run.reporters
     assert isinstance(display, Display)
     assert display.mode == "plain", "standard output is no terminal here"
@@ -74,7 +75,18 @@ def test_a_recipe_alone_runs_as_it_is(run: FakeRun):
 
 def test_flags_of_the_run_reach_it(run: FakeRun):
     assert train("digits --run-dir 'my run' --fresh --smoke") == 0
-    assert run.asked == {"run_dir": Path("my run"), "fresh": True, "smoke": True}
+    assert run.asked == {"run_dir": Path("my run"), "fresh": True, "smoke": True, "allow_change": False}
+    assert train("digits --run-dir 'my run' --allow-change") == 0
+    assert run.asked == {"run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True}
+
+
+def test_fresh_alone_is_a_new_folder_each_time(run: FakeRun):
+    paths: list[Path] = []
+    for _ in range(3):
+        assert train("digits --fresh") == 0
+        paths.append(run.asked["run_dir"]({}))
+    assert len(set(paths)) == 3
+    assert all(path.is_dir() and path.match("runs/digits-*") for path in paths)
 
 
 def test_the_command_line_beats_the_file_and_the_file_beats_the_recipe(run: FakeRun):
@@ -106,6 +118,7 @@ def test_options_from_both_need_only_fit_together(run: FakeRun):
         ("digits --epoch 3", 2, "Unknown option: --epoch. Did you mean --epochs?"),
         ("digits --epochs three", 2, "Invalid value for --epochs: 'three' is not a whole number."),
         ("digits --config nowhere.toml", 1, "Cannot read the settings file 'nowhere.toml'"),
+        ("digits --allow-change", 1, "--allow-change needs --run-dir."),
         ("digits --options.dropout 1.5", 1, "options.dropout is 1.5."),
         ("nowhere.py:build", 1, "There is no recipe file 'nowhere.py'."),
     ],
@@ -136,9 +149,10 @@ def test_json_is_one_object_and_nothing_else(run: FakeRun, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("flags", ["", "--json"])
-def test_an_interrupted_run_is_130(run: FakeRun, flags: str):
-    run.reason = "interrupted"
-    assert train(f"digits {flags}") == 130
+@pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("preempted", 143), ("early_stop", 0)])
+def test_a_run_that_was_stopped_says_so_by_its_exit_code(run: FakeRun, flags: str, reason: str, code: int):
+    run.reason = reason
+    assert train(f"digits {flags}") == code
 
 
 def test_a_lesson_from_the_run_is_exit_code_1(
@@ -160,18 +174,6 @@ def test_a_recipe_of_ones_own(run: FakeRun):
     )
     assert train("mine.py:small --options.width 2") == 0
     assert (run.recipe.name, run.recipe.options.width) == ("small", 2)
-    assert run.asked["run_dir"].match("runs/small-*")
-
-
-def test_a_default_folder_is_never_one_that_exists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-    seen: set[Path] = set()
-    for _ in range(4):
-        path = new_run_dir("mine")
-        assert path.parent == Path("runs")
-        path.mkdir(parents=True)
-        seen.add(path)
-    assert len(seen) == 4
 
 
 def test_help_without_a_recipe_lists_them(run: FakeRun, capsys: pytest.CaptureFixture[str]):
@@ -179,6 +181,7 @@ def test_help_without_a_recipe_lists_them(run: FakeRun, capsys: pytest.CaptureFi
     page = capsys.readouterr().out
     assert [name for name in ("digits", "tabular", "text") if f"\n{name} " in page] == ["digits", "tabular", "text"]
     assert "Usage: trueloop train RECIPE [OPTIONS]" in page
+    assert "130 Ctrl-C, 143 SIGTERM" in page
 
 
 # The real thing

@@ -14,6 +14,7 @@ from trueloop.engines.data.fetch import Fetch
 from trueloop.engines.data.hashing import keys
 from trueloop.engines.data.order import OrderChoice
 from trueloop.engines.data.samplers import Cut, WindowSampler
+from trueloop.engines.data.worker_signals import outlive_signals
 from trueloop.engines.data.workers import choose_workers
 from trueloop.ground.errors import InvalidConfig, TrueloopError
 from trueloop.ground.seams import MicroBatch
@@ -138,6 +139,7 @@ class _Pool:
             batch_sampler=self._requests,  # pyright: ignore[reportArgumentType]
             collate_fn=_as_is,
             num_workers=workers,
+            worker_init_fn=outlive_signals,
             persistent_workers=True,
             pin_memory=pin_memory,
             generator=self._generator,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, cast
 
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow
@@ -63,7 +63,9 @@ def event_of(record: Mapping[str, Any]) -> SingleEvent:
         ValueError: a field that holds numbers holds something else.
     """
     event_class = _CLASSES[record["event"]]
-    values = {field.name: record[field.name] for field in fields(event_class)}
+    # A field that has a default was added later: older journals do without it.
+    known = [field.name for field in fields(event_class) if field.default is MISSING or field.name in record]
+    values = {name: record[name] for name in known}
     for name, revive in _REVIVE.items():
         if name in values:
             values[name] = revive(values[name])
@@ -97,6 +99,7 @@ _REVIVE: Mapping[str, Callable[[Any], Any]] = {
     "metrics": _floats,
     "tables": _numbers,
     "seconds": float,
+    "blocked_s": float,
     "update": int,
     "start_update": int,
 }

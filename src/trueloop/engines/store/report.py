@@ -26,6 +26,7 @@ VERDICTS = {
     "finished": ("good", "Finished"),
     "early_stop": ("good", "Stopped early"),
     "interrupted": ("warn", "Interrupted"),
+    "preempted": ("warn", "Preempted"),
     "failed": ("bad", "Failed"),
 }
 

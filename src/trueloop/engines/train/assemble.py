@@ -13,12 +13,13 @@ from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.loop import Parts
 from trueloop.engines.train.objective import as_objective
-from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, freeze
+from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
 from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
 from trueloop.engines.train.update import make_update
 from trueloop.engines.train.window import Counts
+from trueloop.ground.errors import InvalidModel
 
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -51,19 +52,23 @@ def assemble(
     if config.recompute:
         enable_recompute(model)
     model.to(device)
+    if not model.training:
+        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+    _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
     optimizer = _optimizer(model, config, given)
     check_optimizer(model, optimizer)
     context = autocast(config.precision, device)
-    updates = None if updates_per_epoch is None else updates_per_epoch * config.epochs
+    horizon_epochs = config.schedule.horizon_epochs or config.epochs
+    updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
     return Parts(
         model=model,
         forward=cast("nn.Module", torch.compile(model)) if config.compile else model,
         objective=objective,
         counts=given.counts,
         optimizer=optimizer,
-        update=make_update(optimizer, config.clip),
+        update=make_update(optimizer, config.clip, guarded=config.guard.enabled),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=Guard(model, config.guard),
@@ -94,9 +99,24 @@ class Given:
         self.counts = counts
 
 
+def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
+    """Refuse a loss with parameters of its own: nobody would train, clear or save them."""
+    if not isinstance(objective, nn.Module):
+        return
+    held = {id(parameter) for parameter in model.parameters()}
+    loose = [name for name, p in objective.named_parameters() if p.requires_grad and id(p) not in held]
+    if loose:
+        raise InvalidModel(
+            f"The loss {type(objective).__name__} has trainable parameters of its own: {', '.join(loose[:5])}.",
+            why="The optimizer holds the model's parameters only, so these would never be trained or saved.",
+            fix="Make the loss a submodule of the model, and give a function (model, batch) that uses it there.",
+        )
+
+
 def _optimizer(model: nn.Module, config: TrainConfig, given: Given) -> torch.optim.Optimizer:
     if given.optimizer is None:
         return build_optimizer(model, config.optim)
+    check_trainable(model)
     return given.optimizer([p for p in model.parameters() if p.requires_grad])
 
 

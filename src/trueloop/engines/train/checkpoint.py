@@ -14,18 +14,27 @@ import math
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from trueloop.engines.train.durable import damaged, sync_folder, unreadable, unwritable
-from trueloop.engines.train.manifest import Checkpoint, NewerSchemaError, read_folder, read_manifest, write_folder
-from trueloop.engines.train.state import pack
+from torch import Tensor
+
+from trueloop.engines.train.durable import damaged, sync, unreadable, unwritable
+from trueloop.engines.train.manifest import (
+    Checkpoint,
+    NewerSchemaError,
+    Parts,
+    read_folder,
+    read_manifest,
+    write_folder,
+)
+from trueloop.engines.train.state import Json, pack
 from trueloop.ground.errors import CheckpointError, InvalidConfig
 
 __all__ = ["Checkpoint", "CheckpointFolder", "NewerSchemaError"]
 
-_FOLDER = re.compile(r"update-(\d{9,})(?:-(\d+))?")
+FOLDER = re.compile(r"update-(\d{9,})(?:-(\d+))?")
 _HIDDEN = re.compile(r"\.(saving|removing)-update-\d{9,}(-\d+)?-[0-9a-f]{8}")
 _PART = re.compile(r"[A-Za-z0-9_]+")
 
@@ -83,23 +92,46 @@ class CheckpointFolder:
 
         Cost: blocks until the disk has it all.
         """
-        parts = {name: pack(tree, at=name) for name, tree in state.items() if _is_file_name(name)}
+        return self.write(packed(state), update=update, epoch=epoch, metrics=metrics)
+
+    def write(self, parts: Parts, *, update: int, epoch: int, metrics: Mapping[str, float]) -> Checkpoint:
+        """Do as `save` does, with a state that is `packed` already; on any thread, one at a time.
+
+        Raises:
+            CheckpointError: the disk refuses; older checkpoints are untouched and the partial one is gone.
+        """
         path = self._free_path(update)
         numbers = {name: float(value) for name, value in metrics.items()}
         checkpoint = Checkpoint(path=path, update=update, epoch=epoch, metrics=numbers)
-        hidden = self._hidden("saving", path)
-        try:
-            hidden.mkdir(parents=True)
-            write_folder(hidden, parts, checkpoint)
-            hidden.rename(path)
-            sync_folder(self._root)
-        except OSError as error:
-            raise unwritable(path, error) from error
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)  # gone already when all went well
-        self._failed.pop(path.name, None)
+        self._make(path, lambda hidden: write_folder(hidden, parts, checkpoint))
         self._retain(checkpoint)
         return checkpoint
+
+    def adopt(self, update: int, fill: Callable[[Path], None]) -> tuple[Checkpoint, dict[str, Any]]:
+        """Take over a checkpoint from elsewhere; it gets its name here after every byte of it was checked.
+
+        Args:
+            update: that it is said to be of.
+            fill: puts its files into the folder it is given, which exists and is empty.
+
+        Returns:
+            The checkpoint as it now lies here, and its state.
+
+        Raises:
+            CheckpointError: it is not whole, or the disk refuses; nothing of it is left.
+            NewerSchemaError: a newer trueloop wrote it.
+        """
+        path, states = self._free_path(update), list[dict[str, Any]]()
+
+        def checked(hidden: Path) -> None:
+            fill(hidden)
+            states.append(read_folder(hidden))
+            _check_update(hidden, update)
+            for item in (*hidden.iterdir(), hidden):
+                sync(item)
+
+        self._make(path, checked)
+        return _check_update(path, update), states[0]
 
     def checkpoints(self) -> list[Checkpoint]:
         """List the whole ones, oldest first: manifest sound, every file there and of the right size.
@@ -157,6 +189,20 @@ class CheckpointFolder:
                 continue  # load() has noted it: latest() now gives the one before
         return None
 
+    def _make(self, path: Path, fill: Callable[[Path], None]) -> None:
+        """Fill a hidden folder beside, then give it its name."""
+        hidden = self._hidden("saving", path)
+        try:
+            hidden.mkdir(parents=True)
+            fill(hidden)
+            hidden.rename(path)
+            sync(self._root)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)  # gone already when all went well
+        self._failed.pop(path.name, None)
+
     def _prepare(self) -> None:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -175,7 +221,7 @@ class CheckpointFolder:
                 if path.name in self._failed:
                     problems.append(self._failed[path.name])
                 else:
-                    whole.append(self._listed(path))
+                    whole.append(_check_update(path, _place(path)[0]))
             except NewerSchemaError:
                 raise
             except CheckpointError as error:
@@ -184,16 +230,10 @@ class CheckpointFolder:
                 problems.append(unreadable(path, error).what)
         return whole, problems
 
-    def _listed(self, path: Path) -> Checkpoint:
-        checkpoint, _ = read_manifest(path)
-        if checkpoint.update != _place(path)[0]:
-            raise damaged(path, f"it is the checkpoint of update {checkpoint.update} under another name")
-        return checkpoint
-
     def _folders(self) -> list[Path]:
         """Return everything named like a checkpoint, by update and save."""
         try:
-            return sorted((entry for entry in self._root.iterdir() if _FOLDER.fullmatch(entry.name)), key=_place)
+            return sorted((entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_place)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -228,7 +268,7 @@ class CheckpointFolder:
         hidden = self._hidden("removing", path)
         try:
             path.rename(hidden)
-            sync_folder(self._root)
+            sync(self._root)
         except OSError as error:
             raise CheckpointError(
                 f"The old checkpoint {path} could not be removed: {error.strerror or error}.",
@@ -238,9 +278,35 @@ class CheckpointFolder:
         shutil.rmtree(hidden, ignore_errors=True)  # what cannot be removed now is swept at the next start
 
 
+def packed(state: Mapping[str, object], *, copy: Parts | None = None) -> Parts:
+    """Make each part of a state ready to be written; see `state.pack`.
+
+    Args:
+        state: part name to tree.
+        copy: share no memory with the state, so that it may change meanwhile; an earlier copy is overwritten.
+
+    Raises:
+        CheckpointError: the state holds something that is not data.
+    """
+    parts: dict[str, tuple[Json, dict[str, Tensor]]] = {}
+    for name, tree in state.items():
+        _check_part(name)
+        earlier = None if copy is None else copy[name][1] if name in copy else {}
+        parts[name] = pack(tree, at=name, copy=earlier)
+    return parts
+
+
+def _check_update(path: Path, update: int) -> Checkpoint:
+    """Read a manifest, which must be that of a certain update."""
+    checkpoint, _ = read_manifest(path)
+    if checkpoint.update != update:
+        raise damaged(path, f"it is the checkpoint of update {checkpoint.update} under another name")
+    return checkpoint
+
+
 def _place(path: Path) -> tuple[int, int]:
     """Return the update, and which save of it this is."""
-    match = cast("re.Match[str]", _FOLDER.fullmatch(path.name))
+    match = cast("re.Match[str]", FOLDER.fullmatch(path.name))
     return int(match[1]), int(match[2] or 1)
 
 
@@ -249,10 +315,9 @@ def _one_per_update(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     return list({checkpoint.update: checkpoint for checkpoint in checkpoints}.values())
 
 
-def _is_file_name(part: str) -> bool:
+def _check_part(part: str) -> None:
     if not _PART.fullmatch(part):
         raise CheckpointError(
             f"A part of the state is called {part!r}, which cannot be a file name.",
             fix="Use letters, digits and underscores.",
         )
-    return True

@@ -44,6 +44,9 @@ class ScheduleConfig:
     """Epochs between two drops (step)."""
     gamma: float = 0.1
     """Factor of each drop (step)."""
+    horizon_epochs: int | None = None
+    """Epochs the schedule is laid out for; None = epochs. More than epochs: a part of a longer run, which can be
+    continued to its end exactly. Fewer: the rest runs at the final rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +77,18 @@ class CheckpointConfig:
     """Best checkpoints kept, by the monitored metric."""
     final: Literal["best", "last"] = "best"
     """Which weights the model ends with, are tested and lie in RUN/final; best needs a run folder and a val set."""
+    blocking: bool = False
+    """Training waits until each checkpoint is on the disk, not only for the copy it is written from."""
+    mirror: str | None = None
+    """Where every whole checkpoint is copied to, as an address for fsspec: "s3://bucket/run", "file:///mnt/run"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
     """What happens to an update whose gradient is not finite: it is never stepped."""
 
+    enabled: bool = True
+    """Off: step whatever comes, as a bare loop does."""
     max_in_a_row: int = 10
     """Stop with the evidence after this many skipped updates in a row; 1 stops at the first."""
     locate: bool = True

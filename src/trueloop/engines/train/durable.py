@@ -48,8 +48,8 @@ def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> FileStamp:
     return FileStamp(size=sum(len(part) for part in parts), sha256=digest.hexdigest())
 
 
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder (a file made, a rename) survive a power cut.
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder (a file made, a rename), survive a power cut.
 
     Raises:
         OSError: as the system says.

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.train.device import move
+from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.metrics import Metric
-from trueloop.engines.train.objective import Loss, Objective, as_objective
+from trueloop.engines.train.objective import Loss, as_objective
 from trueloop.engines.train.seeding import preserved_generators
-from trueloop.ground.errors import InvalidData, InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel
 
 MetricFactories = Mapping[str, Callable[[], Metric]]
 
@@ -61,8 +62,11 @@ def evaluate(
 
     Random generators are left as they were, so that evaluating more often does not change the training.
     """
-    objective = as_objective(objective) if not hasattr(objective, "explain") else cast("Objective", objective)
+    objective = as_objective(objective)
     device = device or _device_of(model)
+    objective.to(device)
+    if "loss" in (metrics or {}):
+        raise InvalidConfig('A metric is called "loss", which is the name of the objective.', fix="Call it otherwise.")
     live = {name: factory() for name, factory in (metrics or {}).items()}
     started, totals = perf_counter(), _Totals()
     with eval_mode(model), preserved_generators(), torch.no_grad(), context or nullcontext():
@@ -101,7 +105,7 @@ class _Totals:
 
     def add(self, terms: Any) -> None:
         self.batches += 1
-        sums = [term.sum.detach().double() for term in terms]
+        sums = [precise(term.sum.detach()) for term in terms]
         # A sum-reduced loss has no count of its own; it is shown per batch item of nothing, that is, as the sum.
         counts = [0.0 if term.count is None else term.count for term in terms]
         if not self._terms:
@@ -118,8 +122,14 @@ class _Totals:
             mean = float(sums) / divisor if divisor else float("nan")
             total += mean * term.weight
             if len(self._terms) > 1:
-                numbers[term.name] = mean
-        return {"loss": total, **numbers}
+                numbers[self._name(term)] = mean
+        return {**numbers, "loss": total}
+
+    def _name(self, term: Loss) -> str:
+        """The term's name, with its place where another has the same or where it would hide the total."""
+        names = [other.name for other in self._terms]
+        unique = names.count(term.name) == 1 and term.name != "loss"
+        return term.name if unique else f"{term.name}_{self._terms.index(term)}"
 
 
 def _light(term: Loss) -> Loss:

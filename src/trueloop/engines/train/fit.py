@@ -18,15 +18,18 @@ from torch import Tensor
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate
+from trueloop.engines.train.identity import Identity
+from trueloop.engines.train.incident import look_into
 from trueloop.engines.train.interrupt import Interrupt
-from trueloop.engines.train.ledger import Entry, Ledger
-from trueloop.engines.train.locate import Replay, locate_in_batches
+from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Parts, train_epoch
-from trueloop.engines.train.monitor import Monitor
-from trueloop.engines.train.run_state import Position, RunState
+from trueloop.engines.train.mirror import Mirror
+from trueloop.engines.train.monitor import Judgement, Monitor
+from trueloop.engines.train.run_state import Position, Remark, RunState
+from trueloop.engines.train.saver import Saver
+from trueloop.ground.errors import CheckpointError
 from trueloop.ground.seams import (
     BatchSource,
-    CheckpointSaved,
     Evaluated,
     Noted,
     Reporter,
@@ -42,7 +45,7 @@ class FitResult:
     """How a run ended."""
 
     reason: str
-    """"finished", "early_stop" or "interrupted"."""
+    """"finished", "early_stop", "interrupted" (Ctrl-C) or "preempted" (SIGTERM)."""
     update: int
     epochs: int
     metrics: Mapping[str, float]
@@ -55,6 +58,13 @@ class FitResult:
     seconds: float
     resumed_from: int
     """The update this process began at."""
+    run_dir: Path | None = None
+    """Where everything lies; None where nothing was written."""
+
+    @property
+    def unfinished(self) -> bool:
+        """True where the run was told to stop and waits to be continued."""
+        return self.reason in ("interrupted", "preempted")
 
 
 class Fit:
@@ -88,11 +98,14 @@ class Fit:
         self._held_out = held_out
         self._metrics = metrics
         self._checkpoints = checkpoints
+        mirror = Mirror(config.checkpoint.mirror) if checkpoints and config.checkpoint.mirror else None
+        blocking = config.checkpoint.blocking
+        self._saver = Saver(checkpoints, blocking=blocking, mirror=mirror) if checkpoints else None
         self._reporters = reporters
         self._ledger = Ledger()
         self._saved_at = (-1, -1)
         self._problems: list[str] = []
-        self._resumed = ""
+        self._resumed: list[Remark] = []
         self._started = perf_counter()
 
     @property
@@ -116,12 +129,17 @@ class Fit:
         self.report(RunStarted(name=name, epochs=self._config.epochs, updates=total, start_update=start, facts=facts))
         for problem in self._problems:
             self._note("checkpoint_passed_over", problem)
-        if self._resumed:
-            self._note("resumed", self._resumed)
+        for remark in self._resumed:
+            self._note(*remark)
         try:
             with Interrupt() as interrupt:
                 reason = self._epochs(interrupt)
-        except BaseException:
+                self._end_saving()
+        except BaseException as error:
+            try:
+                self._end_saving()
+            except CheckpointError as lost:
+                error.add_note(f"Beside it: {lost}")
             self._tell()
             self.report(self._ended("failed"))
             raise
@@ -129,23 +147,32 @@ class Fit:
 
     def _epochs(self, interrupt: Interrupt) -> str:
         position = self.position
+        if self.state.monitor.exhausted:  # stopped early by an earlier process: the same command stays stopped
+            return "early_stop"
         while position.epoch < self._config.epochs:
-            if not self._one_epoch(interrupt):
-                self._save()
-                self._note("interrupted", f"Stopped by Ctrl-C after update {position.update}; everything is saved.")
-                return "interrupted"
+            if interrupt.requested or not self._one_epoch(interrupt):
+                return self._stop(interrupt)
             position.epoch += 1
             position.update_in_epoch = 0
-            stop = self._evaluate_if_due()
-            last = stop or position.epoch == self._config.epochs
-            if last or position.epoch % self._config.checkpoint.every_epochs == 0:
+            best, stop = self._evaluate_if_due()
+            due = position.epoch % self._config.checkpoint.every_epochs == 0
+            if best or stop or due or position.epoch == self._config.epochs:
                 self._save()
             if stop:
                 return "early_stop"
         return "finished"
 
+    def _stop(self, interrupt: Interrupt) -> str:
+        """Save between two updates and say who asked."""
+        self._save()
+        self._end_saving()
+        reason = interrupt.requested or "interrupted"
+        who = "Ctrl-C" if reason == "interrupted" else interrupt.signal
+        self._note(reason, f"Stopped by {who} after update {self.position.update}; everything is saved.")
+        return reason
+
     def _one_epoch(self, interrupt: Interrupt) -> bool:
-        """Train one epoch, or what is left of it; False when interrupted."""
+        """Train one epoch, or what is left of it; False when told to stop."""
         position, every = self.position, self._config.checkpoint.every_updates
         steps = train_epoch(
             self.parts, self._source, position.epoch, skip=position.update_in_epoch, update=position.update
@@ -167,47 +194,30 @@ class Fit:
         entries = self._ledger.take()
         if entries:
             self.report(UpdatesDone(rows=[entry.row for entry in entries]))
+        self._tell_saved()
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:
-                self._not_finite(entry)
+                incident = look_into(self.parts, entry)
+                self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
+                self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
 
-    def _not_finite(self, entry: Entry) -> None:
-        parts, guard, update = self.parts, self.parts.guard, entry.row.update
-        if parts.scale.settling:  # float16 looking for its scale: no fault of the data, unless the batch shows it
-            culprit = locate_in_batches(entry.window)
-            kind, message = "loss_scale", f"Update {update} overflowed float16 and was skipped; the loss scale halves"
-        else:
-            guard.count_in_a_row()
-            replay = Replay(
-                model=parts.model, objective=parts.objective, device=parts.device, autocast=parts.autocast,
-                generator=guard.generator,
-            )  # fmt: skip
-            culprit = guard.find(replay, entry.window)
-            kind, message = "not_finite", f"Update {update} was not finite and was skipped"
-        message += f"; {culprit}." if culprit else "."
-        self._note(kind, message, culprit.as_dict() if culprit else {}, update=update)
-        guard.stop_if_hopeless(update, culprit)
-
-    def _evaluate_if_due(self) -> bool:
-        """Evaluate every split after this epoch; True when the monitor says stop."""
+    def _evaluate_if_due(self) -> Judgement:
+        """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""
         last = self.position.epoch == self._config.epochs
         if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
-            return False
+            return Judgement(best=False, stop=False)
         results = {split: self.measure(batches) for split, batches in self._held_out.items()}
         for split, result in results.items():
             self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
+        self.position.measured_at = self.position.update
         judgement = self.state.monitor.observe(self.position.metrics, self.position.update)
+        self.parts.schedule.after_evaluation(self.position.metrics[self._config.monitor.metric])
         for split, result in results.items():
             self.tell_evaluation(split, result, best=judgement.best)
         if judgement.stop:
-            monitor = self._config.monitor
-            self._note(
-                "early_stop",
-                f"{monitor.metric} did not improve in {monitor.patience} evaluations; the best is "
-                f"{self.state.monitor.best_value:.6g} after update {self.state.monitor.best_update}.",
-            )
-        return judgement.stop
+            self._note("early_stop", self.state.monitor.why_stopped())
+        return judgement
 
     def measure(self, batches: Iterable[Any]) -> Evaluation:
         """Evaluate the weights as they would be shipped: averaged where an average is kept."""
@@ -238,50 +248,62 @@ class Fit:
         )
 
     def _save(self) -> None:
-        """Write the whole state, unless this very position is saved already."""
+        """Save the whole state, unless this very position is saved already."""
         self._tell()
         position = self.position
         here = (position.epoch, position.update)
-        if self._checkpoints is None or self._saved_at == here:
+        if self._saver is None or self._saved_at == here:
             return
-        started = perf_counter()
-        saved = self._checkpoints.save(
-            self.state.state_dict(), update=position.update, epoch=position.epoch, metrics=position.metrics
-        )
+        measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
+        self._saver.save(self.state.state_dict(), update=position.update, epoch=position.epoch, metrics=measured)
         self._saved_at = here
-        self.report(
-            CheckpointSaved(
-                update=saved.update,
-                epoch=saved.epoch,
-                path=str(saved.path),
-                metrics=saved.metrics,
-                seconds=perf_counter() - started,
-            )
-        )
+        self._tell_saved()
 
-    def resume(self) -> None:
+    def _tell_saved(self) -> None:
+        """Pass on which checkpoints have become whole."""
+        for event in self._saver.take() if self._saver else ():
+            self.report(event)
+
+    def _end_saving(self) -> None:
+        """Wait until everything saved is whole on disk."""
+        try:
+            if self._saver:
+                self._saver.close()
+        finally:
+            self._tell_saved()
+
+    def resume(self, identity: Identity | None = None, *, allow_change: bool = False) -> None:
         """Continue from the newest whole checkpoint, where there is one.
+
+        Args:
+            identity: of this run, from `identify`; saved with every checkpoint from now on.
+            allow_change: continue also where the checkpoint is another run's.
 
         Raises:
             InvalidConfig: fewer epochs are asked for than are done.
             CheckpointError: it is another run's.
         """
-        if self._checkpoints is None:
+        self.state.identity = identity or {}
+        if self._saver is None:
             return
-        found = self._checkpoints.load_latest()
-        self._problems = self._checkpoints.problems()
+        found = self._saver.load_latest()
+        self._problems = self._saver.problems()
         if found is not None:
-            self._resumed = self.state.resume(cast("Mapping[str, Any]", found[1]), self._config.epochs)
+            state = cast("Mapping[str, Any]", found[1])
+            self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
-        best = self.best() if self._config.checkpoint.final == "best" else None
-        if best is not None and self._checkpoints is not None and best.update != self.position.update:
-            state = cast("Mapping[str, Any]", self._checkpoints.load(best))
-            self.parts.model.load_state_dict(state["model"])
-            if self.parts.average:
-                self.parts.average.load_state_dict(state["average"])
+        while self._checkpoints and self._config.checkpoint.final == "best":
+            best = self._checkpoints.best()
+            if best is None or best.update == self.position.update:
+                break
+            try:
+                self.state.load_weights(cast("Mapping[str, Any]", self._checkpoints.load(best)))
+                break
+            except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
+                self._note("checkpoint_passed_over", str(damaged))
         return self.state.shipped_weights()
 
     def test(self, batches: Iterable[Any]) -> dict[str, float]:

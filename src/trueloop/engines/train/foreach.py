@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 
 
+def precise(number: Tensor) -> Tensor:
+    """Return it as float64, or as float32 on MPS, which has no float64."""
+    return number.float() if number.device.type == "mps" else number.double()
+
+
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the joint L2 norm, 0-d; one read of each tensor, no host synchronisation."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))

@@ -7,6 +7,7 @@ from before the window and put back.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -35,8 +36,11 @@ class Guard:
                 fix="Use 1 to stop at the first skipped update, or more to tolerate some.",
             )
         self._config = config
-        self._buffers = list(model.buffers())
-        self._kept = [buffer.clone() for buffer in self._buffers]
+        # By module and name: a module may put another tensor in a buffer's place.
+        places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
+        self._places = places if config.enabled else []
+        self._known: list[Tensor] = []
+        self._kept: list[Tensor] = []
         self._in_a_row = 0
         self.generator: Tensor | None = None
         self.skipped = 0
@@ -46,19 +50,31 @@ class Guard:
 
         Cost: one copy of the buffers, where there are any, and 5 kB of generator state.
         """
-        if self._buffers:
-            copy(self._kept, self._buffers)
+        if self._places:
+            now = self._buffers()
+            if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
+                copy(self._kept, now)
+            else:
+                self._known, self._kept = now, [buffer.detach().clone() for buffer in now]
         self.generator = torch.get_rng_state()
 
+    @torch.no_grad()
     def undo(self, outcome: Outcome) -> None:
         """Put the buffers back if the update was skipped; decided on the device where the outcome lies there."""
-        if not isinstance(outcome.skipped, Tensor):
-            if outcome.skipped and self._buffers:
-                copy(self._buffers, self._kept)
+        skipped = outcome.skipped
+        if not self._places or (not isinstance(skipped, Tensor) and not skipped):
             return
-        bad = outcome.skipped.bool()
-        for buffer, kept in zip(self._buffers, self._kept, strict=True):
-            buffer.copy_(torch.where(bad, kept, buffer))
+        bad = skipped.bool() if isinstance(skipped, Tensor) else None
+        for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
+            now = getattr(module, name)
+            right = kept if bad is None else torch.where(bad, kept, now)
+            if now is known:
+                now.copy_(right)
+            else:
+                setattr(module, name, right.clone())
+
+    def _buffers(self) -> list[Tensor]:
+        return [getattr(module, name) for module, name in self._places]
 
     def count(self, *, skipped: bool) -> None:
         """Count one update that is known on the host."""

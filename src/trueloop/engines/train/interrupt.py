@@ -1,34 +1,53 @@
-"""Ctrl-C: finish the update in hand, save, and say how to go on; a second one stops at once."""
+"""Told to stop: finish the update in hand, save, and say how to go on; told twice, leave at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
+
+Stop = Literal["interrupted", "preempted"]
+
+EXIT_CODES: dict[str, int] = {"interrupted": 130, "preempted": 143}  # 128 + SIGINT, 128 + SIGTERM, as shells have it
+
+# Kubernetes, SLURM, systemd and `timeout` send SIGTERM some seconds before SIGKILL. SLURM can warn earlier, by
+# `#SBATCH --signal=USR1@120`.
+_PREEMPTING = ("SIGTERM", "SIGUSR1")
 
 
 class Interrupt:
-    """While entered, the first SIGINT only sets `requested`; the second raises KeyboardInterrupt.
+    """While entered, the first signal only sets `requested`; the second one leaves at once.
 
-    Outside the main thread, where Python does not deliver signals, it does nothing.
+    SIGINT (Ctrl-C) is always taken; SIGTERM and SIGUSR1 where nobody else has: a handler of the user's own, or of a
+    job launcher, stays. Outside the main thread, where Python does not deliver signals, it does nothing. Leaving at
+    once is a KeyboardInterrupt after SIGINT, else a SystemExit with the exit code.
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        self._before: Any = None
+        self.requested: Stop | None = None
+        self.signal = ""
+        """The name of the first one: "SIGTERM"."""
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._asked)
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._asked)
+            for number in (getattr(signal, name) for name in _PREEMPTING if hasattr(signal, name)):
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._before[number] = signal.signal(number, self._asked)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        again = self.requested is not None
+        if again and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = True
+        if again:
+            raise SystemExit(EXIT_CODES["preempted"])
+        self.requested = "interrupted" if number == signal.SIGINT else "preempted"
+        self.signal = signal.Signals(number).name

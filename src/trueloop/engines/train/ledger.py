@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.loop import Done
 from trueloop.ground.seams import MicroBatch, UpdateRow
 
@@ -24,6 +25,8 @@ class Entry(NamedTuple):
     row: UpdateRow
     window: list[MicroBatch]
     """Empty where the update is known to have been finite."""
+    counted: bool
+    """False where the window's targets counted nothing, so that there was nothing to step."""
 
 
 class Ledger:
@@ -35,8 +38,11 @@ class Ledger:
 
     def add(self, done: Done, *, update: int, epoch: int) -> bool:
         """Take one update; return True when it is time to `take` them."""
+        on_host = not isinstance(done.outcome.skipped, Tensor)
+        urgent = on_host and bool(done.outcome.skipped)
+        if on_host and not urgent:
+            done = done._replace(window=[])  # finite: its batches will not be needed again
         self._pending.append((done, update, epoch))
-        urgent = not isinstance(done.outcome.skipped, Tensor) and bool(done.outcome.skipped)
         return urgent or len(self._pending) >= _AT_MOST or perf_counter() - self._told > _EVERY_S
 
     def take(self) -> list[Entry]:
@@ -44,21 +50,23 @@ class Ledger:
         pending, self._pending = self._pending, []
         self._told = perf_counter()
         numbers = _on_host(pending)
-        return [_entry(*item, *values) for item, values in zip(pending, numbers, strict=True)]
+        return [_entry(*item, values) for item, values in zip(pending, numbers, strict=True)]
 
 
-def _on_host(pending: list[tuple[Done, int, int]]) -> list[tuple[float, float, float]]:
-    triples = [(done.loss, done.outcome.norm, done.outcome.skipped) for done, _, _ in pending]
-    flat = [value for triple in triples for value in triple]
+def _on_host(pending: list[tuple[Done, int, int]]) -> list[tuple[float, ...]]:
+    """(loss, norm, skipped, divisor) of each."""
+    rows = [(done.loss, done.outcome.norm, done.outcome.skipped, done.divisor) for done, _, _ in pending]
+    flat = [value for row in rows for value in row]
     tensors = [value for value in flat if isinstance(value, Tensor)]
-    read = iter(torch.stack([t.double() for t in tensors]).tolist() if tensors else ())
+    read = iter(torch.stack([precise(t) for t in tensors]).tolist() if tensors else ())
     values = [next(read) if isinstance(value, Tensor) else float(value) for value in flat]
-    return [(values[i], values[i + 1], values[i + 2]) for i in range(0, len(values), 3)]
+    return [tuple(values[start : start + 4]) for start in range(0, len(values), 4)]
 
 
-def _entry(done: Done, update: int, epoch: int, loss: float, norm: float, skipped: float) -> Entry:
+def _entry(done: Done, update: int, epoch: int, numbers: tuple[float, ...]) -> Entry:
+    loss, norm, skipped, divisor = numbers
     row = UpdateRow(
         update=update, epoch=epoch, loss=loss, grad_norm=norm, lr=float(done.lr), examples=done.examples,
         wait_s=done.wait_s, total_s=done.total_s, skipped=bool(skipped),
     )  # fmt: skip
-    return Entry(row, done.window if skipped else [])
+    return Entry(row, done.window if skipped else [], counted=divisor != 0)

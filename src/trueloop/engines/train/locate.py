@@ -96,7 +96,8 @@ def _in_batch(number: int, micro: MicroBatch) -> Culprit | None:
     for path, tensor in _tensors(micro.data, ""):
         if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
             continue
-        rows = (~tensor.isfinite()).reshape(tensor.shape[0], -1).any(1).nonzero().flatten().tolist()
+        bad = ~tensor.isfinite()
+        rows = bad.reshape(len(tensor), -1).any(1).nonzero().flatten().tolist() if tensor.dim() else []
         indices = tuple(micro.indices[row] for row in rows if row < len(micro.indices)) if micro.indices else ()
         return Culprit(stage="batch", micro_batch=number, where=path, operation="", indices=indices)
     return None

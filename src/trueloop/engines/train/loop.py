@@ -54,6 +54,8 @@ class Done(NamedTuple):
 
     loss: Tensor | float
     outcome: Outcome
+    divisor: Tensor | float
+    """What the gradient was divided by; 0 where the window counted nothing."""
     lr: float
     examples: int
     wait_s: float
@@ -75,7 +77,7 @@ def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, upd
     started = perf_counter()
     for micros in windows(source.epoch(epoch, skip), waiting):
         parts.schedule.set(update)
-        lr = parts.optimizer.param_groups[0]["lr"]
+        lr = float(parts.optimizer.param_groups[0]["lr"])
         parts.guard.remember()
         parts.update.clear()  # 1. clear
 
@@ -90,7 +92,8 @@ def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, upd
             parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, below
 
         total.check_ratios()
-        outcome = parts.update.step(parts.scale.divide(total.divisor))  # 5. divide, clip, step
+        divisor = total.divisor
+        outcome = parts.update.step(parts.scale.divide(divisor))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
         parts.guard.undo(outcome)
         if parts.average:
@@ -99,7 +102,7 @@ def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, upd
         update += 1
 
         now = perf_counter()
-        yield Done(total.loss(), outcome, lr, total.examples, waiting.take(), now - started, total.micros)
+        yield Done(total.loss(), outcome, divisor, lr, total.examples, waiting.take(), now - started, total.micros)
         started = perf_counter()  # whoever reads this saves and evaluates meanwhile
 
 

@@ -3,9 +3,10 @@
 model.safetensors      the tensors of each part of the state
 optimizer.safetensors
 state.json             everything that is not a tensor, and where the tensors belong
-manifest.json          update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
+manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
 
-Nothing is made of a file before its bytes are those that were written.
+Nothing is made of a file before its bytes are those that were written. What an earlier schema wrote is read by the
+steps in `MIGRATIONS`, one version at a time.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from trueloop.engines.train.durable import FileStamp, damaged, sync_folder, write_synced
+from trueloop.engines.train.durable import FileStamp, damaged, sync, write_synced
 from trueloop.engines.train.state import Json, pack, unpack
 from trueloop.engines.train.tensorfile import read_tensors, write_tensors
 from trueloop.ground.errors import CheckpointError
@@ -30,7 +32,20 @@ SCHEMA = 1
 MANIFEST, STATE = "manifest.json", "state.json"
 Parts = Mapping[str, tuple[Json, Mapping[str, Tensor]]]
 
-_FILE = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
+FILE = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step from a schema to the next one. The checksums were taken before it, of what was written."""
+
+    manifest: Callable[[dict[str, Any]], dict[str, Any]]
+    """The manifest's JSON object in, the same as the next schema would say it out; its "schema" sees to itself."""
+    state: Callable[[dict[str, Any]], dict[str, Any]]
+    """The whole state in, tensors included; as the next schema would have saved it out."""
+
+
+MIGRATIONS: dict[int, Migration] = {}  # from schema -> the step to the one after it; schema 1 is the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +92,7 @@ def write_folder(folder: Path, parts: Parts, checkpoint: Checkpoint) -> None:
         "files": {name: asdict(stamp) for name, stamp in stamps.items()},
     }
     write_synced(folder / MANIFEST, [sealed(manifest)])
-    sync_folder(folder)
+    sync(folder)
 
 
 def sealed(manifest: dict[str, Any]) -> bytes:
@@ -94,7 +109,9 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
         CheckpointError: this is not a whole checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
-    manifest = _opened(path)
+    manifest, steps = _opened(path)
+    for step in steps:
+        manifest = step.manifest(manifest)
     try:
         stamps = {name: FileStamp(**stamp) for name, stamp in manifest["files"].items()}
         checkpoint = Checkpoint(
@@ -118,16 +135,21 @@ def read_folder(path: Path) -> dict[str, Any]:
         NewerSchemaError: a newer trueloop wrote it.
     """
     _, stamps = read_manifest(path)
+    _, steps = _opened(path)
     content = (path / STATE).read_bytes()
     if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
         raise damaged(path, f"{STATE} does not match its checksum")
-    return {
-        name: unpack(tree, _tensors(path, f"{name}.safetensors", stamps)) for name, tree in json.loads(content).items()
-    }
+    trees = json.loads(content)
+    with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs at this time
+        tensors = pool.map(lambda name: _tensors(path, f"{name}.safetensors", stamps), trees)
+        state = {name: unpack(trees[name], own) for name, own in zip(trees, tensors, strict=True)}
+    for step in steps:
+        state = step.state(state)
+    return state
 
 
-def _opened(path: Path) -> dict[str, Any]:
-    """Return the manifest of a schema that is known here, after checking its seal."""
+def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
+    """Return the manifest as it was written, after checking its seal, and the steps to today's schema."""
     if not (path / MANIFEST).is_file():
         raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
     content = (path / MANIFEST).read_bytes()
@@ -139,17 +161,22 @@ def _opened(path: Path) -> dict[str, Any]:
         sound, manifest = False, {}
     if not sound:
         raise damaged(path, f"{MANIFEST} does not match its own checksum")
-    if manifest.get("schema") != SCHEMA:
+    return manifest, _steps(path, manifest.get("schema"))
+
+
+def _steps(path: Path, schema: object) -> list[Migration]:
+    """Return what leads from a schema to today's, in order."""
+    if not isinstance(schema, int) or schema > SCHEMA or any(old not in MIGRATIONS for old in range(schema, SCHEMA)):
         raise NewerSchemaError(
-            f"{path} was written with checkpoint schema {manifest.get('schema')!r}; this trueloop knows {SCHEMA}.",
-            why="A newer trueloop wrote it, and what it means by it is not known here.",
+            f"{path} was written with checkpoint schema {schema!r}; this trueloop knows {SCHEMA}.",
+            why="Another trueloop wrote it, most likely a newer one, and what it means by it is not known here.",
             fix="Upgrade: pip install -U trueloop",
         )
-    return manifest
+    return [MIGRATIONS[old] for old in range(schema, SCHEMA)]
 
 
 def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
-    if not _FILE.fullmatch(name):
+    if not FILE.fullmatch(name):
         raise damaged(path, f"{MANIFEST} names what cannot be a file of it: {name!r}")
     try:
         found = (path / name).lstat()

@@ -54,22 +54,29 @@ class Confusion:
         self._classes = classes
         self._ignored = ignore_index
         self._table: Tensor | int = 0
+        self._beyond: Tensor | int = 0
 
     def update(self, output: Tensor, target: Tensor) -> None:
         """Add one batch; no host synchronisation beyond the masking."""
         guess, target = predicted_classes(output, target)
         counted = target != self._ignored
-        cells = target[counted].long() * self._classes + guess[counted]
-        table = torch.bincount(cells.flatten(), minlength=self._classes**2)
-        if table.numel() > self._classes**2:
-            raise InvalidData(
-                f"A class index beyond {self._classes - 1} met a confusion matrix of {self._classes} classes.",
-                fix=f"Confusion(classes) must cover every label and output; output shape {tuple(output.shape)}.",
-            )
-        self._table = self._table + table
+        true, guess = target[counted].long(), guess[counted]
+        known = (true >= 0) & (true < self._classes) & (guess < self._classes)
+        self._beyond = self._beyond + (~known).sum()
+        cells = true[known] * self._classes + guess[known]
+        self._table = self._table + torch.bincount(cells, minlength=self._classes**2)
 
     def compute(self) -> list[list[int]]:
-        """Return the table; all zero when nothing was seen."""
+        """Return the table; all zero when nothing was seen.
+
+        Raises:
+            InvalidData: a label or a guess was beyond the table.
+        """
+        if int(self._beyond):
+            raise InvalidData(
+                f"{int(self._beyond)} labels or guesses were beyond a confusion matrix of {self._classes} classes.",
+                fix="Confusion(classes) must cover every label and every output of the model.",
+            )
         if isinstance(self._table, int):
             return [[0] * self._classes for _ in range(self._classes)]
         return self._table.reshape(self._classes, self._classes).tolist()
@@ -104,10 +111,12 @@ def predicted_classes(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         InvalidData: shapes that cannot be class scores and their targets.
     """
+    if target.is_floating_point() and output.shape == target.shape and output.dim() > 1 and output.shape[1] > 1:
+        return output.argmax(dim=1), target.argmax(dim=1)  # class probabilities, as CrossEntropyLoss takes them
     if output.dim() == target.dim() + 1 and output.shape[:1] + output.shape[2:] == target.shape and output.shape[1] > 1:
         return output.argmax(dim=1), target
-    if output.numel() == target.numel() and output.shape[:1] == target.shape[:1]:
-        return (output.reshape(target.shape) > 0).long(), target
+    if output.shape in (target.shape, (*target.shape, 1)) and (target.dim() < 2 or target.shape[1:] == (1,)):
+        return (output.reshape(target.shape) > 0).long(), target.long()
     raise InvalidData(
         f"The output has shape {tuple(output.shape)}, the target {tuple(target.shape)}.",
         fix="Accuracy and Confusion take scores [N, C, ...] with targets [N, ...], or binary logits [N].",

@@ -23,9 +23,9 @@ class Judgement(NamedTuple):
 class Monitor:
     """Follows one metric over the evaluations of a run.
 
-    An evaluation is best when it beats the best so far by more than ``min_delta``; the first finite one always is. A
-    value that is not finite never is, and counts against patience like any other evaluation without improvement. The
-    run stops at the evaluation that makes ``patience`` of them in a row.
+    An evaluation is best when it beats all before it; the first finite one always does. It restarts patience when
+    it beats the one that last did by more than ``min_delta``. A value that is not finite does neither. The run stops at
+    the evaluation that makes ``patience`` of them in a row without a restart.
 
     Raises:
         InvalidConfig: patience below 1, a min_delta that is negative or not finite, or an unknown mode.
@@ -35,6 +35,7 @@ class Monitor:
         _check_settings(config)
         self._config: Final = config
         self._without_improvement = 0
+        self._reference: float | None = None
         self.best_value: float | None = None
         """The best value so far; None before the first finite one."""
         self.best_update: int | None = None
@@ -51,12 +52,29 @@ class Monitor:
             InvalidConfig: the monitored metric is not among them; the message lists those that are.
         """
         value = float(self._pick(metrics))
-        best = self._improves(value)
+        best = self._improves(value, self.best_value, by=0.0)
         if best:
             self.best_value, self.best_update = value, update
-        self._without_improvement = 0 if best else self._without_improvement + 1
+        restart = self._improves(value, self._reference, by=self._config.min_delta)
+        if restart:
+            self._reference = value
+        self._without_improvement = 0 if restart else self._without_improvement + 1
+        return Judgement(best=best, stop=self.exhausted)
+
+    @property
+    def exhausted(self) -> bool:
+        """True where patience has run out."""
         patience = self._config.patience
-        return Judgement(best=best, stop=patience is not None and self._without_improvement >= patience)
+        return patience is not None and self._without_improvement >= patience
+
+    def why_stopped(self) -> str:
+        """Say which number did not improve, for how long, and what the best was."""
+        best = (
+            f"the best is {self.best_value:.6g}, after update {self.best_update}"
+            if self.best_value is not None
+            else ("it was never finite")
+        )
+        return f"{self._config.metric} did not improve in {self._without_improvement} evaluations; {best}."
 
     def state_dict(self) -> dict[str, Any]:
         """Return the exact state, JSON-ready."""
@@ -65,6 +83,7 @@ class Monitor:
             "mode": self._config.mode,
             "best_value": self.best_value,
             "best_update": self.best_update,
+            "reference": self._reference,
             "without_improvement": self._without_improvement,
         }
 
@@ -83,6 +102,7 @@ class Monitor:
             )
         self.best_value = state["best_value"]
         self.best_update = state["best_update"]
+        self._reference = state["reference"]
         self._without_improvement = state["without_improvement"]
 
     def _pick(self, metrics: Mapping[str, float]) -> float:
@@ -96,13 +116,10 @@ class Monitor:
             fix=f"Did you mean {near[0]!r}?" if near else "Set monitor.metric to one of them.",
         )
 
-    def _improves(self, value: float) -> bool:
+    def _improves(self, value: float, over: float | None, *, by: float) -> bool:
         if not math.isfinite(value):
             return False
-        if self.best_value is None:
-            return True
-        gain = self.best_value - value if self._config.mode == "min" else value - self.best_value
-        return gain > self._config.min_delta
+        return over is None or (over - value if self._config.mode == "min" else value - over) > by
 
 
 def _check_settings(config: MonitorConfig) -> None:

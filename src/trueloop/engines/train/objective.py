@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
+import trueloop
 from trueloop.engines.train.losses import KNOWN_LOSSES, check_pair, divisor, summed
 from trueloop.ground.errors import InvalidData, InvalidModel, TrueloopError
 
@@ -59,6 +63,8 @@ def as_objective(given: Any) -> Objective:
     Raises:
         InvalidModel: ``given`` is none of these.
     """
+    if isinstance(given, (TorchLoss, Criterion, FunctionObjective)):
+        return given
     if isinstance(given, KNOWN_LOSSES):
         return TorchLoss(given)
     if isinstance(given, nn.modules.loss._Loss) and hasattr(nn, type(given).__name__):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001 - torch has no public base class
@@ -210,20 +216,24 @@ def batch_items(batch: Any) -> int:
     Raises:
         InvalidData: there is no tensor in it.
     """
+    items = items_if_known(batch)
+    if items is None:
+        raise InvalidData(
+            f"Cannot tell how many items this batch holds: it is {describe(batch)}.",
+            fix="Return (sum, count) from the objective, so that nothing has to be guessed.",
+        )
+    return items
+
+
+def items_if_known(batch: Any) -> int | None:
+    """Return the length of the first tensor found in a batch; None where there is none."""
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 1
-    parts: Sequence[Any] = ()
     if isinstance(batch, Mapping):
-        parts = tuple(cast("Mapping[str, Any]", batch).values())
-    elif isinstance(batch, (tuple, list)):
-        parts = cast("Sequence[Any]", batch)
-    for part in parts:
-        if isinstance(part, (Tensor, tuple, list, Mapping)):
-            return batch_items(part)
-    raise InvalidData(
-        f"Cannot tell how many items this batch holds: it is {describe(batch)}.",
-        fix="Return (sum, count) from the objective, so that nothing has to be guessed.",
-    )
+        batch = tuple(cast("Mapping[str, Any]", batch).values())
+    if isinstance(batch, (tuple, list)):
+        return next(filter(None, map(items_if_known, cast("Sequence[Any]", batch))), None)
+    return None
 
 
 def describe(value: Any) -> str:
@@ -237,6 +247,18 @@ def describe(value: Any) -> str:
     return type(value).__name__
 
 
+def _raised_at(error: BaseException) -> str:
+    """Where in the user's own code: the innermost frame outside of torch and trueloop."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "inside torch"
+
+
+def _is_ours(path: str) -> bool:
+    return any(
+        Path(path).is_relative_to(Path(module.__file__).parent) for module in (torch, trueloop) if module.__file__
+    )
+
+
 def explain_failure(error: Exception, objective: Objective, model: nn.Module, batch: Any) -> TrueloopError | None:
     """Return the lesson behind an error that torch raised in the forward pass or the loss, where one is known.
 
@@ -246,8 +268,14 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
         model: the model it was called with.
         batch: the batch it was called with.
     """
-    if isinstance(error, TrueloopError):
+    if isinstance(error, (TrueloopError, torch.OutOfMemoryError)):
         return None
+    if isinstance(error, ValueError) and "Expected more than 1 value per channel" in str(error):
+        return InvalidData(
+            f"BatchNorm in train mode met a batch of one: {describe(batch)}.",
+            why="One value has no variance to normalise by.",
+            fix="Choose a batch size that leaves no single example at the end, or set drop_last.",
+        )
     try:
         objective.explain(model, batch)
     except TrueloopError as lesson:
@@ -255,7 +283,7 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
     except RuntimeError as again:  # torch's word for shapes and dtypes that do not fit
         return InvalidData(
             f"The model cannot take this batch, which is {describe(batch)}.",
-            why=str(again).split("\n", 1)[0],
+            why=f"{str(again).split(chr(10), 1)[0]} ({_raised_at(again)})",
             fix="Check the input shape and dtype that the model expects.",
         )
     except type(error):  # the same again: a mistake in the user's own code, whose traceback says more than we can

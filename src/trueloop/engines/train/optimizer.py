@@ -85,7 +85,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     _check_settings(config)
-    _check_trainable(model, trainable)
+    check_trainable(model)
     kind, arguments = CLASSES[config.name], _arguments(config, trainable)
     if config.name == "adamw" and arguments.get("fused") and LeanAdamW.serves(trainable):
         kind = LeanAdamW  # the fused kernel, with less Python around it
@@ -165,7 +165,13 @@ def _check_settings(config: OptimConfig) -> None:
         raise InvalidConfig(f"optim.weight_decay is {config.weight_decay}.", fix="Set 0 or a small positive number.")
 
 
-def _check_trainable(model: nn.Module, trainable: list[nn.Parameter]) -> None:
+def check_trainable(model: nn.Module) -> None:
+    """Check that there is something to train, with dense gradients.
+
+    Raises:
+        InvalidModel: nothing requires a gradient, or an embedding has sparse gradients.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         frozen = [name for name, _parameter in model.named_parameters()]
         raise InvalidModel(
@@ -184,7 +190,7 @@ def _check_trainable(model: nn.Module, trainable: list[nn.Parameter]) -> None:
         raise InvalidModel(
             f"Embeddings with sparse=True: {_listed(sparse)}.",
             why="Clipping, weight decay and the fused kernels need dense gradients.",
-            fix="Make them with sparse=False, or pass an optimizer of your own, such as torch.optim.SparseAdam.",
+            fix="Make them with sparse=False.",
         )
 
 

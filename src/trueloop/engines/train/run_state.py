@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from trueloop.engines.train.config import ScheduleConfig
+from trueloop.engines.train.identity import Differences, Identity, compare
 from trueloop.engines.train.loop import Parts
 from trueloop.engines.train.monitor import Monitor
+from trueloop.engines.train.schedule import Schedule
 from trueloop.engines.train.seeding import capture_generators, restore_generators
-from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.errors import CheckpointError, InvalidConfig
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +30,16 @@ class Position:
     """Updates done in the epoch in hand."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """The newest evaluation, by "split/name"."""
+    measured_at: int = -1
+    """The update after which `metrics` were measured: they say nothing about later weights."""
+
+
+class Remark(NamedTuple):
+    """Something to note about how a run was resumed; see `seams.Noted`."""
+
+    kind: str
+    message: str
+    details: Mapping[str, Any]
 
 
 class RunState:
@@ -41,6 +54,8 @@ class RunState:
         self.parts = parts
         self.monitor = monitor
         self.position = Position()
+        self.identity: Identity = {}
+        """What makes the run this run; saved with it, and compared with before it is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state; its tensors are the live ones."""
@@ -55,44 +70,146 @@ class RunState:
             "monitor": self.monitor.state_dict(),
             "generators": capture_generators(),
             "position": asdict(self.position),
+            "identity": dict(self.identity),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved state; the run goes on as if it had never stopped."""
-        parts = self.parts
-        parts.model.load_state_dict(state["model"])
-        parts.optimizer.load_state_dict(state["optimizer"])
-        parts.schedule.load_state_dict(state["schedule"])
-        parts.scale.load_state_dict(state["scale"])
-        if parts.average and state["average"] is not None:
-            parts.average.load_state_dict(state["average"])
-        parts.guard.load_state_dict(state["guard"])
-        self.monitor.load_state_dict(state["monitor"])
-        restore_generators(state["generators"])
-        self.position = Position(**state["position"])
+    def load_state_dict(self, state: Mapping[str, Any], changed: Differences | None = None) -> None:
+        """Take over a saved state; the run goes on as if it had never stopped.
 
-    def resume(self, state: Mapping[str, Any], epochs: int) -> str:
-        """Take over a saved state to train until ``epochs``; return a sentence that says so.
+        Args:
+            state: as `state_dict` gave it.
+            changed: what the user changed meanwhile and wants; of what no longer fits, the present run's own is kept.
+
+        Raises:
+            CheckpointError: the saved weights do not fit the model, or the optimizer.
+        """
+        changed = changed or Differences()
+        parts = self.parts
+        try:
+            parts.model.load_state_dict(state["model"])
+            self._load_optimizer(state, changed)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"The saved state does not fit this model: {error}",
+                why="It is that of a model with other layers, or with other parameters frozen.",
+                fix="Resume with the model of the run, or start over with --fresh (or in another folder).",
+            ) from error
+        if not changed.of("breaking") or not isinstance(parts.schedule, Schedule):  # ours only compares
+            parts.schedule.load_state_dict(state["schedule"])
+        if "precision" not in changed:
+            parts.scale.load_state_dict(state["scale"])
+        self._load_average(state)
+        parts.guard.load_state_dict(state["guard"])
+        if "monitor.metric" not in changed and "monitor.mode" not in changed:
+            self.monitor.load_state_dict(state["monitor"])
+        elsewhere = {"cuda": [], "mps": None} if "on.device" in changed else {}
+        restore_generators({**state["generators"], **elsewhere})
+        self.position = Position(**state["position"])
+        if changed.reorder:
+            self.position.update_in_epoch = 0
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over only the weights of a saved state, and their average where one is kept."""
+        self.parts.model.load_state_dict(state["model"])
+        self._load_average(state)
+
+    def _load_average(self, state: Mapping[str, Any]) -> None:
+        average = self.parts.average
+        if average is None:
+            return
+        live = self.parts.model.state_dict()  # where an average begins that the saved run did not keep
+        average.load_state_dict(state["average"] or {name: live[name] for name in average.state_dict()})
+
+    def resume(self, state: Mapping[str, Any], epochs: int, *, allow_change: bool = False) -> list[Remark]:
+        """Take over a saved state to train until ``epochs``.
+
+        Args:
+            state: as `state_dict` gave it.
+            epochs: in all, those done included.
+            allow_change: go on as another run, where the two differ.
+
+        Returns:
+            What a person should know about it; the first says where the run continues.
 
         Raises:
             InvalidConfig: more than ``epochs`` are done already.
             CheckpointError: the state is another run's.
         """
-        self.load_state_dict(state)
-        position = self.position
-        if position.epoch + (position.update_in_epoch > 0) > epochs:
+        saved: Identity = state.get("identity") or {}
+        changed = compare(saved, self.identity) if saved else Differences()
+        if not allow_change:
+            changed.refuse()
+        at = Position(**state["position"])
+        if at.epoch + (at.update_in_epoch > 0) > epochs:
             raise InvalidConfig(
-                f"epochs is {epochs}, but the run in this folder has already done {position.update} updates and is in "
-                f"epoch {position.epoch + 1}.",
+                f"epochs is {epochs}, but the run in this folder has already done {at.update} updates and is in "
+                f"epoch {at.epoch + 1}.",
                 why="Training cannot be taken back.",
                 fix="Ask for more epochs, or start over with --fresh (or in another folder).",
             )
-        before, now = (schedule.get("updates") for schedule in (state["schedule"], self.parts.schedule.state_dict()))
-        longer = "" if before == now else f"; the schedule ends at update {now}, no longer at {before}: the rate jumps"
-        return f"Continues after update {position.update}{longer}."
+        moved = self._moved_horizon(state["schedule"], at.update)
+        self.load_state_dict(state, changed)
+        begun = changed.reorder and at.update_in_epoch > 0
+        again = f"; epoch {at.epoch + 1} begins anew, as its order has changed" if begun else ""
+        harmless = {"changed": [str(each) for each in changed.of("harmless")]}
+        return [
+            Remark("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
+            *_remarks(changed, known=bool(saved) or not self.identity),
+        ]
+
+    def _load_optimizer(self, state: Mapping[str, Any], changed: Differences) -> None:
+        """Take over moments and counters; the settings of the groups too, unless they are what was changed."""
+        if "optim.name" in changed or "optimizer" in changed:
+            return
+        optimizer = self.parts.optimizer
+        # A scheduler of the user's own counts from the rates it left behind; ours writes them before every update.
+        kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
+        present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
+        optimizer.load_state_dict(state["optimizer"])
+        if changed.of("breaking"):
+            for group, settings in zip(optimizer.param_groups, present, strict=True):
+                group.update(settings)
+
+    def _moved_horizon(self, saved: Mapping[str, Any], update: int) -> str:
+        """Say what a longer (or shorter) schedule does to the rate at ``update``; called with a fresh optimizer."""
+        schedule = self.parts.schedule
+        if not isinstance(schedule, Schedule):
+            return ""
+        present = schedule.state_dict()
+        before, now = saved.get("updates"), present["updates"]
+        settings = ScheduleConfig(**present["config"])
+        if before == now or before is None or now is None or settings.name in ("constant", "step"):
+            return ""
+        old = Schedule(self.parts.optimizer, settings, updates=before, updates_per_epoch=present["updates_per_epoch"])
+        return (
+            f"; the schedule ends at update {now}, no longer at {before}, so the rate is {schedule.factor(update):.3g} "
+            f"of its peak here and not {old.factor(update):.3g} (schedule.horizon_epochs keeps its end where it was)"
+        )
 
     def shipped_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the model's state as it is evaluated: averaged where an average is kept."""
-        parts = self.parts
+        """Return a copy of the model's state as it is evaluated: averaged where an average is kept, tied where tied."""
+        parts, copies = self.parts, dict[tuple[int, ...], Tensor]()
         with parts.average.applied() if parts.average else nullcontext():
-            return {name: value.detach().clone() for name, value in parts.model.state_dict().items()}
+            live = {name: value.detach() for name, value in parts.model.state_dict().items()}
+            for value in live.values():
+                copies.setdefault(_memory(value), value.clone())
+            return {name: copies[_memory(value)] for name, value in live.items()}
+
+
+def _memory(tensor: Tensor) -> tuple[int, ...]:
+    """What two names of one tied tensor have in common; an empty tensor has no memory to share."""
+    return (tensor.data_ptr() or id(tensor), *tensor.shape, *tensor.stride())
+
+
+def _remarks(changed: Differences, *, known: bool) -> list[Remark]:
+    remarks: list[Remark] = []
+    if not known:
+        sentence = "The checkpoint does not say what it was trained with, so nothing could be compared."
+        remarks.append(Remark("resumed_inexact", sentence, {}))
+    if inexact := [str(each) for each in changed.of("inexact")]:
+        sentence = f"The same run, but from here on not to the bit: {'; '.join(inexact)}."
+        remarks.append(Remark("resumed_inexact", sentence, {"changed": inexact}))
+    if breaking := [str(each) for each in changed.of("breaking")]:
+        sentence = f"Goes on as another run, as asked: {'; '.join(breaking)}."
+        remarks.append(Remark("resumed_changed", sentence, {"changed": breaking}))
+    return remarks

@@ -133,7 +133,7 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """Return what makes the rates what they are, JSON-ready; there is no position to keep."""
         return {
-            "config": asdict(self._config),
+            "config": {name: value for name, value in asdict(self._config).items() if name != "horizon_epochs"},
             "updates": self._updates,
             "updates_per_epoch": self._updates_per_epoch,
             "base_rates": self._rates,

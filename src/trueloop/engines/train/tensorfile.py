@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ DTYPES = {
     "C64": torch.complex64,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+CHUNK = 2**22
 RESERVED = "__metadata__"  # the header's own name, which no tensor can have
 
 
@@ -102,6 +104,8 @@ def read_tensors(path: Path) -> TensorFile:
     size = path.stat().st_size
     tensors: dict[str, Tensor] = {}
     with path.open("rb") as file, ThreadPoolExecutor(1) as hashing:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_WILLNEED)
         prefix = file.read(8)
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > size - 8:
@@ -112,9 +116,11 @@ def read_tensors(path: Path) -> TensorFile:
         for name, entry in _in_file_order(path, header, size - 8 - length):
             memory = torch.empty(entry.nbytes, dtype=torch.uint8, device="cpu")
             view = _memory(memory)
-            if cast("Any", file).readinto(view) != entry.nbytes:
-                raise damaged(path, f"it ends inside {name!r}")
-            hashing.submit(digest.update, view)
+            for start in range(0, entry.nbytes, CHUNK):
+                piece = view[start : start + CHUNK]
+                if cast("Any", file).readinto(piece) != len(piece):
+                    raise damaged(path, f"it ends inside {name!r}")
+                hashing.submit(digest.update, piece)
             tensors[name] = _shaped(path, memory, entry)
     in_order = {name: tensors[name] for name in header}
     return TensorFile(tensors=in_order, metadata=metadata, stamp=FileStamp(size=size, sha256=digest.hexdigest()))

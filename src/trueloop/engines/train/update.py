@@ -31,7 +31,8 @@ class Outcome(NamedTuple):
     norm: Tensor | float
     """Joint L2 norm of the window's gradient, before clipping."""
     skipped: Tensor | float
-    """1 where the gradient was not finite and nothing was stepped, else 0; a tensor where only the device knows."""
+    """1 where the gradient was not finite or nothing was counted, and nothing was stepped; else 0. A tensor where only
+    the device knows."""
 
 
 class Update(Protocol):
@@ -50,8 +51,13 @@ class Update(Protocol):
         ...
 
 
-def make_update(optimizer: torch.optim.Optimizer, clip: float | None) -> Update:
+def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded: bool = True) -> Update:
     """Choose the way that fits the optimizer and the device.
+
+    Args:
+        optimizer: over every parameter whose gradient is measured.
+        clip: upper bound of the joint norm, or None.
+        guarded: skip what is not finite; off only for those who ask for a bare loop.
 
     Raises:
         InvalidModel: the optimizer needs a closure, which one window cannot give.
@@ -64,8 +70,8 @@ def make_update(optimizer: torch.optim.Optimizer, clip: float | None) -> Update:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rides = _takes_divisor(optimizer, parameters)
     if rides and all(p.device.type != "cpu" for p in parameters):
-        return DeviceUpdate(optimizer, parameters, clip)
-    return HostUpdate(optimizer, parameters, clip, rides=rides)
+        return DeviceUpdate(optimizer, parameters, clip, guarded=guarded)
+    return HostUpdate(optimizer, parameters, clip, rides=rides, guarded=guarded)
 
 
 def _takes_divisor(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
@@ -89,11 +95,18 @@ class HostUpdate(_Clearing):
     """Reads the norm on the host and steps, or does not."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None, *, rides: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[Tensor],
+        clip: float | None,
+        *,
+        rides: bool,
+        guarded: bool = True,
     ) -> None:
         self._optimizer = optimizer
         self._parameters = parameters
         self._bound = math.inf if clip is None else clip
+        self._guarded = guarded
         self._by = 1.0
         self._divisor = torch.ones((), device=parameters[0].device) if rides else None
         if self._divisor is not None:
@@ -104,9 +117,10 @@ class HostUpdate(_Clearing):
         gradients = _gradients(self._parameters)
         count = float(divisor)
         norm = total_norm_on_host(gradients) / count if count else math.nan
-        if not math.isfinite(norm):
+        finite = math.isfinite(norm)
+        if not count or (self._guarded and not finite):
             return Outcome(norm, 1.0)
-        by = count * max(1.0, norm / self._bound)
+        by = count * max(1.0, norm / self._bound) if finite else count
         if self._divisor is not None:
             if by != self._by:
                 self._divisor.fill_(by)
@@ -120,16 +134,25 @@ class HostUpdate(_Clearing):
 class DeviceUpdate(_Clearing):
     """Decides on the device: the fused kernel divides by a tensor and skips where `found_inf` is 1."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[Tensor],
+        clip: float | None,
+        *,
+        guarded: bool = True,
+    ) -> None:
         self._optimizer = optimizer
         self._parameters = parameters
         self._bound = math.inf if clip is None else clip
+        self._guarded = guarded
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step without waiting for the device."""
         gradients = _gradients(self._parameters)
         norm = total_norm(gradients) / divisor
-        skipped = 1.0 - torch.isfinite(norm).float()
+        finite = torch.isfinite(norm) if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
+        skipped = 1.0 - finite.float()
         by = (norm / self._bound).clamp(min=1.0) * divisor
         _lend(self._optimizer, by.float(), skipped)
         self._optimizer.step()

@@ -23,6 +23,15 @@ def validate(config: TrainConfig) -> None:
         value = _at(config, name)
         if value is not None and not holds(value):
             raise InvalidConfig(f"{name} is {value!r}.", fix=f"It must be {expected}.")
+    schedule, epochs = config.schedule, config.epochs
+    ends_at_zero = schedule.name == "onecycle" or (schedule.name in ("cosine", "linear") and schedule.floor == 0)
+    if ends_at_zero and (schedule.horizon_epochs or epochs) < epochs:
+        raise InvalidConfig(
+            f"schedule.horizon_epochs is {schedule.horizon_epochs}, and epochs is {epochs}.",
+            why=f"The rate of {schedule.name} is at its end after {schedule.horizon_epochs} epochs, and that is 0: "
+            "nothing would be learnt in the others.",
+            fix="Set schedule.floor above 0 (cosine, linear), or a longer horizon.",
+        )
 
 
 def check_types(config: Any, prefix: str = "") -> None:
@@ -106,12 +115,14 @@ _LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule.floor": (lambda value: 0 <= value <= 1, "a share of the peak, in [0, 1]"),
     "schedule.step_epochs": (_at_least_one, "at least 1"),
     "schedule.gamma": (_positive, "positive"),
+    "schedule.horizon_epochs": (_at_least_one, "at least 1, or none for as many as are trained"),
     "monitor.patience": (_at_least_one, "at least 1, or none"),
     "monitor.min_delta": (_not_negative, "0 or more"),
     "checkpoint.every_epochs": (_at_least_one, "at least 1"),
     "checkpoint.every_updates": (_at_least_one, "at least 1, or none"),
     "checkpoint.keep_last": (_at_least_one, "at least 1"),
     "checkpoint.keep_best": (_not_negative, "0 or more"),
+    "checkpoint.mirror": (lambda value: "://" in value, 'an address such as "s3://bucket/run", or none'),
     "guard.max_in_a_row": (_at_least_one, "at least 1"),
     "evaluate_every_epochs": (_at_least_one, "at least 1"),
 }

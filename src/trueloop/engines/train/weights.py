@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.train.durable import damaged, sync_folder, unreadable, unwritable
+from trueloop.engines.train.durable import damaged, sync, unreadable, unwritable
 from trueloop.engines.train.tensorfile import DTYPE_NAMES, RESERVED, read_tensors, write_tensors
 from trueloop.ground.errors import InvalidModel
 
@@ -40,7 +40,7 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
 

@@ -4,9 +4,10 @@ With sums S_k and counts C_k of micro-batch k, the big batch's gradient is grad(
 grad(ΣS_k/C_k) / K, is the same only where all counts are equal: not in a short last window, not with ragged batches,
 not with tokens. So backward runs on S_k, and the division by ΣC_k waits until the window is whole.
 
-Several terms with weights w_j need ratios C_0/C_j before the first backward. They are taken from the window's first
-micro-batch and must hold to its end, which they do wherever the terms count the same things; where they do not, the
-window is refused rather than trained on wrongly, unless the counts are declared beforehand (`declared`).
+Several terms with weights w_j need their counts before the first backward: each is divided by what it counts in the
+window's first micro-batch, and all by how much the counts have grown at its end, which is one number wherever the terms
+count the same things. Where they do not, the window is refused rather than trained on wrongly, unless the counts are
+declared beforehand (`declared`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from trueloop.engines.train.objective import Loss, batch_items
+from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.objective import Loss, items_if_known
 from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import MicroBatch
 
@@ -37,14 +39,14 @@ class Window:
         declared: the window's total count per term, where it is known beforehand.
     """
 
-    __slots__ = ("_counts", "_declared", "_ratios", "_sums", "_terms", "examples", "micros")
+    __slots__ = ("_counts", "_declared", "_first", "_sums", "_terms", "examples", "micros")
 
     def __init__(self, declared: Sequence[float] | None = None) -> None:
         self._declared = declared
         self._terms: Sequence[Loss] = ()
         self._sums: list[Tensor | float] = []
         self._counts: list[Tensor | float | None] = []
-        self._ratios: list[Tensor | float] = []
+        self._first: Sequence[Tensor | float | None] = ()
         self.micros: list[MicroBatch] = []
         self.examples = 0
 
@@ -52,60 +54,75 @@ class Window:
         """Take one micro-batch and its terms; return the scalar to call backward on.
 
         Raises:
-            InvalidModel: the number of terms changed within the window.
+            InvalidModel: the number of terms changed within the window, or is not the declared one.
         """
         self.micros.append(micro)
-        self.examples += batch_items(micro.data) if micro.indices is None else len(micro.indices)
+        self.examples += (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
         if not self._sums:
             self._sums = [_read(term.sum) for term in terms]
             self._counts = [_read(term.count) for term in terms]
-            if len(terms) > 1:
-                counts: Sequence[Tensor | float | None] = self._declared or self._counts
-                self._ratios = [_precise(counts[0]) / _precise(count) for count in counts]
-        elif len(terms) != len(self._sums):
+            self._first = self._counts if self._declared is None else self._declared
+        else:
+            self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=False)]
+            self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=False)]
+        self._terms = terms
+        if not len(terms) == len(self._sums) == len(self._first):
             raise InvalidModel(
-                f"The objective returned {len(terms)} terms after {len(self._sums)} earlier in the same window.",
+                f"The objective returned {len(terms)} terms where {len(self._first)} were declared or came before.",
                 fix="Return the same terms for every batch; a term that does not apply has sum 0 and count 0.",
             )
-        else:
-            self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=True)]
-            self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=True)]
-        self._terms = terms
         if len(terms) == 1:
             return terms[0].sum if terms[0].weight == 1.0 else terms[0].sum * terms[0].weight
-        scaled = [term.sum * (ratio * term.weight) for ratio, term in zip(self._ratios, terms, strict=True)]
+        scaled = [term.sum * (_inverse(count) * term.weight) for count, term in zip(self._first, terms, strict=True)]
         return torch.stack(scaled).sum()
 
     @property
     def divisor(self) -> Tensor | float:
-        """What the window's gradient is divided by: the first term's total count (1 for a plain sum)."""
-        return _one(self._declared[0] if self._declared else self._counts[0])
+        """What the window's gradient is divided by; 0 where nothing was counted.
+
+        One term: its total count (1 for a plain sum). Several: by how much their counts grew after the first
+        micro-batch.
+
+        Cost: with several terms and several micro-batches, reads the counts on the host.
+        """
+        if len(self._counts) == 1:
+            return _one(self._counts[0])
+        if self._declared is not None:
+            return float(any(self._declared))
+        if len(self.micros) == 1:
+            return 1.0 if any(isinstance(count, Tensor) or _one(count) for count in self._counts) else 0.0
+        return next((total / first for total, first in self._growth() if first), 0.0)
 
     def loss(self) -> Tensor | float:
         """Return the window's loss: each term's sum over its count, weighted; nan where nothing was counted."""
+        if len(self._sums) == 1:
+            return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._terms[0].weight
         parts = zip(self._terms, self._sums, self._counts, strict=True)
-        return sum(_ratio(sums, count) * term.weight for term, sums, count in parts)
+        return sum(_mean(sums, count, nothing=0.0) * term.weight for term, sums, count in parts)
 
     def check_ratios(self) -> None:
         """Refuse a window whose terms count different things in different proportions.
 
         Raises:
             InvalidModel: with the counts and what to do.
-
-        Cost: reads the counts on the host, only with several terms and several micro-batches.
         """
-        if len(self._sums) < 2 or len(self.micros) < 2 or self._declared:
+        if len(self._sums) < 2 or len(self.micros) < 2 or self._declared is not None:
             return
-        totals = [float(_one(count)) for count in self._counts]
-        for j, ratio in enumerate(self._ratios):
-            if abs(float(ratio) * totals[j] - totals[0]) > 1e-12 * totals[0]:
+        growth = float(self.divisor)
+        for j, (total, first) in enumerate(self._growth()):
+            if abs(first * growth - total) > 1e-12 * total:
                 raise InvalidModel(
-                    f"Term {j} of the objective counts {totals[j]:g} in this window and term 0 counts {totals[0]:g}, "
-                    "which is not their proportion in the window's first micro-batch.",
+                    f"Term {j} of the objective counts {first:g} in the window's first micro-batch and {total:g} in "
+                    f"all of it, but the other terms' counts grow by {growth:g}.",
                     why="Their weights would depend on how the batch is cut up, so the update would not be that "
                     "of the big batch.",
                     fix="Declare the counts beforehand: Trainer(..., counts=lambda batch: (count_0, count_1)).",
                 )
+
+    def _growth(self) -> list[tuple[float, float]]:
+        """(total, first micro-batch's) count of every term, on the host."""
+        pairs = zip(self._counts, self._first, strict=True)
+        return [(float(_one(total)), float(_one(first))) for total, first in pairs]
 
 
 def _one(count: Tensor | float | None) -> Tensor | float:
@@ -119,17 +136,20 @@ def _read(number: _Number) -> _Number:
     return number
 
 
-def _ratio(total: Tensor | float, count: Tensor | float | None) -> Tensor | float:
+def _mean(total: Tensor | float, count: Tensor | float | None, *, nothing: float) -> Tensor | float:
+    """``total / count``, or ``nothing`` where the count is 0."""
     if count is None:
         return total
-    return total / count if isinstance(count, Tensor) or count else math.nan
-
-
-def _precise(count: Tensor | float | None) -> Tensor | float:
-    """The count as float64, in which the ratio of two counts is exact enough for float64 weights."""
     if isinstance(count, Tensor):
-        return count.float() if count.device.type == "mps" else count.double()  # MPS has no float64
-    return _one(count)
+        return torch.where(count == 0, nothing, total / count)
+    return total / count if count else nothing
+
+
+def _inverse(count: Tensor | float | None) -> Tensor | float:
+    """1 / count in float64; 0 where nothing is counted, and then the sum is 0 as well."""
+    if isinstance(count, Tensor):
+        return torch.where(count == 0, 0.0, 1 / precise(count))
+    return 1 / _one(count) if _one(count) else 0.0
 
 
 def _plus(count: Tensor | float | None, more: Tensor | float | None) -> Tensor | float | None:
@@ -146,8 +166,7 @@ def open_window(micros: Iterator[MicroBatch], counts: Counts | None) -> tuple[Wi
     if counts is None:
         return Window(), micros
     drawn = list(micros)
-    totals = [sum(term) for term in zip(*(counts(micro.data) for micro in drawn), strict=True)]
-    return Window(totals), drawn
+    return Window([sum(term) for term in zip(*(counts(micro.data) for micro in drawn), strict=True)]), drawn
 
 
 class Waiting:
@@ -165,7 +184,7 @@ class Waiting:
 
 
 def windows(micro_batches: Iterator[MicroBatch], waiting: Waiting) -> Iterator[Iterator[MicroBatch]]:
-    """Group a flat stream into windows, lazily: one micro-batch is in memory at a time.
+    """Group a flat stream into windows, lazily: nothing is drawn before it is asked for.
 
     Args:
         micro_batches: as a `BatchSource` yields them.

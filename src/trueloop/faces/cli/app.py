@@ -13,7 +13,7 @@ from rich.text import Text
 from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
 
-# Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 interrupted.
+# Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 
 
 def _build_app() -> App:

@@ -24,9 +24,10 @@ def _run_flag(name: str, kind: Any, default: Any, text: str) -> inspect.Paramete
 
 
 RUN_FLAGS = (
-    _run_flag("run_dir", Path | None, None, "Where the run lies, default runs/RECIPE-TIME; a run there is continued."),
+    _run_flag("run_dir", Path | None, None, "Where the run lies; a run there is continued."),
     _run_flag("config", Path | None, None, "TOML file of settings; flags override it."),
-    _run_flag("fresh", bool, False, "Start over in a run folder that already holds a run."),
+    _run_flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
+    _run_flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
     _run_flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
     _run_flag("json", bool, False, "Print one JSON object instead of progress and summary."),
 )
@@ -39,6 +40,7 @@ class Line:
     run_dir: Path | None
     config: Path | None
     fresh: bool
+    allow_change: bool
     smoke: bool
     json: bool
     overrides: Mapping[str, Any]
@@ -46,11 +48,12 @@ class Line:
     settings: Mapping[str, Setting]
     """Every setting there is, by key."""
 
-    def again(self, spec: str, run_dir: Path) -> list[str]:
+    def again(self, spec: str, run_dir: Path | None) -> list[str]:
         """Return the words that start this run again in ``run_dir``, where it goes on."""
+        where = ["--run-dir", str(run_dir)] if run_dir else []
         config = ["--config", str(self.config)] if self.config else []
         return [
-            *("trueloop", "train", spec, "--run-dir", str(run_dir)),
+            *("trueloop", "train", spec, *where),
             *config,
             *as_flags(self.overrides, self.settings),
         ]

@@ -45,8 +45,10 @@ _TITLES = {
     "finished": "finished",
     "early_stop": "stopped early: the monitored metric no longer improves",
     "interrupted": "interrupted, everything is saved",
+    "preempted": "preempted, everything is saved",
     "smoke": "smoke test passed: the loss falls",
 }
+_STOPPED = ("interrupted", "preempted")
 
 
 def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> None:
@@ -58,7 +60,7 @@ def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) 
         again: the words that continue the run.
     """
     console = Console(highlight=False)
-    colour = "yellow" if summary.reason == "interrupted" else "green"
+    colour = "yellow" if summary.reason in _STOPPED else "green"
     console.print(
         Panel(
             Group(_metrics(summary), "", _places(summary, recipe)),
@@ -100,7 +102,7 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
     best = str(summary.best_checkpoint or "")
     if best and summary.best_value is not None:
         best += f" ({recipe.train.monitor.metric} {short(summary.best_value, digits=4)})"
-    journal = "" if summary.reason == "smoke" else summary.run_dir / "journal.jsonl"
+    journal = summary.run_dir / "journal.jsonl" if summary.run_dir else ""
     for word, place in (
         ("best checkpoint", best),
         ("weights", summary.weights),
@@ -128,12 +130,12 @@ def _effort(summary: RunSummary) -> str:
 
 
 def _next_commands(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> list[tuple[str, str]]:
-    if summary.reason == "smoke":
+    if summary.run_dir is None:
         return []
     look = shlex.join(["trueloop", "report", str(summary.run_dir)])
     if summary.report is not None:
         look += f"   (or open {summary.report})"
-    if summary.reason == "interrupted":
+    if summary.reason in _STOPPED:
         return [("Resume     ", shlex.join(again)), ("Look closer", look)]
     if summary.reason == "early_stop":
         return [("Look closer", look)]

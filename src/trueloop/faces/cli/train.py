@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, recipe_app
 from trueloop.faces.cli.settings import override
+from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes import registry
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
     """Train the recipe that the first word names; the other words are its settings.
 
     Returns:
-        The exit code: 0, or 130 where the run was interrupted and saved.
+        The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
     """
     if tokens and tokens[0] in ("--help", "-h"):
         _print_overview()
@@ -39,6 +40,7 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
 
 
 def _train(recipe: Recipe, spec: str, line: Line) -> int:
+    from trueloop.engines.train.interrupt import EXIT_CODES
     from trueloop.faces.cli.configfile import read_config
     from trueloop.faces.cli.display import Display
     from trueloop.faces.cli.summary import print_json, print_summary
@@ -46,25 +48,28 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
 
     from_file = read_config(line.config, line.settings) if line.config else {}
     recipe = override(recipe, {**from_file, **line.overrides})  # at once: two options may only fit together
-    run_dir = line.run_dir or new_run_dir(recipe.name)
     display = Display("quiet" if line.json else None)
-    summary = run_recipe(recipe, run_dir=run_dir, reporters=[display], fresh=line.fresh, smoke=line.smoke)
-    again = line.again(spec, run_dir)
+    flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
+    summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], **flags)
+    again = line.again(spec, summary.run_dir)
     if line.json:
         print_json(summary, again=again)
     else:
         print_summary(summary, recipe, again=again)
-    return 130 if summary.reason == "interrupted" else 0
+    return EXIT_CODES.get(summary.reason, 0)
 
 
-def new_run_dir(name: str) -> Path:
-    """Return runs/NAME-TIME, a folder that does not exist yet."""
-    stem = Path("runs") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    path, copy = stem, 1
-    while path.exists():
-        copy += 1
-        path = stem.with_name(f"{stem.name}-{copy}")
-    return path
+def _folder(name: str, line: Line) -> Path | Callable[[Any], Path]:
+    """Return the folder that was typed, or what chooses one."""
+    from trueloop.faces.run_choice import RunChoice, new_run_folder
+
+    if line.run_dir:
+        return line.run_dir
+    if line.allow_change:
+        raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
+    if line.fresh:
+        return lambda _: new_run_folder(name)
+    return RunChoice(name, lambda sentence: None if line.json else print(sentence))
 
 
 def _print_overview() -> None:
@@ -80,4 +85,6 @@ def _print_overview() -> None:
     console.print("Usage: trueloop train RECIPE [OPTIONS]\n", markup=False)
     console.print("Train a recipe and keep everything that belongs to the run in one folder.\n")
     console.print(table)
+    console.print("\nWithout --run-dir, a run of the same settings, code and data that was cut off is continued.")
+    console.print("Exit code: 0 done, 1 an error, 2 wrong usage; stopped and saved by 130 Ctrl-C, 143 SIGTERM.")
     console.print("\nEvery setting, with its default: [bold]trueloop train digits --help[/]")
