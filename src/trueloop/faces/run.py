@@ -121,7 +121,8 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
     metrics = {"first_pass/loss": sum(seen.first_pass) / len(seen.first_pass)}
     metrics["second_pass/loss"] = sum(seen.second_pass) / len(seen.second_pass)
     if parts.val is not None:
-        metrics |= {f"val/{name}": value for name, value in trainer.evaluate(parts.val, collate=parts.collate).items()}
+        seen_val = trainer.evaluate(parts.val, collate=parts.collate).metrics
+        metrics |= {f"val/{name}": value for name, value in seen_val.items()}
     return RunSummary(
         run_dir=None,
         reason="smoke",

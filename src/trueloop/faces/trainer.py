@@ -17,11 +17,12 @@ from trueloop.engines.train.assemble import Given, MakeOptimizer, MakeScheduler,
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import ScheduleConfig, TrainConfig
 from trueloop.engines.train.device import resolve_device
-from trueloop.engines.train.evaluate import MetricFactories, evaluate
+from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate
 from trueloop.engines.train.fit import Fit, FitResult
 from trueloop.engines.train.identity import Identity, identify
 from trueloop.engines.train.loop import Parts
 from trueloop.engines.train.mirror import Mirror
+from trueloop.engines.train.precision import autocast
 from trueloop.engines.train.seeding import seed_everything
 from trueloop.engines.train.smoke import Smoke, smoke
 from trueloop.engines.train.source_code import source_code
@@ -153,8 +154,8 @@ class Trainer:
         parts = self._assemble(device, source.updates_per_epoch, config=steady)
         return smoke(parts, source)
 
-    def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> dict[str, float]:
-        """Measure the model as it is now; see `trueloop.evaluate`.
+    def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
+        """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.
 
         Args:
             data: a dataset or an iterable of batches.
@@ -162,7 +163,14 @@ class Trainer:
         """
         batches = batches_of(data, batch=self.config.micro_batch or self.config.effective_batch, collate=collate)
         device = resolve_device(self.config.device)
-        return dict(evaluate(self.model, batches, self.objective, metrics=self.metrics, device=device).metrics)
+        return evaluate(
+            self.model.to(device),
+            batches,
+            self.objective,
+            metrics=self.metrics,
+            device=device,
+            context=autocast(self.config.precision, device),
+        )
 
     def _prepare(self) -> torch.device:
         validate(self.config)

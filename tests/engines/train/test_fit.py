@@ -219,11 +219,25 @@ def test_averaged_weights_are_what_is_evaluated_and_shipped(cut, build):
     assert measured == pytest.approx(loss, rel=1e-5)
 
 
-def test_an_unknown_metric_to_monitor_is_named_before_hours_are_lost(cut, build):
-    from dataclasses import replace
-
-    with pytest.raises(InvalidConfig, match="val/acuracy"):
-        make(cut, build, replace(CONFIG, monitor=MonitorConfig(metric="val/acuracy")), None).run(name="x", facts={})
+@pytest.mark.parametrize(
+    ("monitor", "held_out", "words"),
+    [
+        (MonitorConfig(metric="val/acuracy"), {"val": VAL}, "Did you mean 'val/accuracy'"),
+        (MonitorConfig(metric="test/loss"), {"val": VAL}, "'test' is not evaluated"),
+        (MonitorConfig(patience=2), {}, "no data at all"),
+    ],
+)
+def test_a_metric_that_nothing_measures_is_named_before_training(cut, build, monitor, held_out, words, heard):
+    config = TrainConfig(effective_batch=8, monitor=monitor)
+    parts = build(network(), nn.CrossEntropyLoss(), config)
+    fit = Fit(
+        parts, config, cut(X, Y, effective=8), held_out=held_out, metrics={"accuracy": Accuracy}, checkpoints=None,
+        reporters=[heard],
+    )  # fmt: skip
+    with pytest.raises(InvalidConfig) as caught:
+        fit.run(name="x", facts={})
+    assert words in str(caught.value)
+    assert heard.events == []
 
 
 class SlowFolder(CheckpointFolder):
@@ -263,7 +277,7 @@ class FullDisk(CheckpointFolder):
 def test_a_save_that_failed_ends_the_run_or_is_told_beside_what_did(cut, build, tmp_path, heard, dies):
     from dataclasses import replace
 
-    config = replace(CONFIG, checkpoint=replace(CONFIG.checkpoint, every_epochs=99))
+    config = replace(CONFIG, checkpoint=replace(CONFIG.checkpoint, every_epochs=99), monitor=MonitorConfig())
     source = cut(X, Y, effective=8, micro=3)
     parts = build(network(), nn.CrossEntropyLoss(), config, updates_per_epoch=6)
     fit = Fit(

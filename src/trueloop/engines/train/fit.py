@@ -25,6 +25,7 @@ from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Parts, train_epoch
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
+from trueloop.engines.train.objective import Criterion, TorchLoss
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
 from trueloop.ground.errors import CheckpointError
@@ -123,6 +124,8 @@ class Fit:
         Raises:
             TrueloopError: with the run's last whole checkpoint left on disk.
         """
+        single = isinstance(self.parts.objective, (TorchLoss, Criterion))  # a function may return terms of any name
+        self.state.monitor.check(self._held_out, {"loss", *self._metrics} if single else None)
         start = self.position.update
         per_epoch = self._source.updates_per_epoch
         total = None if per_epoch is None else per_epoch * self._config.epochs

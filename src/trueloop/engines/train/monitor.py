@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from trueloop.engines.train.config import MonitorConfig
@@ -40,6 +40,28 @@ class Monitor:
         """The best value so far; None before the first finite one."""
         self.best_update: int | None = None
         """The update after which it was measured."""
+
+    def check(self, splits: Collection[str], names: Collection[str] | None) -> None:
+        """Refuse, before anything is trained, a metric that no evaluation will measure.
+
+        Args:
+            splits: what is evaluated: {"val"}.
+            names: what is measured on each; None where that is not known beforehand.
+
+        Raises:
+            InvalidConfig: the metric's split or name is not among them.
+        """
+        split, _, name = self._config.metric.partition("/")
+        if not splits and self._config.patience is None:
+            return  # nothing to judge by, and nothing that asks for a judgement
+        if split not in splits:
+            raise InvalidConfig(
+                f"monitor.metric is {self._config.metric!r}, but {split!r} is not evaluated during training.",
+                why=f"Evaluated are: {', '.join(sorted(splits)) or 'no data at all'}.",
+                fix="Give a val set, or monitor what is evaluated; without one, leave monitor.patience out.",
+            )
+        if names is not None and name.split("/")[0] not in names:
+            self._pick({f"{split}/{known}": 0.0 for known in names})
 
     def observe(self, metrics: Mapping[str, float], update: int) -> Judgement:
         """Judge one evaluation.

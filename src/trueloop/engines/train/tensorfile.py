@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ DTYPES = {
     "C64": torch.complex64,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-CHUNK = 2**22
+CHUNK = 2**22  # bytes read before their checksum begins; one tensor may be gigabytes
 RESERVED = "__metadata__"  # the header's own name, which no tensor can have
 
 
@@ -104,8 +103,6 @@ def read_tensors(path: Path) -> TensorFile:
     size = path.stat().st_size
     tensors: dict[str, Tensor] = {}
     with path.open("rb") as file, ThreadPoolExecutor(1) as hashing:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_WILLNEED)
         prefix = file.read(8)
         length = int.from_bytes(prefix, "little")
         if len(prefix) < 8 or length > size - 8:

@@ -1,0 +1,189 @@
+"""What a checkpoint costs: how long training waits for it, and its speed beside plain safetensors files.
+
+The state is that of a model trained with AdamW: weights and two moments of each. Training waits for a blocking save to
+the end; for one written beside it waits for the copy only. Plain safetensors is `save_file` of everything into one
+file, as it is (the system has it in memory) and synced (the disk has it, as with every checkpoint). Loading ends in
+tensors that exist already, as `load_state_dict` does, with the files in the system's memory or only on the disk; plain
+safetensors maps the file and checks nothing, a checkpoint is read and every byte of it compared with its SHA-256.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter, process_time
+
+import torch
+from measure import Cost, SideBySide, console, interleave, options, table, verdict, write
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from trueloop.engines.train.checkpoint import CheckpointFolder
+from trueloop.engines.train.saver import Saver
+
+MIB = 2**20
+LAYERS = 24
+State = dict[str, dict[str, Tensor]]
+
+BLOCKING = "blocking save"
+WAITED = "asynchronous save, training waits"
+WHOLE = "asynchronous save, until it is whole"
+OURS = "trueloop"
+PLAIN = "safetensors"
+SYNCED = "safetensors, synced"
+
+# what is compared, with what, and the largest ratio the project allows itself
+GOALS = (
+    ("stall", WAITED, BLOCKING, 0.10),
+    ("save", OURS, SYNCED, 1 / 0.8),
+    ("load from disk", OURS, PLAIN, 1 / 0.8),
+)
+
+
+def state_of(size_mib: int) -> State:
+    """Return weights and moments of that size in all."""
+    each = size_mib * MIB // 4 // LAYERS // 3
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor() -> Tensor:
+        return torch.randn(each, generator=generator)
+
+    model = {f"layers.{layer}.weight": tensor() for layer in range(LAYERS)}
+    moments = {f"{layer}.{name}": tensor() for layer in range(LAYERS) for name in ("exp_avg", "exp_avg_sq")}
+    return {"model": model, "optimizer": moments}
+
+
+def flat(state: State) -> dict[str, Tensor]:
+    """Return all tensors under one name each."""
+    return {f"{part}.{name}": tensor for part, tensors in state.items() for name, tensor in tensors.items()}
+
+
+def timed(work: Callable[[], object]) -> Cost:
+    """Run once; writing that is still under way elsewhere is waited for first, so that nobody pays for another."""
+    os.sync()
+    wall, cpu = perf_counter(), process_time()
+    work()
+    return Cost(perf_counter() - wall, process_time() - cpu)
+
+
+def sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def forget(folder: Path) -> None:
+    """Make the system drop what it has of these files in memory."""
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        sync(path)
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def stall(state: State, folder: Path, rounds: int) -> SideBySide:
+    """Compare how long training waits."""
+    blocking = Saver(CheckpointFolder(folder / "blocking", keep_last=1), blocking=True)
+    beside = Saver(CheckpointFolder(folder / "beside", keep_last=1))
+    whole: dict[Saver, list[Cost]] = {blocking: [], beside: []}
+
+    def save(saver: Saver) -> Cost:
+        cost = timed(lambda: saver.save(state, update=1, epoch=0, metrics={}))
+        saver.wait()
+        whole[saver].append(Cost(saver.take()[0].seconds, 0.0))  # type: ignore[union-attr]
+        return cost
+
+    found = interleave({BLOCKING: lambda: save(blocking), WAITED: lambda: save(beside)}, rounds)
+    blocking.close()
+    beside.close()
+    return SideBySide(costs={**found.costs, WHOLE: whole[beside][-rounds:]})
+
+
+def saving(state: State, folder: Path, rounds: int) -> SideBySide:
+    """Compare writing a checkpoint in the place of the one before."""
+    ours, tensors, file = CheckpointFolder(folder / "ours", keep_last=1), flat(state), folder / "plain.safetensors"
+    new = file.with_suffix(".new")
+
+    def plain(*, synced: bool) -> Cost:
+        def work() -> None:
+            save_file(tensors, new)
+            if synced:
+                sync(new)
+            new.replace(file)
+
+        return timed(work)
+
+    return interleave(
+        {
+            PLAIN: lambda: plain(synced=False),
+            SYNCED: lambda: plain(synced=True),
+            OURS: lambda: timed(lambda: ours.save(state, update=1, epoch=0, metrics={})),
+        },
+        rounds,
+    )
+
+
+def loading(state: State, folder: Path, rounds: int, *, from_disk: bool) -> SideBySide:
+    """Compare reading into tensors that exist, from what `saving` left."""
+    ours, file = CheckpointFolder(folder / "ours", writing=False), folder / "plain.safetensors"
+    target = {name: torch.zeros_like(tensor) for name, tensor in flat(state).items()}
+    checkpoint = ours.latest()
+    assert checkpoint
+
+    def load(read: Callable[[], Mapping[str, Tensor]]) -> Cost:
+        def work() -> None:
+            for name, tensor in read().items():
+                target[name].copy_(tensor)
+
+        if from_disk:
+            forget(folder)
+        cost = timed(work)
+        assert all(map(torch.equal, target.values(), flat(state).values()))
+        return cost
+
+    return interleave(
+        {PLAIN: lambda: load(lambda: load_file(file)), OURS: lambda: load(lambda: flat(ours.load(checkpoint)))}, rounds
+    )
+
+
+def main() -> None:
+    """Measure waiting, saving and loading."""
+    quick = options(__doc__).quick
+    rounds, small, big = (3, 25, 100) if quick else (15, 100, 500)
+    found: dict[str, SideBySide] = {}
+    with tempfile.TemporaryDirectory(prefix="trueloop-bench-") as name:
+        folder = Path(name)
+        found["stall"] = stall(state_of(small), folder / "stall", rounds)
+        state = state_of(big)
+        found["save"] = saving(state, folder, rounds)
+        found["load from memory"] = loading(state, folder, rounds, from_disk=False)
+        found["load from disk"] = loading(state, folder, rounds, from_disk=True)
+    for task, side in found.items():
+        reference = next(iter(side.costs))
+        rows = [
+            [system, f"{side.cost(system).median * 1e3:,.1f}", str(side.ratio(system, reference))]
+            for system in side.costs
+        ]
+        table(f"{task}, {small if task == 'stall' else big} MiB", ["", "ms", f"/ {reference}"], rows)
+    for task, system, reference, goal in GOALS:
+        ratio = found[task].ratio(system, reference)
+        console.print(f"{verdict(ratio.median, goal)}  {task}: {system} / {reference} = {ratio}, goal {goal:.2f}")
+    content = {
+        task: {
+            system: {
+                "seconds": side.cost(system),
+                "cpu_seconds": side.cost(system, "cpu"),
+                "ratio_to": {other: side.ratio(system, other) for other in side.costs if other != system},
+            }
+            for system in side.costs
+        }
+        for task, side in found.items()
+    }
+    settings = {"rounds": rounds, "mib": {"stall": small, "save and load": big}}
+    write("checkpoints", {"settings": settings, "found": content}, quick=quick)
+
+
+if __name__ == "__main__":
+    main()
