@@ -49,7 +49,7 @@ def test_the_second_process_is_told_who_the_first_is(tmp_path: Path):
         end(process)
     expected = f"Another process is training in '{tmp_path}': process {process.pid} on {platform.node()} since 20"
     assert caught.value.what.startswith(expected)
-    assert _HELD == set()
+    assert not _HELD
 
 
 @pytest.mark.parametrize("mode", ["alone", "fork"])
@@ -112,4 +112,4 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "pwrite", refuse)
     with pytest.raises(RunFolderError, match="No space left on device"), RunFolder(tmp_path).held():
         pass
-    assert _HELD == set()
+    assert not _HELD

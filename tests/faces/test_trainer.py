@@ -255,3 +255,44 @@ def test_a_folder_in_which_another_run_trains_is_refused_and_left_as_it_is(tmp_p
                 trainer(run_dir=tmp_path, fresh=fresh).fit(TRAIN)
     assert (tmp_path / "journal.jsonl").read_text() == "the other's"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "journal.jsonl"]
+
+
+class Noisy(TensorDataset):
+    """Draws from torch's own generator whenever a sample is read."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + torch.randn(5) / 10, y
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("draws", [3, 9, 16, 21])
+def test_a_shuffling_loader_resumes_in_the_same_order(tmp_path, draws, workers, own):
+    """Also with a generator of its own, and with random samples: bitwise the weights of the undisturbed run."""
+
+    class Stop(Exception):
+        pass
+
+    def weights(name: str, dies_at: int | None = None):
+        left = [dies_at]
+
+        def objective(model, batch):
+            if left[0] is not None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Stop
+            return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(5, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        generator = torch.Generator().manual_seed(9) if own else None
+        loader = DataLoader(Noisy(X[:64], Y[:64]), batch_size=8, shuffle=True, generator=generator, num_workers=workers)
+        config = TrainConfig(epochs=3, checkpoint=CheckpointConfig(every_updates=1))
+        run = Trainer(model=model, objective=objective, config=config, run_dir=tmp_path / name, metrics={})
+        run.fit(loader)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    with pytest.raises(Stop):
+        weights("cut", dies_at=draws)
+    assert torch.equal(weights("cut"), weights("whole"))

@@ -140,14 +140,17 @@ class Place:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _redirect(self.path, number)
-            os.setpgid(0, 0)
-            os.environ.update(faults or {})
-            if file_bytes is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-            if not self.pictures:
-                _draw_nothing()
-            _become(command)
+            try:
+                os.setpgid(0, 0)
+                _redirect(self.path, number)
+                os.environ.update(faults or {})
+                if file_bytes is not None:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+                if not self.pictures:
+                    _draw_nothing()
+                _become(command)
+            finally:
+                os._exit(1)
         return Child(pid=pid, scratch=self.path, number=number)
 
     def start_anew(self, *words: str, faults: Mapping[str, str] | None = None) -> Child:
@@ -169,21 +172,22 @@ class Place:
 
 
 def _become(command: list[str]) -> None:
-    """Run the command line in this forked process and end it; never returns."""
+    """Run the command line in this forked process and end it; never returns, whatever is raised, and by whom."""
     code = 1
     try:
         faulthandler.dump_traceback_later(PATIENCE_S)
         from trueloop.faces.cli.app import main
 
         code = main(command)
-    except BaseException as error:  # noqa: BLE001 - the interpreter itself would print it and end with 1
+        threading._shutdown()  # what the interpreter does at its end: wait for threads that are not daemons
+    except BaseException:  # the interpreter itself would print it and end with 1
         traceback.print_exc()
-        if isinstance(error, SystemExit) and isinstance(error.code, int):
-            code = error.code
-    threading._shutdown()  # what the interpreter does at its end: wait for threads that are not daemons
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
 
 def _draw_nothing() -> None:

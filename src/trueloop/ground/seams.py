@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class MicroBatch(NamedTuple):
@@ -37,6 +37,19 @@ class BatchSource(Protocol):
             epoch: counted from 0.
             skip_updates: windows already trained on in this epoch, which are not drawn again.
         """
+        ...
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """A `BatchSource` whose order hangs on random generators, not on the epoch's number alone."""
+
+    def order_state(self) -> Any:
+        """Return the state of the generators it has of its own, as tensors and numbers."""
+        ...
+
+    def load_order_state(self, state: Any) -> None:
+        """Put them back."""
         ...
 
 

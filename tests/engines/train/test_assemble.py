@@ -51,7 +51,7 @@ def test_the_users_own_optimizer_and_scheduler_are_used(build, cut):
     assert isinstance(parts.optimizer, torch.optim.NAdam)
     assert isinstance(parts.update, HostUpdate)
     source = cut(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64), effective=4)
-    rates = [done.lr for done in train_epoch(parts, source, 0, skip=0, update=0)]
+    rates = [done.lr for done in train_epoch(parts, source.epoch(0, 0), update=0)]
     assert rates == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005])
 
 
@@ -64,7 +64,7 @@ def test_a_compiled_model_trains_the_same_parameters(build, cut):
         config = TrainConfig(effective_batch=6, compile=compiled, optim=OptimConfig(lr=0.05))
         parts = build(Net(), nn.CrossEntropyLoss(), config)
         assert (parts.forward is parts.model) != compiled
-        list(train_epoch(parts, cut(x, y, effective=6, micro=4), 0, skip=0, update=0))
+        list(train_epoch(parts, cut(x, y, effective=6, micro=4).epoch(0, 0), update=0))
         assert all("_orig_mod" not in name for name in parts.model.state_dict())
         weights.append(torch.cat([p.detach().flatten() for p in parts.model.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)

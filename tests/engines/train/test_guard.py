@@ -38,7 +38,7 @@ def state(model: nn.Module) -> dict[str, torch.Tensor]:
 def test_weights_moments_and_batchnorm_are_as_if_the_window_had_not_been(cut, build, bad):
     model = network()
     parts = build(model, nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, ema=0.9, optim=OptimConfig(lr=0.1)))
-    steps = train_epoch(parts, cut(*data({11: bad}), effective=8, micro=4), 0, skip=0, update=0)
+    steps = train_epoch(parts, cut(*data({11: bad}), effective=8, micro=4).epoch(0, 0), update=0)
     next(steps)
     before, average = state(model), {k: v.clone() for k, v in parts.average.state_dict().items()}
     assert next(steps).outcome.skipped == 1
@@ -142,8 +142,8 @@ class Averaging(nn.Module):
 def test_a_buffer_that_is_replaced_is_put_back_too(cut, build):
     torch.manual_seed(0)
     parts = build(Averaging(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8))
-    skipped = [bool(d.outcome.skipped) for d in train_epoch(parts, cut(*data({11: math.nan}), effective=8), 0,
-                                                            skip=0, update=0)]  # fmt: skip
+    batches = cut(*data({11: math.nan}), effective=8).epoch(0)
+    skipped = [bool(done.outcome.skipped) for done in train_epoch(parts, batches, update=0)]
     assert skipped == [False, True, False, False]
     assert parts.model.mean.isfinite().all()
 
@@ -160,7 +160,7 @@ def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, 
 
 def test_off_is_a_bare_loop(cut, build):
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, guard=GuardConfig(enabled=False)))
-    list(train_epoch(parts, cut(*data({11: math.nan}), effective=8), 0, skip=0, update=0))
+    list(train_epoch(parts, cut(*data({11: math.nan}), effective=8).epoch(0, 0), update=0))
     assert not all(value.isfinite().all() for value in parts.model.state_dict().values())
 
 

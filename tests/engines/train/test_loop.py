@@ -41,7 +41,7 @@ def trajectory(parts, source, epochs: int = 2) -> torch.Tensor:
     """Weights after every update, [updates, P]."""
     seen, update = [], 0
     for epoch in range(epochs):
-        for _ in train_epoch(parts, source, epoch, skip=0, update=update):
+        for _ in train_epoch(parts, source.epoch(epoch, 0), update=update):
             update += 1
             seen.append(torch.cat([p.detach().flatten() for p in parts.model.parameters()]))
     return torch.stack(seen)
@@ -129,7 +129,7 @@ def test_what_is_reported_is_the_windows_own(cut, build):
     model = network()
     before = copy.deepcopy(model)
     parts = build(model, nn.CrossEntropyLoss(), TrainConfig(effective_batch=10, clip=1e-3))
-    done = next(train_epoch(parts, cut(x, y, effective=10, micro=3), 0, skip=0, update=0))
+    done = next(train_epoch(parts, cut(x, y, effective=10, micro=3).epoch(0, 0), update=0))
     loss = nn.functional.cross_entropy(before(x), y)
     loss.backward()
     norm = torch.cat([p.grad.flatten() for p in before.parameters()]).norm()
@@ -144,7 +144,7 @@ def test_skipped_windows_are_not_drawn_and_the_rate_goes_on(cut, build):
     config = TrainConfig(epochs=1, schedule=ScheduleConfig(name="linear"))
     parts = build(network(), nn.CrossEntropyLoss(), config, updates_per_epoch=5)
     source = cut(*classification(10), effective=2)
-    done = list(train_epoch(parts, source, 0, skip=3, update=3))
+    done = list(train_epoch(parts, source.epoch(0, 3), update=3))
     assert [step.window[0].indices for step in done] == [(6, 7), (8, 9)]
     assert [step.lr for step in done] == pytest.approx([1e-3 * 2 / 5, 1e-3 * 1 / 5])
 
@@ -190,7 +190,7 @@ def test_several_losses_with_declared_counts_are_one_batch(cut, build):
     two_terms_by_hand(model, x[:8], y[:8]).backward()
     by_hand = torch.cat([p.grad.flatten() for p in model.parameters()])
     ours = build(network(), two_terms, config, counts=counts)
-    next(train_epoch(ours, cut(x[:8], y[:8], effective=8, micro=3), 0, skip=0, update=0))
+    next(train_epoch(ours, cut(x[:8], y[:8], effective=8, micro=3).epoch(0, 0), update=0))
     gradient = torch.cat([p.grad.flatten() for p in ours.model.parameters()])
     torch.testing.assert_close(gradient * max(1.0, float(by_hand.norm())), by_hand, rtol=1e-12, atol=1e-15)
 
@@ -198,7 +198,7 @@ def test_several_losses_with_declared_counts_are_one_batch(cut, build):
 def test_several_losses_whose_proportions_change_are_refused(cut, build):
     parts = build(network(), two_terms, TrainConfig(effective_batch=8))
     with pytest.raises(InvalidModel, match="Declare the counts"):
-        next(train_epoch(parts, cut(*ragged_targets(8), effective=8, micro=3), 0, skip=0, update=0))
+        next(train_epoch(parts, cut(*ragged_targets(8), effective=8, micro=3).epoch(0, 0), update=0))
 
 
 def test_a_sum_by_intent_is_not_divided(cut, build):
@@ -206,7 +206,7 @@ def test_a_sum_by_intent_is_not_divided(cut, build):
     model = network()
     nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
     parts = build(network(), nn.CrossEntropyLoss(reduction="sum"), TrainConfig(effective_batch=12, clip=None))
-    next(train_epoch(parts, cut(x, y, effective=12, micro=5), 0, skip=0, update=0))
+    next(train_epoch(parts, cut(x, y, effective=12, micro=5).epoch(0, 0), update=0))
     for ours, hand in zip(parts.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, hand.grad, rtol=1e-12, atol=0)
 
@@ -214,14 +214,14 @@ def test_a_sum_by_intent_is_not_divided(cut, build):
 def test_a_loss_that_does_not_depend_on_the_model_is_refused(cut, build):
     parts = build(network(), lambda model, batch: batch[0].mean(), TrainConfig(effective_batch=4))
     with pytest.raises(InvalidModel, match="does not depend"):
-        next(train_epoch(parts, cut(*classification(4), effective=4), 0, skip=0, update=0))
+        next(train_epoch(parts, cut(*classification(4), effective=4).epoch(0, 0), update=0))
 
 
 def test_a_loss_of_a_foreign_parameter_is_refused(cut, build):
     stranger = torch.zeros((), requires_grad=True)
     parts = build(network(), lambda model, batch: batch[0].mean() * stranger, TrainConfig(effective_batch=4))
     with pytest.raises(InvalidModel, match="No parameter"):
-        next(train_epoch(parts, cut(*classification(4), effective=4), 0, skip=0, update=0))
+        next(train_epoch(parts, cut(*classification(4), effective=4).epoch(0, 0), update=0))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_loss_of_a_foreign_parameter_is_refused(cut, build):
 def test_batches_that_do_not_fit_are_explained(cut, build, change, words):
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=4))
     with pytest.raises(InvalidData, match=words):
-        next(train_epoch(parts, cut(*change(*classification(4)), effective=4), 0, skip=0, update=0))
+        next(train_epoch(parts, cut(*change(*classification(4)), effective=4).epoch(0, 0), update=0))
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
@@ -245,7 +245,7 @@ def test_a_broadcast_target_is_refused_though_torch_would_train_on_it(cut, build
     x, _ = classification(4)
     parts = build(network(classes=1), nn.MSELoss(), TrainConfig(effective_batch=4))
     with pytest.raises(InvalidData, match="broadcast"):
-        next(train_epoch(parts, cut(x, torch.randn(4).double(), effective=4), 0, skip=0, update=0))
+        next(train_epoch(parts, cut(x, torch.randn(4).double(), effective=4).epoch(0, 0), update=0))
 
 
 def test_the_users_own_mistake_keeps_its_own_traceback(cut, build):
@@ -259,4 +259,4 @@ def test_the_users_own_mistake_keeps_its_own_traceback(cut, build):
 
     parts = build(Broken(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=4))
     with pytest.raises(NameError, match="undefined"):
-        next(train_epoch(parts, cut(*classification(4), effective=4), 0, skip=0, update=0))
+        next(train_epoch(parts, cut(*classification(4), effective=4).epoch(0, 0), update=0))

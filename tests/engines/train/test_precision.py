@@ -88,7 +88,7 @@ def test_mixed_precision_learns_what_single_precision_learns(cut, build, precisi
         parts = build(model, nn.CrossEntropyLoss(), config, updates_per_epoch=40)
         source = cut(x, y, effective=64, micro=32)
         for epoch in range(10):
-            done = list(train_epoch(parts, source, epoch, skip=0, update=epoch * 4))
+            done = list(train_epoch(parts, source.epoch(epoch, 0), update=epoch * 4))
         losses[mode] = float(done[-1].loss)
         assert all(p.dtype == torch.float32 for p in model.parameters())
     assert losses[precision] == pytest.approx(losses["off"], rel=0.1)

@@ -110,7 +110,7 @@ def test_the_state_saved_is_that_of_the_moment_though_training_goes_on(tmp_path:
 
 
 def test_blocking_writes_the_same_bytes_on_the_training_thread(tmp_path: Path):
-    state, step = training()
+    state, _ = training()
     for blocking in (False, True):
         folder = SlowFolder(tmp_path / str(blocking))
         folder.go.set()

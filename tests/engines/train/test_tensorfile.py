@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trueloop.engines.train import tensorfile
 from trueloop.engines.train.tensorfile import DTYPES, read_tensors, write_tensors
 from trueloop.ground.errors import CheckpointError
 
@@ -72,6 +73,17 @@ def test_every_tensor_is_aligned_and_has_its_own_memory(tmp_path: Path):
     read = read_tensors(tmp_path / "a").tensors
     assert {tensor.data_ptr() % 64 for tensor in read.values()} == {0}
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in read.values())
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17])
+def test_a_tensor_of_any_number_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int):
+    monkeypatch.setattr(tensorfile, "CHUNK", 8)
+    tensors = {"a": torch.arange(size, dtype=torch.uint8), "b": torch.arange(size, dtype=torch.int64)}
+    stamp = write_tensors(tmp_path / "a", tensors, {})
+    read = read_tensors(tmp_path / "a")
+    assert read.stamp == stamp
+    assert stamp.sha256 == hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()
+    assert all(torch.equal(read.tensors[name], tensors[name]) for name in tensors)
 
 
 def test_every_tensor_starts_aligned_in_the_file_too(tmp_path: Path):

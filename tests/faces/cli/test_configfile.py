@@ -146,6 +146,7 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
     str: words,
     int | None: st.none() | whole,
     float | None: st.none() | numbers,
+    str | None: st.none() | words.filter(lambda text: text.lower() != "none"),
     tuple[float, float]: st.tuples(numbers, numbers),
     tuple[str, ...]: st.lists(words).map(tuple),
 }

@@ -208,6 +208,7 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
     str: words,
     int | None: st.none() | st.integers(),
     float | None: st.none() | numbers,
+    str | None: st.none() | words.filter(lambda text: text.lower() != "none"),
     tuple[float, float]: st.tuples(numbers, numbers),
     tuple[str, ...]: st.lists(words).map(tuple),
     tuple[int, ...]: st.lists(st.integers()).map(tuple),

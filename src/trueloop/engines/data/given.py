@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from trueloop.ground.errors import InvalidConfig, InvalidData
 from trueloop.ground.seams import MicroBatch
 
@@ -17,7 +20,8 @@ class GivenBatches:
 
     The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
     sampler, its batch sampler and its dataset, on those that have it. Skipped updates are drawn and dropped, as there
-    is no other way to reach a position in a loader that is not ours; so resuming costs the time to read them.
+    is no other way to reach a position in a loader that is not ours; so resuming costs the time to read them. What the
+    loader shuffles with is part of a run's state (`trueloop.ground.seams.Rewindable`).
 
     Args:
         batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
@@ -46,7 +50,7 @@ class GivenBatches:
         return None if length is None else -(-length // self._accumulate)
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the batches of one epoch, reading at most one ahead, and none ahead of a full window's last.
+        """Open one epoch and return its batches, reading at most one ahead, and none ahead of a full window's last.
 
         Args:
             epoch: counted from 0; told to whatever has a ``set_epoch``.
@@ -65,6 +69,18 @@ class GivenBatches:
                 f"{skip_updates} updates cannot be skipped: the epoch ended after {dropped} batches.",
                 fix="Was this position saved with other data?",
             )
+        return self._micros(source, batches, dropped)
+
+    def order_state(self) -> list[Tensor]:
+        """Return the state of every generator of its own that the iterable shuffles with."""
+        return [generator.get_state() for generator in _generators(self._batches)]
+
+    def load_order_state(self, state: list[Tensor]) -> None:
+        """Put those generators back, so that the next epoch opened is the one they were saved before."""
+        for generator, saved in zip(_generators(self._batches), state, strict=True):
+            generator.set_state(saved)
+
+    def _micros(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
         batch = next(batches, _END)
         if batch is _END and not dropped:
             raise _used_up(source) if self._begun and batches is source else _empty(source)
@@ -103,6 +119,14 @@ def _parts(source: Any) -> list[Any]:
         getattr(source, "dataset", None),
     )
     return list({id(part): part for part in parts if callable(getattr(part, "set_epoch", None))}.values())
+
+
+def _generators(source: Any) -> list[torch.Generator]:
+    """Find the generators that a DataLoader and its samplers were given, each once."""
+    batch_sampler = getattr(source, "batch_sampler", None)
+    places = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = (getattr(place, "generator", None) for place in places)
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
 
 def _empty(source: Any) -> InvalidData:

@@ -26,6 +26,7 @@ from trueloop.engines.train.loop import Parts, train_epoch
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
+from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
 from trueloop.ground.errors import CheckpointError
@@ -93,7 +94,7 @@ class Fit:
         reporters: Sequence[Reporter],
     ) -> None:
         self.parts = parts
-        self.state = RunState(parts, Monitor(config.monitor))
+        self.state = RunState(parts, Monitor(config.monitor), Order(source))
         self._config = config
         self._source = source
         self._held_out = held_out
@@ -177,10 +178,8 @@ class Fit:
     def _one_epoch(self, interrupt: Interrupt) -> bool:
         """Train one epoch, or what is left of it; False when told to stop."""
         position, every = self.position, self._config.checkpoint.every_updates
-        steps = train_epoch(
-            self.parts, self._source, position.epoch, skip=position.update_in_epoch, update=position.update
-        )
-        for done in steps:
+        batches = self.state.order.open(position.epoch, position.update_in_epoch)
+        for done in train_epoch(self.parts, batches, update=position.update):
             position.update += 1
             position.update_in_epoch += 1
             if self._ledger.add(done, update=position.update, epoch=position.epoch + 1):

@@ -24,7 +24,7 @@ from trueloop.engines.train.schedule import RateSchedule
 from trueloop.engines.train.update import Outcome, Update
 from trueloop.engines.train.window import Counts, Waiting, open_window, windows
 from trueloop.ground.errors import InvalidModel
-from trueloop.ground.seams import BatchSource, MicroBatch
+from trueloop.ground.seams import MicroBatch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,19 +63,17 @@ class Done(NamedTuple):
     window: list[MicroBatch]
 
 
-def train_epoch(parts: Parts, source: BatchSource, epoch: int, *, skip: int, update: int) -> Iterator[Done]:
+def train_epoch(parts: Parts, batches: Iterator[MicroBatch], *, update: int) -> Iterator[Done]:
     """Train on one epoch and yield after every update.
 
     Args:
         parts: the assembled run.
-        source: where the micro-batches come from.
-        epoch: from 0; decides the order of the data.
-        skip: windows of this epoch that a resumed run has behind it.
+        batches: the epoch's micro-batches, or what is left of them.
         update: updates done so far in the whole run; decides the learning rate.
     """
     waiting = Waiting()
     started = perf_counter()
-    for micros in windows(source.epoch(epoch, skip), waiting):
+    for micros in windows(batches, waiting):
         parts.schedule.set(update)
         lr = float(parts.optimizer.param_groups[0]["lr"])
         parts.guard.remember()

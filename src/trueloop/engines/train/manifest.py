@@ -18,6 +18,7 @@ import stat
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,11 @@ def read_folder(path: Path) -> dict[str, Any]:
     content = (path / STATE).read_bytes()
     if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
         raise damaged(path, f"{STATE} does not match its checksum")
-    trees = json.loads(content)
+    trees: dict[str, Any] = json.loads(content)
+    files = [f"{name}.safetensors" for name in trees]
     with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs at this time
-        tensors = pool.map(lambda name: _tensors(path, f"{name}.safetensors", stamps), trees)
-        state = {name: unpack(trees[name], own) for name, own in zip(trees, tensors, strict=True)}
+        tensors = pool.map(_tensors, repeat(path), files, repeat(stamps))
+        state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
     for step in steps:
         state = step.state(state)
     return state

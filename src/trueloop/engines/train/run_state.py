@@ -13,6 +13,7 @@ from trueloop.engines.train.config import ScheduleConfig
 from trueloop.engines.train.identity import Differences, Identity, compare
 from trueloop.engines.train.loop import Parts
 from trueloop.engines.train.monitor import Monitor
+from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.schedule import Schedule
 from trueloop.engines.train.seeding import capture_generators, restore_generators
 from trueloop.ground.errors import CheckpointError, InvalidConfig
@@ -48,11 +49,13 @@ class RunState:
     Args:
         parts: what the loop turns.
         monitor: what is best so far.
+        order: how the epoch in hand was opened.
     """
 
-    def __init__(self, parts: Parts, monitor: Monitor) -> None:
+    def __init__(self, parts: Parts, monitor: Monitor, order: Order) -> None:
         self.parts = parts
         self.monitor = monitor
+        self.order = order
         self.position = Position()
         self.identity: Identity = {}
         """What makes the run this run; saved with it, and compared with before it is resumed."""
@@ -69,6 +72,7 @@ class RunState:
             "guard": parts.guard.state_dict(),
             "monitor": self.monitor.state_dict(),
             "generators": capture_generators(),
+            "order": self.order.state_dict(),
             "position": asdict(self.position),
             "identity": dict(self.identity),
         }
@@ -107,6 +111,8 @@ class RunState:
         self.position = Position(**state["position"])
         if changed.reorder:
             self.position.update_in_epoch = 0
+        else:
+            self.order.load_state_dict(state["order"])
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over only the weights of a saved state, and their average where one is kept."""

@@ -131,9 +131,11 @@ class Saver:
         return self._problems
 
     def _finish_writing(self) -> None:
-        written, self._written = self._written, None  # so that an error is raised once
-        if written:
-            written.result()
+        if self._written:
+            failure = self._written.exception()  # a Ctrl-C that ends this wait leaves the error for the next one
+            self._written = None
+            if failure:
+                raise failure
 
     def _copy_fits(self, state: Mapping[str, object]) -> bool:
         size, available = _bytes(state), self._available()

@@ -45,7 +45,7 @@ def smoke(parts: Parts, source: BatchSource) -> Smoke:
     few, started = _Few(source), perf_counter()
     passes: list[tuple[float, ...]] = []
     for again in (0, 1):
-        done = train_epoch(parts, few, 0, skip=0, update=again * _WINDOWS)
+        done = train_epoch(parts, few.epoch(0), update=again * _WINDOWS)
         passes.append(tuple(float(step.loss) for step in done))
     seen = Smoke(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
     if not (seen.fell_by > 0 and math.isfinite(seen.fell_by)):

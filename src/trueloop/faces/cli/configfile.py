@@ -78,7 +78,8 @@ _MISFIT = object()
 def _fit(value: Any, kind: Any) -> Any:
     """Return ``value`` as ``kind``, or `_MISFIT`. TOML has no null: the text "none" stands for it."""
     if get_origin(kind) in (Union, UnionType):
-        fits = [fit for part in get_args(kind) if (fit := _fit(value, part)) is not _MISFIT]
+        parts = sorted(get_args(kind), key=lambda part: part is not NoneType)  # "none" fits a text as well
+        fits = [fit for part in parts if (fit := _fit(value, part)) is not _MISFIT]
         return fits[0] if fits else _MISFIT
     if get_origin(kind) is tuple:
         return _fit_tuple(value, get_args(kind))

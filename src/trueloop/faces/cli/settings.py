@@ -133,7 +133,7 @@ def flag_parameters(settings: Mapping[str, Setting]) -> list[inspect.Parameter]:
             name=setting.flag,
             help=setting.doc,
             group=group,
-            converter=_exact_integers(setting.kind),
+            converter=_converter(setting.kind),
             negative_iterable=("empty-",) if ... in get_args(setting.kind) else (),
             show_default=as_text,
         )
@@ -151,15 +151,17 @@ def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("__", "."): value for name, value in arguments.items()}
 
 
-def _exact_integers(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
-    """Return a converter for settings made of integers: the parser's own would round --epochs 2.7 to 3."""
+def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
+    """Return a converter where the parser's own would round --epochs 2.7 to 3, or take "none" for a text."""
     parts = set(get_args(kind) or (kind,))
-    if parts - {NoneType, ...} != {int}:
+    if parts - {NoneType, ...} != {int} and parts != {str, NoneType}:
         return None
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> Any:
         if NoneType in parts and tokens[0].value.lower() == "none":
             return None
+        if str in parts:
+            return tokens[0].value
         numbers = tuple(read_whole_number(int, [token]) for token in tokens)
         return numbers if get_origin(kind) is tuple else numbers[0]
 

@@ -1,0 +1,52 @@
+"""Opening an epoch again where another process had begun it, so that its order is the same.
+
+The order of a plain shuffling DataLoader is drawn from random generators when an epoch is opened. So their state is
+kept from that moment; a resumed run puts it back, opens the epoch, lets it skip, and only then goes on with the
+generators as they were in mid-epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trueloop.engines.train.seeding import capture_generators, restore_generators
+from trueloop.ground.seams import BatchSource, MicroBatch, Rewindable
+
+
+class Order:
+    """Remembers how the epoch in hand was opened.
+
+    Args:
+        source: asked only where its order hangs on generators (`Rewindable`).
+    """
+
+    def __init__(self, source: BatchSource) -> None:
+        self._source = source
+        self._opened: Mapping[str, Any] | None = None
+
+    def open(self, epoch: int, skip_updates: int) -> Iterator[MicroBatch]:
+        """Return the epoch's micro-batches, from ``skip_updates`` on."""
+        source = self._source
+        if not isinstance(source, Rewindable):
+            return source.epoch(epoch, skip_updates)
+        if not skip_updates or self._opened is None:
+            self._opened = {"generators": capture_generators(), "order": source.order_state()}
+            return source.epoch(epoch, skip_updates)
+        here = capture_generators()
+        restore_generators(self._opened["generators"])
+        source.load_order_state(self._opened["order"])
+        micros = source.epoch(epoch, skip_updates)
+        restore_generators(here)
+        return micros
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to open this epoch, or the next one, alike."""
+        source = self._source
+        return {"opened": self._opened, "now": source.order_state() if isinstance(source, Rewindable) else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what an earlier process saved; nothing, where it had another kind of source."""
+        if isinstance(self._source, Rewindable) and state["now"] is not None:
+            self._opened = state["opened"]
+            self._source.load_order_state(state["now"])
