@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format lint types imports docs bench build clean
+.PHONY: demo test check format lint types imports docs bench faults build clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ docs: $(VENV)/.ready
 bench: $(VENV)/.ready  ## the measured claims, with the peers installed beside
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+faults: $(VENV)/.ready  ## kills, damage, full disks: the whole fault campaign, about half an hour
+	$(BIN)/python tests/faults/campaign.py
 
 build: $(VENV)/.ready
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -88,7 +88,7 @@ def cost(seen: dict[str, Any] | None) -> list[str]:
 
 def machine() -> str:
     facts = result("overhead")["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "trueloop")
     return f"Measured on {facts['cpu']}, {facts['cores']} cores, one thread, Python {facts['python']}, {versions}.\n"
 
 

@@ -39,8 +39,10 @@ PUBLIC = (
     "ScheduleConfig",
     "TrainConfig",
     "Trainer",
+    "TrueloopError",
     "__version__",
     "evaluate",
+    "load_weights",
     "plan",
 )
 EXTRAS = {"train", "track", "lab", "export", "demo", "dev", "all"}

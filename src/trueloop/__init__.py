@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         ScheduleConfig,
         TrainConfig,
         Trainer,
+        TrueloopError,
         evaluate,
+        load_weights,
         plan,
     )
 
@@ -42,8 +44,10 @@ __all__ = [
     "ScheduleConfig",
     "TrainConfig",
     "Trainer",
+    "TrueloopError",
     "__version__",
     "evaluate",
+    "load_weights",
     "plan",
 ]
 

@@ -24,8 +24,10 @@ from trueloop import (
     evaluate,
 )
 from trueloop.engines.store import read
+from trueloop.engines.train.checkpoint import CheckpointFolder
+from trueloop.engines.train.identity import saved_identity
 from trueloop.faces.run_folder import RunFolder
-from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, RunFolderError
+from trueloop.ground.errors import CheckpointError, InvalidConfig, InvalidData, InvalidModel, RunFolderError
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(300, 5, generator=G)
@@ -112,6 +114,75 @@ def test_a_second_call_continues_and_fresh_starts_over(tmp_path):
     assert (third.resumed_from, third.update) == (0, 60)
     assert (tmp_path / "mine.txt").exists()
     assert len(read(tmp_path / "journal.jsonl").updates) == 60
+
+
+OTHER = TensorDataset(X[:200] + 1, Y[:200])
+LONGER = TensorDataset(X[:250], Y[:250])
+
+
+@pytest.mark.parametrize(
+    ("settings", "call", "words"),
+    [
+        ({"config": TrainConfig(epochs=6, effective_batch=40)}, {}, "effective_batch: was 20, is 40"),
+        ({"model": nn.Sequential(nn.Linear(5, 32), nn.Tanh(), nn.Linear(32, 3))}, {}, "model: was "),
+        ({"objective": nn.CrossEntropyLoss(label_smoothing=0.1)}, {}, "objective: was CrossEntropyLoss("),
+        ({"optimizer": lambda ps: torch.optim.SGD(ps, lr=0.1)}, {}, "optimizer: was absent, is SGD"),
+        ({"identity": {"dropout": 0.5}}, {}, "dropout: was absent, is 0.5"),
+        ({}, {"train": OTHER}, "data.train: was 200:sha256:"),
+        ({}, {"train": LONGER}, "is 250:sha256:"),
+        ({}, {"val": TEST}, "data.val: was 50:sha256:"),
+        ({}, {"sampler": "sequential"}, "data.sampler: was random, is sequential"),
+        ({}, {"sampler": "weighted", "labels": Y[:200]}, "data.labels: was absent"),
+        ({}, {"train": DataLoader(TRAIN, batch_size=20)}, "data.batches.updates_per_epoch: was absent, is 10"),
+    ],
+)
+def test_a_run_folder_of_another_run_is_refused(tmp_path, settings, call, words):
+    data = {"train": TRAIN, "val": VAL}
+    start = TrainConfig(epochs=1, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)
+    trainer(run_dir=tmp_path, config=start).fit(**data)
+    journal = (tmp_path / "journal.jsonl").read_bytes()
+    config = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(CheckpointError) as refused:
+        trainer(run_dir=tmp_path, **settings).fit(**data | call)
+    assert words in refused.value.what
+    assert (tmp_path / "journal.jsonl").read_bytes() == journal
+    assert (tmp_path / "config.json").read_bytes() == config
+
+
+def test_a_change_that_is_allowed_is_noted(tmp_path):
+    trainer(run_dir=tmp_path, config=TrainConfig(epochs=1, effective_batch=20, workers=0)).fit(TRAIN, val=VAL)
+    changed = TrainConfig(epochs=2, effective_batch=40, workers=0, optim=OptimConfig(lr=0.5))
+    result = trainer(run_dir=tmp_path, config=changed, allow_change=True).fit(OTHER, val=VAL)
+    assert (result.resumed_from, result.update) == (10, 15)
+    (note,) = [note for note in read(tmp_path / "journal.jsonl").notes if note.kind == "resumed_changed"]
+    assert {line.partition(":")[0] for line in note.details["changed"]} == {
+        "effective_batch", "optim.lr", "data.train"
+    }  # fmt: skip
+    again = trainer(run_dir=tmp_path, config=changed).fit(OTHER, val=VAL)  # now this is the run
+    assert again.resumed_from == 15
+
+
+def test_the_code_that_counts_is_in_the_identity_of_the_run(tmp_path):
+    trainer(run_dir=tmp_path, config=TrainConfig(epochs=1, effective_batch=20)).fit(OTHER, collate=a_function_of_mine)
+    (checkpoint,) = CheckpointFolder(tmp_path / "checkpoints").checkpoints()
+    assert "code.test_trainer.py" in saved_identity(checkpoint)
+
+
+def test_a_folder_can_be_chosen_by_the_identity(tmp_path):
+    seen = []
+
+    def choose(identity):
+        seen.append(identity)
+        return tmp_path / "chosen"
+
+    result = trainer(run_dir=choose, config=TrainConfig(epochs=1, effective_batch=20)).fit(TRAIN)
+    assert result.run_dir == tmp_path / "chosen"
+    assert (result.run_dir / "final" / "model.safetensors").exists()
+    assert seen[0]["effective_batch"] == 20
+
+
+def a_function_of_mine(samples):
+    return torch.utils.data.default_collate(samples)
 
 
 @pytest.mark.parametrize("kind", ["loader", "list", "generator function"])

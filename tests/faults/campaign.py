@@ -22,7 +22,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from kinds import Case, Known, Verdict, cases
+from cases import Case, cases
+from kinds import Known, Verdict
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table

@@ -1,7 +1,6 @@
 """The faults: what is done to a run, and what must be true of it afterwards.
 
-Each function takes a `Place`, does one thing to a run in it, lets the same command finish, and says how that went. A
-case is such a function with its choice of instant, file or bit bound to it; `cases` lists them.
+Each function takes a `Place`, does one thing to a run in it, lets the same command finish, and says how that went.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -46,15 +45,6 @@ class Known:
 
 
 Act = Callable[[Place, Known], Verdict]
-
-
-class Case(NamedTuple):
-    """One thing done to one run."""
-
-    fault: str
-    act: Act
-    words: tuple[str, ...] = ()
-    pictures: bool = False
 
 
 # Kills and signals -----------------------------------------------------------------------------------------------
@@ -138,11 +128,22 @@ def newest_damaged(place: Place, known: Known, *, file: str, harm: Harm) -> Verd
 
 
 def best_damaged(place: Place, known: Known, *, file: str, harm: Harm) -> Verdict:
-    """The best checkpoint, whose weights are to be shipped, is harmed: other weights must not be shipped in silence."""
+    """The best checkpoint, whose weights are to be shipped, is harmed.
+
+    The next best may be shipped in its place, but not without a word; and the best once it is back.
+    """
     shutil.copytree(known.stopped, place.run_dir)
     victim = best(place, known)
     harm(victim / file)
-    return told_or_finished(place, known, partial(restore, known.stopped, victim))
+    ended = place.run()
+    cure = partial(restore, known.stopped, victim)
+    if ended.code or weights_of(place.run_dir) == known.undisturbed.weights:
+        return judged(place, known, ended, cure)
+    if not passed_over(place, victim.name):
+        return Verdict("failed", f"other weights are shipped, and nothing is said of {victim.name}")
+    cure()
+    after = finished(place, known)
+    return Verdict("told") if after.how == "equal" else after
 
 
 def all_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
@@ -342,93 +343,3 @@ def leftovers(place: Place) -> str:
     """Name what a save left half-done."""
     hidden = [path.name for path in place.checkpoints.glob(".*")] if place.checkpoints.is_dir() else []
     return f"left behind: {hidden[0]}" if hidden else ""
-
-
-# The list --------------------------------------------------------------------------------------------------------
-
-
-def cases(files: Sequence[str], *, seed: int, sample: bool) -> Iterator[Case]:
-    """List every case; the sample has a few of each fault.
-
-    Args:
-        files: of one checkpoint.
-        seed: of all chance.
-        sample: for every commit, in about a minute on two cores.
-    """
-    chance = random.Random(seed)
-    yield from _kills(chance, sample=sample)
-    yield from _damage(files, sample=sample)
-    yield from _damage_elsewhere(files, sample=sample)
-    yield from _disks(sample=sample)
-    for word in ("", "--fresh") if sample else ("", "--fresh") * 5:
-        yield Case("two processes, one folder", partial(two_processes, word=word, instant=chance.uniform(0.2, 0.6)))
-    for number in range(1 if sample else 8):
-        yield Case("clock jumps by hours", partial(clock_jumps, seed=number, kill=sample or number % 2 == 1))
-
-
-def _kills(chance: random.Random, *, sample: bool) -> Iterator[Case]:
-    def instants(count: int) -> list[float]:
-        return sorted(chance.uniform(0, 0.95) for _ in range(count))
-
-    for workers, few in ((0, 3), (2, 2)):
-        words = ("--workers", str(workers))
-        for _ in range(few if sample else 100):
-            act = partial(killed, instants=instants(1), workers=workers)
-            yield Case(f"SIGKILL, {workers} workers", act, words)
-        for _ in range(1 if sample else 20):
-            act = partial(killed, instants=instants(chance.choice([2, 3])), workers=workers)
-            yield Case(f"SIGKILL again and again, {workers} workers", act, words)
-    for _ in range(2 if sample else 60):
-        yield Case("SIGKILL, slow disk", partial(killed, instants=instants(1), slow_s=0.003))
-    for touch in (3, 20, 33, 47) if sample else range(1, 301):
-        yield Case("SIGKILL at each touch of the disk", partial(killed_at_touch, touch=touch))
-    for number, name in ((signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")):
-        for turn in range(2 if sample else 40):
-            workers = 2 * (turn % 2)
-            options = {"workers": workers, "group": turn % 4 > 1 or sample, "instant": chance.uniform(0, 0.95)}
-            yield Case(name, partial(signalled, number=number, **options), ("--workers", str(workers)))
-
-
-def _damage(files: Sequence[str], *, sample: bool) -> Iterator[Case]:
-    for place, file in enumerate(files):
-        for step in [7 * place % TRUNCATIONS] if sample else range(TRUNCATIONS):
-            harm = partial(truncate, sixty_fourths=step)
-            yield Case("checkpoint file truncated", partial(newest_damaged, file=file, harm=harm))
-        for turn in range(1 if sample else 24):
-            harm = partial(flip, seed=100 * place + turn)
-            yield Case("checkpoint bit flipped", partial(newest_damaged, file=file, harm=harm))
-        if place % 3 == 0 or not sample:
-            yield Case("checkpoint file missing", partial(newest_damaged, file=file, harm=remove))
-    planted = ("model.pt", "optimizer.pkl", "data.pkl", ".metadata", "model.safetensors", "state.json", "manifest.json")
-    elsewhere = ("/model.pt", "/checkpoints/data.pkl", "/final.pkl")
-    for file in planted[1::4] if sample else planted + elsewhere:
-        yield Case("hostile pickle", partial(pickle_planted, file=file))
-
-
-def _damage_elsewhere(files: Sequence[str], *, sample: bool) -> Iterator[Case]:
-    harms = (partial(flip, seed=1), partial(truncate, sixty_fourths=32), remove)
-    for file in ("model.safetensors",) if sample else files:
-        for harm in harms:
-            yield Case("best checkpoint damaged", partial(best_damaged, file=file, harm=harm))
-    yield Case("best checkpoint damaged", partial(best_damaged, file="", harm=remove))
-    for harm in harms[:1] if sample else harms:
-        yield Case("every checkpoint damaged", partial(all_damaged, harm=harm))
-    for turn in range(1 if sample else 8):
-        torn = partial(truncate, sixty_fourths=63 - turn)
-        for harm in (torn,) if sample else (torn, partial(flip, seed=turn)):
-            yield Case("journal damaged", partial(journal_damaged, harm=harm))
-    yield Case("journal damaged", partial(journal_damaged, harm=remove))
-
-
-def _disks(*, sample: bool) -> Iterator[Case]:
-    for kib in (140,) if sample else range(20, 900, 40):
-        yield Case("disk full", partial(disk_full, kib=kib), pictures=True)
-    for limit in (5000,) if sample else (0, 100, 900, 5000, 9000, 20_000, 100_000, 300_000):
-        yield Case("file size limit", partial(file_limit, limit=limit), pictures=True)
-    for below in ("",) if sample else ("", "checkpoints"):
-        for stopped in (True,) if sample else (False, True):
-            yield Case("read-only folder", partial(read_only, below=below, stopped=stopped))
-    obstacles = (("", "file"), ("checkpoints", "file"), ("final", "file"), ("journal.jsonl", "folder"))
-    obstacles += (("config.json", "folder"), ("final/model.safetensors", "folder"), ("curves.png", "folder"))
-    for name, kind in obstacles[1:3] if sample else obstacles:
-        yield Case("something in the way", partial(in_the_way, name=name, kind=kind), pictures=True)

@@ -180,7 +180,9 @@ def _become(command: list[str]) -> None:
 
         code = main(command)
         threading._shutdown()  # what the interpreter does at its end: wait for threads that are not daemons
-    except BaseException:  # the interpreter itself would print it and end with 1
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:  # noqa: BLE001 - as the interpreter does: print it, and end with 1
         traceback.print_exc()
     finally:
         try:

@@ -18,9 +18,11 @@ from trueloop.engines.train.evaluate import Evaluation, MetricFactories
 from trueloop.engines.train.evaluate import evaluate as evaluate_batches
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.engines.train.objective import Loss
+from trueloop.engines.train.weights import load_weights
 from trueloop.faces.feed import batches_of
 from trueloop.faces.trainer import Trainer
 from trueloop.ground.arithmetic import plan
+from trueloop.ground.errors import TrueloopError
 from trueloop.recipes.recipe import Parts, Recipe
 
 __all__ = [
@@ -38,7 +40,9 @@ __all__ = [
     "ScheduleConfig",
     "TrainConfig",
     "Trainer",
+    "TrueloopError",
     "evaluate",
+    "load_weights",
     "plan",
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -29,11 +28,11 @@ from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
 from trueloop.engines.train.weights import save_weights
 from trueloop.engines.train.window import Counts
+from trueloop.faces.facts import describe_run
 from trueloop.faces.feed import Feed, Sampler, batches_of
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.seams import Reporter
-from trueloop.version import __version__
 
 
 @dataclass(kw_only=True)
@@ -128,7 +127,7 @@ class Trainer:
                 fit.resume(identity, allow_change=self.allow_change)
                 if folder:
                     folder.write_config(asdict(self.config))
-                result = fit.run(name=self.name, facts=self._facts(parts, feed.facts()))
+                result = fit.run(name=self.name, facts=self._facts(parts, feed, identity))
                 result = self._finish(fit, result, folder, tested)
             finally:
                 for reporter in reporters:
@@ -199,6 +198,10 @@ class Trainer:
         own_optimizer = self.optimizer is not None
         return identify(self.config, parts, objective=self.objective, given=given, own_optimizer=own_optimizer)
 
+    def _facts(self, parts: Parts, feed: Feed, identity: Identity) -> dict[str, Any]:
+        code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
+        return {**describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
+
     def _folder(self, identity: Identity) -> RunFolder | None:
         if self.run_dir is None:
             return None
@@ -235,20 +238,6 @@ class Trainer:
                 save_weights(weights, folder.weights)
         fit.end(result.reason)
         return replace(result, run_dir=folder.path if folder else None)
-
-    def _facts(self, parts: Parts, data: Mapping[str, Any]) -> dict[str, Any]:
-        trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
-        return {
-            "config": asdict(self.config),
-            "parameters": trainable,
-            "parameters_frozen": sum(p.numel() for p in parts.model.parameters()) - trainable,
-            "device": str(parts.device),
-            "optimizer": type(parts.optimizer).__name__,
-            "threads": torch.get_num_threads(),
-            "versions": {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
-            **data,
-            **self.facts,
-        }
 
 
 def _draw(folder: RunFolder) -> None:

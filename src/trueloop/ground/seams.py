@@ -149,6 +149,8 @@ class RunEnded:
     reason: str
     """"finished", "early_stop", "interrupted", "preempted" or "failed"."""
     seconds: float
+    peak_memory_mib: float | None = None
+    """Of tensors on the CUDA device, else of the process; None where it cannot be told."""
 
 
 RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Noted | RunEnded

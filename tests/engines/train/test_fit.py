@@ -140,7 +140,15 @@ def test_it_stops_early_at_the_best(cut, build, tmp_path, heard):
     assert [note.kind for note in heard.of(Noted)] == ["early_stop"]
 
 
-def test_ctrl_c_finishes_the_update_and_saves(cut, build, tmp_path, heard):
+@pytest.mark.parametrize(
+    ("sent", "reason", "who"),
+    [
+        (signal.SIGINT, "interrupted", "Ctrl-C"),
+        (signal.SIGTERM, "preempted", "SIGTERM"),
+        (signal.SIGUSR1, "preempted", "SIGUSR1"),
+    ],
+)
+def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, heard, sent, reason, who):
     class Pressing:
         def __init__(self, inner):
             self.inner = inner
@@ -152,22 +160,52 @@ def test_ctrl_c_finishes_the_update_and_saves(cut, build, tmp_path, heard):
         def epoch(self, epoch, skip_updates=0):
             for number, micro in enumerate(self.inner.epoch(epoch, skip_updates)):
                 if epoch == 1 and number == 4:  # within the second window
-                    os.kill(os.getpid(), signal.SIGINT)
+                    os.kill(os.getpid(), sent)
                 yield micro
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(sent)
     fit = make(cut, build, CONFIG, tmp_path, heard, source=Pressing(cut(X, Y, effective=8, micro=3)))
     result = fit.run(name="x", facts={})
-    assert (result.reason, result.update) == ("interrupted", 8)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (result.reason, result.update, result.unfinished) == (reason, 8, True)
+    assert signal.getsignal(sent) is before
     assert CheckpointFolder(tmp_path).latest().update == 8
-    assert [note.kind for note in heard.of(Noted)] == ["interrupted"]
+    (note,) = heard.of(Noted)
+    assert (note.kind, note.message) == (reason, f"Stopped by {who} after update 8; everything is saved.")
 
     whole = make(cut, build, CONFIG, None)
     whole.run(name="x", facts={})
     again = make(cut, build, CONFIG, tmp_path)
     assert again.run(name="x", facts={}).resumed_from == 8
     assert all(torch.equal(final(again)[name], value) for name, value in final(whole).items())
+
+
+def test_told_to_stop_while_it_evaluates_it_begins_no_epoch(cut, build, tmp_path):
+    class Pressing:
+        def __iter__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return iter(VAL)
+
+    fit = make(cut, build, CONFIG, tmp_path)
+    fit._held_out = {"val": Pressing()}
+    result = fit.run(name="x", facts={})
+    assert (result.reason, result.update, result.epochs) == ("preempted", 6, 1)
+    whole, again = make(cut, build, CONFIG, None), make(cut, build, CONFIG, tmp_path)
+    whole.run(name="x", facts={})
+    assert again.run(name="x", facts={}).resumed_from == 6
+    assert all(torch.equal(final(again)[name], value) for name, value in final(whole).items())
+
+
+def test_a_part_of_a_planned_run_is_continued_to_its_end_exactly(cut, build, tmp_path):
+    from dataclasses import replace
+
+    whole = make(cut, build, CONFIG, None)
+    whole.run(name="x", facts={})
+    planned = replace(CONFIG.schedule, horizon_epochs=4)
+    part = make(cut, build, replace(CONFIG, epochs=2, schedule=planned), tmp_path)
+    assert part.run(name="x", facts={}).update == 12
+    rest = make(cut, build, replace(CONFIG, schedule=planned), tmp_path)
+    assert rest.run(name="x", facts={}).resumed_from == 12
+    assert all(torch.equal(final(rest)[name], value) for name, value in final(whole).items())
 
 
 def test_a_finished_run_stays_finished_and_can_be_trained_longer(cut, build, tmp_path):

@@ -80,7 +80,7 @@ def test_an_empty_file_sets_nothing(tmp_path: Path):
         ("epoch = 3", "sets 'epoch', which is not a setting.", "Did you mean 'epochs'?"),
         ("[optimm]\nlr = 1.0", "sets 'optimm.lr'", "Did you mean 'optim.lr'?"),
         ("lr = 0.1", "sets 'lr'", "Did you mean 'optim.lr'?"),
-        ("[guard]\nxyz = 1", "sets 'guard.xyz'", "Known are guard.max_in_a_row, guard.locate."),
+        ("[guard]\nxyz = 1", "sets 'guard.xyz'", "Known are guard.enabled, guard.max_in_a_row, guard.locate."),
     ],
 )
 def test_a_typo_is_corrected(tmp_path: Path, text: str, what: str, fix: str):

@@ -1,4 +1,4 @@
-"""Keeps loader processes alive while the training process finishes its update: stopping a run is for that one to decide.
+"""Keeps loader processes alive while the training process finishes its update: when to stop is for that one to decide.
 
 SLURM, systemd and a terminal send their signal to every process of a job. A loader process that died of it would take
 the training process along, in the middle of the update that is to be finished and saved.

@@ -125,6 +125,8 @@ def _cards(history: History) -> Markup:
         shown.append(("speed", f"{sum(history.updates.examples) / trained:,.0f}", "examples per second"))
     if history.skipped:
         shown.append(("skipped updates", number(len(history.skipped)), "not finite, not stepped"))
+    if history.end and history.end.peak_memory_mib is not None:
+        shown.append(("peak memory", f"{history.end.peak_memory_mib:,.0f} MiB", "tensors on the GPU, else the process"))
     if isinstance(parameters := history.facts.get("parameters"), int):
         shown.append(("parameters", f"{parameters:,}", "trainable"))
     cards = (

@@ -23,13 +23,14 @@ from trueloop.engines.train.incident import look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Parts, train_epoch
+from trueloop.engines.train.memory import peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
-from trueloop.ground.errors import CheckpointError
+from trueloop.ground.errors import CheckpointError, TrueloopError
 from trueloop.ground.seams import (
     BatchSource,
     Evaluated,
@@ -140,14 +141,17 @@ class Fit:
                 reason = self._epochs(interrupt)
                 self._end_saving()
         except BaseException as error:
-            try:
-                self._end_saving()
-            except CheckpointError as lost:
-                error.add_note(f"Beside it: {lost}")
-            self._tell()
-            self.report(self._ended("failed"))
+            self._leave(error)
             raise
         return self._result(reason, start)
+
+    def _leave(self, error: BaseException) -> None:
+        """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
+        for last in (self._end_saving, self._tell, lambda: self.report(self._ended("failed"))):
+            try:
+                last()
+            except (TrueloopError, OSError) as lost:
+                error.add_note(f"Beside it: {lost}")
 
     def _epochs(self, interrupt: Interrupt) -> str:
         position = self.position
@@ -336,7 +340,12 @@ class Fit:
         self.report(Noted(update=update, kind=kind, message=message, details=details or {}))
 
     def _ended(self, reason: str) -> RunEnded:
-        return RunEnded(update=self.position.update, reason=reason, seconds=perf_counter() - self._started)
+        return RunEnded(
+            update=self.position.update,
+            reason=reason,
+            seconds=perf_counter() - self._started,
+            peak_memory_mib=peak_memory_mib(self.parts.device),
+        )
 
     def _result(self, reason: str, start: int) -> FitResult:
         best = self.best()

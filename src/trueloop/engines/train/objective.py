@@ -11,9 +11,11 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-import trueloop
 from trueloop.engines.train.losses import KNOWN_LOSSES, check_pair, divisor, summed
 from trueloop.ground.errors import InvalidData, InvalidModel, TrueloopError
+
+_OURS = (Path(__file__).parents[2], Path(torch.__file__).parent)
+"""Where code is not the user's: trueloop and torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,9 +256,7 @@ def _raised_at(error: BaseException) -> str:
 
 
 def _is_ours(path: str) -> bool:
-    return any(
-        Path(path).is_relative_to(Path(module.__file__).parent) for module in (torch, trueloop) if module.__file__
-    )
+    return any(Path(path).is_relative_to(folder) for folder in _OURS)
 
 
 def explain_failure(error: Exception, objective: Objective, model: nn.Module, batch: Any) -> TrueloopError | None:

@@ -124,7 +124,8 @@ class Display:
     def _end(self, event: RunEnded) -> None:
         self.close()
         word = ENDS.get(event.reason, event.reason)
-        self._say(f"{word} after {counted(event.update, 'update')} in {duration(event.seconds)}", "bold")
+        memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
+        self._say(f"{word} after {counted(event.update, 'update')} in {duration(event.seconds)}{memory}", "bold")
 
     def _say(self, line: str, style: str = "") -> None:
         """Print a line that stays. It is never read as markup: names are the user's."""
