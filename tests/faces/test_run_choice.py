@@ -50,7 +50,7 @@ def test_the_first_run_is_a_new_one(said: list[str]):
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("", "killed"), ("interrupted", "interrupted"), ("preempted", "preempted"), ("failed", "ended by an error")],
+    [("", "killed"), ("interrupted", "interrupted"), ("preempted", "preempted"), ("failed", "broken off")],
 )
 def test_a_run_that_was_cut_off_is_continued(said: list[str], reason: str, words: str):
     path = past("mine-20260101-000000", reason)
@@ -63,6 +63,13 @@ def test_a_torn_last_line_is_that_of_a_killed_run(said: list[str]):
     with (path / "journal.jsonl").open("a") as journal:
         journal.write('{"event": "run_sta')
     assert choose(said) == path
+
+
+def test_fresh_is_a_new_run_whatever_there_is(said: list[str]):
+    path = past("mine-20260101-000000")
+    new = RunChoice("mine", said.append, fresh=True)(IDENTITY)
+    assert new != path
+    assert said == [f"New run in {new}."]
 
 
 @pytest.mark.parametrize("reason", ["finished", "early_stop"])

@@ -29,16 +29,17 @@ class RunChoice:
     Args:
         name: of the recipe.
         say: given the one sentence about it.
+        fresh: a new folder, whatever there is.
         root: where the folders lie.
     """
 
-    def __init__(self, name: str, say: Callable[[str], None], root: Path = ROOT) -> None:
-        self._name, self._say, self._root = name, say, root
+    def __init__(self, name: str, say: Callable[[str], None], *, fresh: bool = False, root: Path = ROOT) -> None:
+        self._name, self._say, self._fresh, self._root = name, say, fresh, root
 
     def __call__(self, identity: Identity) -> Path:
         """Return the folder; a new one exists and is empty."""
         other = ""
-        for path in self._newest_first():
+        for path in () if self._fresh else self._newest_first():
             try:
                 found = _look(path, identity)
             except CheckpointError as error:  # unreadable, or a newer trueloop's
@@ -56,7 +57,7 @@ class RunChoice:
                 return self._new(f"; {path} has finished the same run")
             if not _is_free(path):
                 return self._new(f"; another process is training the same in {path}")
-            word = {"interrupted": "interrupted", "preempted": "preempted", "failed": "ended by an error"}
+            word = {"interrupted": "interrupted", "preempted": "preempted", "failed": "broken off"}
             self._say(
                 f"Continues {path}, which was {word.get(end, 'killed')}, after update {update} (--fresh: a new run)."
             )

@@ -80,11 +80,12 @@ def test_flags_of_the_run_reach_it(run: FakeRun):
     assert run.asked == {"run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True}
 
 
-def test_fresh_alone_is_a_new_folder_each_time(run: FakeRun):
+def test_fresh_alone_is_a_new_folder_each_time(run: FakeRun, capsys: pytest.CaptureFixture[str]):
     paths: list[Path] = []
     for _ in range(3):
         assert train("digits --fresh") == 0
         paths.append(run.asked["run_dir"]({}))
+        assert f"New run in {paths[-1]}.\n" in capsys.readouterr().out
     assert len(set(paths)) == 3
     assert all(path.is_dir() and path.match("runs/digits-*") for path in paths)
 

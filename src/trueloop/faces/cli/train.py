@@ -61,15 +61,13 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
 
 def _folder(name: str, line: Line) -> Path | Callable[[Any], Path]:
     """Return the folder that was typed, or what chooses one."""
-    from trueloop.faces.run_choice import RunChoice, new_run_folder
+    from trueloop.faces.run_choice import RunChoice
 
     if line.run_dir:
         return line.run_dir
     if line.allow_change:
         raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
-    if line.fresh:
-        return lambda _: new_run_folder(name)
-    return RunChoice(name, lambda sentence: None if line.json else print(sentence))
+    return RunChoice(name, lambda sentence: None if line.json else print(sentence), fresh=line.fresh)
 
 
 def _print_overview() -> None:
@@ -85,6 +83,6 @@ def _print_overview() -> None:
     console.print("Usage: trueloop train RECIPE [OPTIONS]\n", markup=False)
     console.print("Train a recipe and keep everything that belongs to the run in one folder.\n")
     console.print(table)
-    console.print("\nWithout --run-dir, a run of the same settings, code and data that was cut off is continued.")
-    console.print("Exit code: 0 done, 1 an error, 2 wrong usage; stopped and saved by 130 Ctrl-C, 143 SIGTERM.")
+    console.print("\nWithout --run-dir, the same run goes on where it was cut off.")
+    console.print("Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).")
     console.print("\nEvery setting, with its default: [bold]trueloop train digits --help[/]")
