@@ -37,6 +37,7 @@ PUBLIC = (
     "Parts",
     "Recipe",
     "ScheduleConfig",
+    "Shards",
     "TrainConfig",
     "Trainer",
     "TrueloopError",

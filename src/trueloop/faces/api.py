@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from trueloop.engines.data import Shards
 from trueloop.engines.train.config import (
     CheckpointConfig,
     GuardConfig,
@@ -38,6 +39,7 @@ __all__ = [
     "Parts",
     "Recipe",
     "ScheduleConfig",
+    "Shards",
     "TrainConfig",
     "Trainer",
     "TrueloopError",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from trueloop.engines.data import GivenBatches, Loader, class_weights, fingerprint
+from trueloop.engines.data import GivenBatches, Loader, ShardLoader, Shards, class_weights, fingerprint
 from trueloop.engines.train.config import TrainConfig
 from trueloop.ground.errors import InvalidConfig, InvalidData
 from trueloop.ground.seams import BatchSource
@@ -59,6 +59,8 @@ class Feed:
         self._order = {"sampler": sampler}
         if labels is not None:
             self._sampled["labels"] = labels
+        if isinstance(data, Shards):
+            self._order["batches"] = {"interleave": data.interleave, "buffer": data.buffer}
         loader = self._loader(data, order=class_weights(_labels(labels)) if sampler == "weighted" else sampler)
         self._plan = {
             "effective_batch": self._config.effective_batch,
@@ -78,7 +80,7 @@ class Feed:
     def facts(self) -> dict[str, Any]:
         """Return sizes, fingerprints and the plan, JSON-ready."""
         return {
-            "sizes": {split: len(data) for split, data in self._datasets.items()},
+            "sizes": {split: _size(data) for split, data in self._datasets.items() if _size(data) is not None},
             "data": self._fingerprints,
             "plan": self._plan,
         }
@@ -92,17 +94,23 @@ class Feed:
         seen = {name: fingerprint(data) for name, data in given.items() if _has_length(data)}
         return {**self._fingerprints, **seen, **self._order}
 
+    @property
+    def readers(self) -> list[object]:
+        """What the samples of shards come out of, where they are trained on or decide which weights are best."""
+        used = [self._datasets.get(split) for split in ("train", "val")]
+        return [thing for data in used if isinstance(data, Shards) for thing in (data.read, data.shards[0])]
+
     @cached_property
     def _fingerprints(self) -> dict[str, str]:
         return {split: fingerprint(data) for split, data in self._datasets.items()}
 
-    def _loader(self, data: Any, *, order: Any, drop_last: bool | None = None) -> Loader:
+    def _loader(self, data: Any, *, order: Any, drop_last: bool | None = None) -> Loader | ShardLoader:
         config = self._config
-        return Loader(
+        return _cut(
             data,
+            order,
             effective_batch=config.effective_batch,
             micro_batch=config.micro_batch,
-            order=order,
             seed=config.seed,
             drop_last=config.drop_last if drop_last is None else drop_last,
             workers=config.workers,
@@ -115,7 +123,7 @@ def batches_of(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | N
     """Return batches to evaluate on, in order: those of a dataset, or ``data`` itself where it yields batches."""
     if not is_dataset(data):
         return Batches(GivenBatches(data))
-    return Batches(Loader(data, effective_batch=batch, order="sequential", workers=0, collate=collate))
+    return Batches(_cut(data, "sequential", effective_batch=batch, workers=0, collate=collate))
 
 
 class Batches:
@@ -129,7 +137,7 @@ class Batches:
 
 
 def is_dataset(data: Any) -> bool:
-    """True for a map-style dataset (length and indexing), false for ready batches.
+    """True for a map-style dataset (length and indexing) or shards, false for ready batches.
 
     A list or tuple is taken as ready batches; so is a function that returns an iterable of them.
 
@@ -139,9 +147,10 @@ def is_dataset(data: Any) -> bool:
     if isinstance(data, IterableDataset):
         raise InvalidData(
             "An IterableDataset yields samples, not batches.",
-            fix="Wrap it: torch.utils.data.DataLoader(dataset, batch_size=...), and pass that.",
+            fix="Wrap it: trueloop.Shards([dataset], iter), which shuffles and resumes; or "
+            "torch.utils.data.DataLoader(dataset, batch_size=...), and pass that.",
         )
-    if isinstance(data, Dataset):
+    if isinstance(data, (Dataset, Shards)):
         return True
     if isinstance(data, (DataLoader, list, tuple)):
         return False
@@ -153,6 +162,22 @@ def is_dataset(data: Any) -> bool:
         f"Cannot draw batches from {type(data).__name__}.",
         fix="Pass a map-style dataset (with __len__ and __getitem__) or an iterable of batches.",
     )
+
+
+def _cut(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
+    """Cut a dataset into windows, by the loader that fits it."""
+    if not isinstance(data, Shards):
+        return Loader(data, order=order, **settings)
+    if not isinstance(order, str):
+        raise InvalidConfig(
+            "The weighted sampler cannot draw from shards: they are read from start to end.",
+            fix="Leave the sampler out, or weight the loss: nn.CrossEntropyLoss(weight=...).",
+        )
+    return ShardLoader(data, shuffle=order == "random", **settings)
+
+
+def _size(data: Any) -> int | None:
+    return data.size if isinstance(data, Shards) else len(data)
 
 
 def _has_length(data: Any) -> bool:

@@ -89,7 +89,7 @@ class Trainer:
         """Train, evaluate, save; continue where the run folder says so.
 
         Args:
-            train: a map-style dataset, cut into windows of ``config.effective_batch``; or an iterable of ready batches
+            train: a map-style dataset or `Shards`, cut into windows of ``config.effective_batch``; or ready batches
                 (a DataLoader, a list), of which ``accumulate`` make a window.
             val: evaluated after epochs; a dataset or an iterable of batches.
             test: evaluated once, at the end, with the final weights.
@@ -110,7 +110,7 @@ class Trainer:
         held_out = {"val": feed.held_out("val", val)} if val is not None else {}
         tested = feed.held_out("test", test) if test is not None else None
         parts = self._assemble(device, source.updates_per_epoch)
-        identity = self._identity(parts, feed, made_by=(train, val, collate))
+        identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
         folder = self._folder(identity)
         with folder.held(fresh=self.fresh) if folder else nullcontext():
             reporters = [*self.reporters, *([Journal(folder.journal)] if folder else [])]

@@ -53,6 +53,19 @@ class Rewindable(Protocol):
         ...
 
 
+@runtime_checkable
+class Positioned(Protocol):
+    """A `BatchSource` that can say where it is, where skipping windows would mean to read them again."""
+
+    def position_state(self) -> Any:
+        """Return the place after the last window drawn, as plain data; None where skipping windows finds it."""
+        ...
+
+    def load_position_state(self, state: Any) -> None:
+        """Take it over: ``epoch``, called next for that place, begins there."""
+        ...
+
+
 class UpdateRow(NamedTuple):
     """One optimizer update, as it is journaled."""
 

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trueloop.engines.data.given import GivenBatches
 from trueloop.engines.data.samplers import OrderSampler, WindowSampler
 from trueloop.ground.errors import InvalidConfig, InvalidData
+from trueloop.ground.seams import Positioned
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.booleans())
@@ -113,3 +114,119 @@ def test_settings_that_cannot_work_are_refused():
         GivenBatches([1], accumulate=0)
     with pytest.raises(InvalidData, match="int has no batches"):
         GivenBatches(3)
+
+
+class Walk(IterableDataset):
+    """A stream that cannot be drawn twice alike unless its state is loaded; counts what it gave."""
+
+    def __init__(self, n):
+        self.n, self.at, self.seen, self.given, self.resumes = n, 0, 0, 0, False
+
+    def __iter__(self):
+        if not self.resumes:
+            self.at = 0
+        self.resumes = False
+        while self.at < self.n:
+            self.at, self.seen, self.given = self.at + 1, self.seen + 1, self.given + 1
+            yield self.seen
+
+    def state_dict(self):
+        return {"at": self.at, "seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.at, self.seen, self.resumes = state["at"], state["seen"], True
+
+
+def drawn(source, epoch, skip=0):
+    return [(micro.data, micro.closes_window) for micro in source.epoch(epoch, skip)]
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.data())
+def test_a_state_of_its_own_is_loaded_instead_of_drawing_and_dropping(n, k, data):
+    source = GivenBatches(Walk(n), accumulate=k)
+    assert isinstance(source, Positioned)
+    whole, states = [[], []], []
+    for epoch in (0, 1):
+        for micro in source.epoch(epoch):
+            whole[epoch].append((micro.data, micro.closes_window))
+            if micro.closes_window:
+                states.append((epoch, source.position_state()))
+        states.append((epoch, source.position_state()))  # as saved at the end of an epoch
+    following = drawn(source, 2)
+    epoch, state = data.draw(st.sampled_from(states))
+    walk = Walk(n)
+    resumed = GivenBatches(walk, accumulate=k)
+    resumed.load_position_state(state)
+    updates, at_end = state["updates"], data.draw(st.booleans()) and state["updates"] * k >= n
+    if at_end and state["ended"]:  # the run had gone on to the next epoch before it was saved
+        epoch, updates, left = epoch + 1, 0, [*whole, following][epoch + 1]
+    else:
+        left = whole[epoch][updates * k :]
+    assert resumed.position_state() == state
+    assert drawn(resumed, epoch, updates) == left
+    assert walk.given == len(left)  # nothing was read again
+    for later in range(epoch + 1, 3):
+        assert drawn(resumed, later) == [*whole, following][later]
+
+
+def test_the_state_is_that_before_the_batch_looked_ahead():
+    walk = Walk(9)
+    source = GivenBatches(DataLoader(walk, batch_size=None), accumulate=2)
+    states = [source.position_state()["state"]["at"] for micro in source.epoch(0) if micro.closes_window]
+    assert states == [2, 4, 6, 8, 9]
+
+
+def test_data_without_a_state_says_so():
+    source = GivenBatches(DataLoader(Walk(4), num_workers=1, batch_size=2))
+    list(source.epoch(0))
+    assert source.position_state() is None
+    assert GivenBatches(Walk(4)).position_state() is None  # not begun
+    stateful = GivenBatches(Walk(4))
+    next(stateful.epoch(0))
+    source.load_position_state(stateful.position_state())
+    with pytest.raises(InvalidData, match="(?s)DataLoader, which cannot take it over.*num_workers=0"):
+        source.epoch(0, 1)
+
+
+def test_a_function_that_makes_stateful_data_is_honoured():
+    source = GivenBatches(lambda: Walk(6))
+    batches = source.epoch(0)
+    next(batches), next(batches)
+    again = GivenBatches(lambda: Walk(6))
+    again.load_position_state(source.position_state())
+    assert [micro.data for micro in again.epoch(0, 2)] == [micro.data for micro in batches]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdatas_loader_is_honoured(shuffle, workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def make():
+        return stateful.StatefulDataLoader(list(range(22)), batch_size=2, shuffle=shuffle, num_workers=workers)
+
+    def numbers(source, epoch, skip=0):
+        return [micro.data.tolist() for micro in source.epoch(epoch, skip)]
+
+    torch.manual_seed(0)
+    source = GivenBatches(make(), accumulate=3)
+    whole, states, generators = [[], [], []], [], []
+    for epoch in (0, 1, 2):
+        for micro in source.epoch(epoch):
+            whole[epoch].append(micro.data.tolist())
+            if micro.closes_window:
+                states.append((epoch, source.position_state()))
+                generators.append(torch.get_rng_state())
+        if epoch < 2:
+            states.append((epoch + 1, source.position_state()))
+            generators.append(torch.get_rng_state())
+    for (epoch, state), generator in zip(states, generators, strict=True):
+        resumed = GivenBatches(make(), accumulate=3)
+        resumed.load_position_state(state)
+        torch.set_rng_state(generator)
+        skip = state["updates"] if state["epoch"] == epoch else 0
+        assert numbers(resumed, epoch, skip) == whole[epoch][skip * 3 :]
+        if state["epoch"] != epoch:  # at an epoch's end the generators are those of the undisturbed run
+            for later in range(epoch + 1, 3):
+                assert numbers(resumed, later) == whole[later]

@@ -189,8 +189,9 @@ def test_told_to_stop_while_it_evaluates_it_begins_no_epoch(cut, build, tmp_path
     fit._held_out = {"val": Pressing()}
     result = fit.run(name="x", facts={})
     assert (result.reason, result.update, result.epochs) == ("preempted", 6, 1)
-    whole, again = make(cut, build, CONFIG, None), make(cut, build, CONFIG, tmp_path)
+    whole = make(cut, build, CONFIG, None)
     whole.run(name="x", facts={})
+    again = make(cut, build, CONFIG, tmp_path)
     assert again.run(name="x", facts={}).resumed_from == 6
     assert all(torch.equal(final(again)[name], value) for name, value in final(whole).items())
 

@@ -56,6 +56,17 @@ def test_what_cannot_work_is_named(change, words):
     assert caught.value.fix
 
 
+@pytest.mark.parametrize("name", ["cosine", "linear", "onecycle"])
+def test_epochs_at_rate_zero_are_refused(name):
+    short = ScheduleConfig(name=name, horizon_epochs=5)
+    with pytest.raises(InvalidConfig, match="schedule.horizon_epochs is 5, and epochs is 6"):
+        validate(TrainConfig(epochs=6, schedule=short))
+    validate(TrainConfig(epochs=5, schedule=short))
+    validate(TrainConfig(epochs=4, schedule=short))
+    if name != "onecycle":
+        validate(TrainConfig(epochs=6, schedule=replace(short, floor=0.1)))
+
+
 def test_the_defaults_and_whole_numbers_for_numbers_are_fine():
     validate(TrainConfig())
     validate(TrainConfig(clip=1, optim=OptimConfig(lr=1)))

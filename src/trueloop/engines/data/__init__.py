@@ -18,6 +18,8 @@ from trueloop.engines.data.order import (
     order,
 )
 from trueloop.engines.data.samplers import OrderSampler, WindowSampler
+from trueloop.engines.data.shards import Shards
+from trueloop.engines.data.streaming import ShardLoader
 
 __all__ = [
     "Gathered",
@@ -28,6 +30,8 @@ __all__ = [
     "OrderSampler",
     "RandomOrder",
     "SequentialOrder",
+    "ShardLoader",
+    "Shards",
     "TensorData",
     "TextFiles",
     "WeightedOrder",

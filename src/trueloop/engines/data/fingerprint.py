@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch import Tensor
 from trueloop.engines.data.order import order
 from trueloop.engines.data.randomness import seed_generators, undisturbed
 from trueloop.engines.data.samplers import size_of
+from trueloop.engines.data.shards import Shards
 
 SAMPLES = 256  # read and hashed: 10 ms in memory, seconds for large images
+SHARDS = 16  # opened, of data in shards
 
 
 def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
@@ -24,7 +27,8 @@ def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
     the default, 1 % of changed samples is seen 92 times out of 100. Up to ``samples`` in all, every one is hashed.
 
     Args:
-        dataset: anything with a length and indices; random augmentation is drawn from a fixed seed.
+        dataset: anything with a length and indices, or `Shards`; random augmentation is drawn from a fixed seed. Of
+            shards, the number counts and the first samples of some: not their names, so that data may be moved.
         samples: how many are read.
 
     Returns:
@@ -34,6 +38,8 @@ def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
     Raises:
         InvalidData: the dataset is empty or has no length.
     """
+    if isinstance(dataset, Shards):
+        return _fingerprint_shards(dataset, samples)
     size = size_of(dataset)
     digest = hashlib.sha256(str(size).encode())
     whole = True
@@ -42,6 +48,21 @@ def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
             seed_generators(0)
             whole &= _hash(dataset[index], digest.update)
     return f"{size}:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
+
+
+def _fingerprint_shards(data: Shards, samples: int) -> str:
+    total = len(data.shards)
+    opened = sorted(order(total, seed=0, epoch=0).take(0, min(SHARDS, total)).tolist())
+    digest = hashlib.sha256(str(total).encode())
+    whole = True
+    with undisturbed():
+        for shard in opened:
+            seed_generators(0)
+            for sample in islice(data.read(data.shards[shard]), samples // len(opened)):
+                whole &= _hash(sample, digest.update)
+                seed_generators(0)
+            digest.update(b"<end>")
+    return f"{total} shards:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
 
 
 def _hash(value: Any, update: Callable[[bytes], None]) -> bool:

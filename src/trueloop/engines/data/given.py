@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trueloop.engines.data.stateful import after_end, stateful_part
 from trueloop.ground.errors import InvalidConfig, InvalidData
 from trueloop.ground.seams import MicroBatch
 
@@ -19,9 +20,12 @@ class GivenBatches:
     """Any iterable of batches as a `trueloop.ground.seams.BatchSource`; a window is ``accumulate`` of them.
 
     The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
-    sampler, its batch sampler and its dataset, on those that have it. Skipped updates are drawn and dropped, as there
-    is no other way to reach a position in a loader that is not ours; so resuming costs the time to read them. What the
-    loader shuffles with is part of a run's state (`trueloop.ground.seams.Rewindable`).
+    sampler, its batch sampler and its dataset, on those that have it. What the loader shuffles with is part of a run's
+    state (`trueloop.ground.seams.Rewindable`).
+
+    Where the iterable has ``state_dict`` and ``load_state_dict``, or the iterable dataset behind a ``DataLoader``
+    without workers has, its state is saved with the run and loaded on resuming. Otherwise skipped updates are drawn
+    and dropped, as there is no other way to reach a position in a loader that is not ours.
 
     Args:
         batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
@@ -40,6 +44,9 @@ class GivenBatches:
         self._batches = batches
         self._accumulate = accumulate
         self._begun = False
+        self._opened: Any = None
+        self._position = {"epoch": 0, "updates": 0, "ended": False}
+        self._restored: Mapping[str, Any] | None = None
         if self._length() == 0:
             raise _empty(batches)
 
@@ -54,7 +61,7 @@ class GivenBatches:
 
         Args:
             epoch: counted from 0; told to whatever has a ``set_epoch``.
-            skip_updates: windows to draw and drop at the start.
+            skip_updates: windows to leave out at the start: drawn and dropped, unless the position was restored.
 
         Raises:
             InvalidData: there are no batches, as in the second epoch of a generator, or fewer than are skipped.
@@ -62,6 +69,11 @@ class GivenBatches:
         source: Any = self._source()
         for part in _parts(source):
             part.set_epoch(epoch)
+        if self._restored is not None:
+            batches = self._resumed(source, self._restored, epoch, skip_updates)
+            if batches is not None:
+                return batches
+        self._open(source, epoch, skip_updates)
         batches = iter(source)
         dropped = sum(1 for _ in islice(batches, skip_updates * self._accumulate))
         if -(-dropped // self._accumulate) < skip_updates:
@@ -80,21 +92,58 @@ class GivenBatches:
         for generator, saved in zip(_generators(self._batches), state, strict=True):
             generator.set_state(saved)
 
+    def position_state(self) -> dict[str, Any] | None:
+        """Return where the iterable is, after the last window drawn; None where it does not know."""
+        if self._restored is not None:
+            return dict(self._restored)
+        part = stateful_part(self._opened)
+        return None if part is None else {**self._position, "state": part.state_dict()}
+
+    def load_position_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved position: the next call of `epoch` begins there."""
+        self._restored = state
+
+    def _resumed(
+        self, source: Any, saved: Mapping[str, Any], epoch: int, skip_updates: int
+    ) -> Iterator[MicroBatch] | None:
+        """Begin where the saved position is; None where ``epoch`` was called for another one."""
+        part = stateful_part(source)
+        if part is None:
+            raise _forgetful(source)
+        here = (saved["epoch"], saved["updates"]) == (epoch, skip_updates)
+        if here and saved["ended"]:
+            return iter(())  # nothing is left of this epoch; the state is for the next one
+        self._restored = None
+        self._open(source, epoch, skip_updates)
+        if here:
+            part.load_state_dict(saved["state"])
+            return self._micros(source, iter(source), skip_updates * self._accumulate)
+        if saved["ended"] and (saved["epoch"] + 1, 0) == (epoch, skip_updates):
+            return self._micros(source, after_end(source, part, saved["state"]), 0)
+        return None
+
+    def _open(self, source: Any, epoch: int, skip_updates: int) -> None:
+        self._opened, self._position = source, {"epoch": epoch, "updates": skip_updates, "ended": False}
+
     def _micros(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
         batch = next(batches, _END)
         if batch is _END and not dropped:
             raise _used_up(source) if self._begun and batches is source else _empty(source)
         self._begun = True
-        place = 0
+        place, position = 0, self._position
         while batch is not _END:
             place = place % self._accumulate + 1
             if place == self._accumulate:
+                position["updates"] += 1
                 yield MicroBatch(batch, True, None)
                 batch = next(batches, _END)
             else:
                 upcoming = next(batches, _END)
+                position["ended"] = upcoming is _END
+                position["updates"] += position["ended"]
                 yield MicroBatch(batch, upcoming is _END, None)
                 batch = upcoming
+        position["ended"] = True
 
     def _source(self) -> Any:
         if hasattr(self._batches, "__iter__") or not callable(self._batches):
@@ -127,6 +176,15 @@ def _generators(source: Any) -> list[torch.Generator]:
     places = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(place, "generator", None) for place in places)
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+
+def _forgetful(source: Any) -> InvalidData:
+    return InvalidData(
+        f"The run was saved with the position its data had told; now the data is a {type(source).__name__}, which "
+        "cannot take it over.",
+        fix="Give data with state_dict and load_state_dict, as before: a dataset that has them needs a DataLoader with "
+        "num_workers=0.",
+    )
 
 
 def _empty(source: Any) -> InvalidData:

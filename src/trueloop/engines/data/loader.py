@@ -14,7 +14,7 @@ from trueloop.engines.data.fetch import Fetch
 from trueloop.engines.data.hashing import keys
 from trueloop.engines.data.order import OrderChoice
 from trueloop.engines.data.samplers import Cut, WindowSampler
-from trueloop.engines.data.worker_signals import outlive_signals
+from trueloop.engines.data.worker_signals import outlive_signals, signals_held
 from trueloop.engines.data.workers import choose_workers
 from trueloop.ground.errors import InvalidConfig, TrueloopError
 from trueloop.ground.seams import MicroBatch
@@ -60,10 +60,7 @@ class Loader:
     60 us per batch and 8 us per sample; nothing for tensors in memory, where nothing is drawn."""
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise InvalidConfig(f"workers is {self.workers}.", fix="Give 0 or more; None chooses.")
-        if self.pin_memory and not torch.cuda.is_available():
-            raise InvalidConfig("pin_memory is on, but there is no CUDA device.", fix="Turn it off.")
+        check_loading(self.workers, pin_memory=self.pin_memory)
         self.sampler = WindowSampler(
             self.dataset,
             effective_batch=self.effective_batch,
@@ -118,7 +115,7 @@ class Loader:
                 yield MicroBatch(None, closes, ())
                 continue
             data = fetch(epoch, indices)
-            yield MicroBatch(_pinned(data) if pin else data, closes, indices.tolist())
+            yield MicroBatch(pinned(data) if pin else data, closes, indices.tolist())
 
     def _choose_workers(self) -> int:
         if self._fetch.tensor_data is not None:
@@ -152,7 +149,8 @@ class _Pool:
         turn = self._turn
         self._generator.manual_seed(int(keys("workers", seed, epoch, 1)[0]))
         self._requests.start(epoch, ahead)
-        batches = iter(self._loader)
+        with signals_held():
+            batches = iter(self._loader)
         for indices, closes in cuts:
             if turn != self._turn:
                 raise InvalidConfig(
@@ -184,5 +182,14 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _pinned(data: Any) -> Any:
+def check_loading(workers: int | None, *, pin_memory: bool) -> None:
+    """Refuse a number of workers, or memory, that cannot be had."""
+    if workers is not None and workers < 0:
+        raise InvalidConfig(f"workers is {workers}.", fix="Give 0 or more; None chooses.")
+    if pin_memory and not torch.cuda.is_available():
+        raise InvalidConfig("pin_memory is on, but there is no CUDA device.", fix="Turn it off.")
+
+
+def pinned(data: Any) -> Any:
+    """Give the batch in page-locked memory."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory(), data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,14 +18,24 @@ def undisturbed() -> Generator[None]:
 
     Cost: 60 us.
     """
-    python, torch_state = random.getstate(), torch.default_generator.get_state()
-    numpy_state = np.random.get_state(legacy=False)
+    put_back = remember()
     try:
         yield
     finally:
+        put_back()
+
+
+def remember() -> Callable[[], None]:
+    """Return a function that puts Python's, NumPy's and torch's CPU generators back to where they are now."""
+    python, torch_state = random.getstate(), torch.default_generator.get_state()
+    numpy_state = np.random.get_state(legacy=False)
+
+    def put_back() -> None:
         random.setstate(python)
         np.random.set_state(numpy_state)
         torch.default_generator.set_state(torch_state)
+
+    return put_back
 
 
 def seed_generators(seed: int) -> None:

@@ -106,7 +106,7 @@ class WindowSampler(Sampler[list[int]]):
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
-        _check_batches(self.effective_batch, self.micro_batch)
+        check_batches(self.effective_batch, self.micro_batch)
         self._order: Order = choose_order(self.order, size_of(self.source), self.seed)
         per_process = self.micro_batch or -(-self.effective_batch // self.processes)
         self._step = min(per_process * self.processes, self.effective_batch)  # positions of a whole micro-batch
@@ -197,7 +197,7 @@ def size_of(source: Sized | int) -> int:
     except TypeError as error:
         raise InvalidData(
             f"A {type(source).__name__} has no length, so its order cannot be drawn.",
-            fix="Give a stream through GivenBatches, which takes any iterable of batches.",
+            fix="Wrap samples: trueloop.Shards([dataset], iter); batches: GivenBatches(loader).",
         ) from error
 
 
@@ -207,7 +207,8 @@ def check_rank(rank: int, processes: int) -> None:
         raise InvalidConfig(f"rank is {rank} of {processes} processes.", fix="Ranks count from 0 to processes - 1.")
 
 
-def _check_batches(effective_batch: int, micro_batch: int | None) -> None:
+def check_batches(effective_batch: int, micro_batch: int | None) -> None:
+    """Refuse batches of nothing, and a micro-batch larger than the window."""
     named: Sequence[tuple[str, int]] = (
         ("effective_batch", effective_batch),
         ("micro_batch", 1 if micro_batch is None else micro_batch),

@@ -9,12 +9,31 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
+@contextmanager
+def signals_held() -> Generator[None]:
+    """Start loader processes in here: they, and every thread of theirs, begin with the signals held back.
+
+    A thread that exists before `outlive_signals` runs (NumPy's OpenBLAS starts one per core when it is imported) would
+    otherwise still take a signal, and the process would die of it. The training process gets its own afterwards.
+    """
+    if not hasattr(signal, "sigwaitinfo"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def outlive_signals(worker: int) -> None:
-    """Let this process end at a signal from its parent only; a ``worker_init_fn``.
+    """Let this process end at a signal from its parent only; a ``worker_init_fn``, for processes of `signals_held`.
 
     Where the system does not tell who sent a signal (macOS, Windows), everything stays as torch has it.
 
@@ -25,9 +44,13 @@ def outlive_signals(worker: int) -> None:
     """
     if not hasattr(signal, "sigwaitinfo"):
         return
-    signals = {getattr(signal, name) for name in _NAMES}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads started from here on inherit it
+    signals = _signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     threading.Thread(target=_end_with_parent, args=(signals, os.getppid()), daemon=True).start()
+
+
+def _signals() -> set[signal.Signals]:
+    return {getattr(signal, name) for name in _NAMES}
 
 
 def _end_with_parent(signals: set[signal.Signals], parent: int) -> None:

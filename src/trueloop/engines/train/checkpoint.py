@@ -241,8 +241,12 @@ class CheckpointFolder:
 
     def _free_path(self, update: int) -> Path:
         saves = [save for other, save in map(_place, self._folders()) if other == update]
-        suffix = f"-{max(saves) + 1}" if saves else ""
-        return self._root / f"update-{update:09d}{suffix}"
+        path = self.path_of(update)
+        return path.with_name(f"{path.name}-{max(saves) + 1}") if saves else path
+
+    def path_of(self, update: int) -> Path:
+        """Return where the checkpoint of an update lies, if it was saved once."""
+        return self._root / f"update-{update:09d}"
 
     def _hidden(self, purpose: Literal["saving", "removing"], path: Path) -> Path:
         return self._root / f".{purpose}-{path.name}-{secrets.token_hex(4)}"

@@ -301,16 +301,26 @@ class Fit:
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
+        shipped = self.position.update
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
             if best is None or best.update == self.position.update:
                 break
             try:
                 self.state.load_weights(cast("Mapping[str, Any]", self._checkpoints.load(best)))
+                shipped = best.update
                 break
             except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
                 self._note("checkpoint_passed_over", str(damaged))
+        self._miss_best(shipped)
         return self.state.shipped_weights()
+
+    def _miss_best(self, shipped: int) -> None:
+        """Say so where the best checkpoint should be shipped and is not there any more."""
+        best = self.state.monitor.best_update
+        if self._checkpoints and self._config.checkpoint.final == "best" and best not in (None, shipped):
+            where = self._checkpoints.path_of(best)
+            self._note("best_missing", f"The best checkpoint {where} is not there; update {shipped} is shipped.")
 
     def test(self, batches: Iterable[Any]) -> dict[str, float]:
         """Evaluate the model as it is now, once, on the test set."""

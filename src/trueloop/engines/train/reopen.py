@@ -2,7 +2,7 @@
 
 The order of a plain shuffling DataLoader is drawn from random generators when an epoch is opened. So their state is
 kept from that moment; a resumed run puts it back, opens the epoch, lets it skip, and only then goes on with the
-generators as they were in mid-epoch.
+generators as they were in mid-epoch. A source that knows its own position (`Positioned`) need not skip.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trueloop.engines.train.seeding import capture_generators, restore_generators
-from trueloop.ground.seams import BatchSource, MicroBatch, Rewindable
+from trueloop.ground.seams import BatchSource, MicroBatch, Positioned, Rewindable
 
 
 class Order:
@@ -43,10 +43,16 @@ class Order:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to open this epoch, or the next one, alike."""
         source = self._source
-        return {"opened": self._opened, "now": source.order_state() if isinstance(source, Rewindable) else None}
+        return {
+            "opened": self._opened,
+            "now": source.order_state() if isinstance(source, Rewindable) else None,
+            "position": source.position_state() if isinstance(source, Positioned) else None,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what an earlier process saved; nothing, where it had another kind of source."""
         if isinstance(self._source, Rewindable) and state["now"] is not None:
             self._opened = state["opened"]
             self._source.load_order_state(state["now"])
+        if isinstance(self._source, Positioned) and state.get("position") is not None:
+            self._source.load_position_state(state["position"])
