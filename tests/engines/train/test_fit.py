@@ -374,6 +374,23 @@ def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, heard)
     assert [note.kind for note in heard.of(Noted)] == ["checkpoint_passed_over"]
 
 
+def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, heard):
+    from dataclasses import replace
+    from shutil import rmtree
+
+    config = replace(CONFIG, ema=None, checkpoint=CheckpointConfig(keep_best=2, keep_last=1))
+    fit = make(cut, build, config, tmp_path, heard)
+    fit.measure = judged_by([0.3, 0.5, 0.8, 0.9])
+    fit.run(name="x", facts={})
+    fit.final_weights()
+    assert not heard.of(Noted)
+    rmtree(CheckpointFolder(tmp_path).best().path)
+    fit.final_weights()
+    (note,) = heard.of(Noted)
+    assert note.kind == "best_missing"
+    assert "update-000000006 is not there; update 12 is shipped" in note.message
+
+
 def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, heard):
     from dataclasses import replace
 

@@ -301,18 +301,20 @@ class Fit:
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
-        shipped = self.position.update
+        shipped: int | None = self.position.update  # None: what is missing has been told
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
             if best is None or best.update == self.position.update:
                 break
             try:
                 self.state.load_weights(cast("Mapping[str, Any]", self._checkpoints.load(best)))
-                shipped = best.update
+                shipped = best.update if shipped is not None else None
                 break
             except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
                 self._note("checkpoint_passed_over", str(damaged))
-        self._miss_best(shipped)
+                shipped = None
+        if shipped is not None:
+            self._miss_best(shipped)
         return self.state.shipped_weights()
 
     def _miss_best(self, shipped: int) -> None:
