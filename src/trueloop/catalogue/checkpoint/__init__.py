@@ -1,0 +1,1 @@
+"""Saved states that are not what they seem."""

@@ -1,0 +1,1 @@
+"""Samples in the wrong order, place or number."""

@@ -1,0 +1,1 @@
+"""A machine that does something else than the work."""

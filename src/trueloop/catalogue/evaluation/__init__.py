@@ -1,0 +1,1 @@
+"""Held-out numbers that mean something else."""

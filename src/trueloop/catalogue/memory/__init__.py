@@ -1,0 +1,1 @@
+"""Graphs that outlive their update."""

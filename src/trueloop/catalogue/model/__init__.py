@@ -1,0 +1,1 @@
+"""Layers that are not trained as they seem to be."""

@@ -1,0 +1,1 @@
+"""Mixed precision used in the wrong order."""

@@ -1,0 +1,1 @@
+"""Learning rates that are not the planned ones."""

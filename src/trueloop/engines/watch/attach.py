@@ -1,0 +1,69 @@
+"""Attaching to torch: all sources at once, reversibly, in two degrees of detail.
+
+In full, every event is told: about 100 us per update. Lightly, only what is rare or nearly free is: see `levels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from trueloop.engines.watch.levels import Levels
+from trueloop.engines.watch.patch import Patches, hide_package
+from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.stream import Listener, Stream
+
+
+class Source(Protocol):
+    """Sees one kind of thing, by replacing functions of torch or by torch's own hooks."""
+
+    def always(self, patches: Patches) -> None:
+        """Put in place what is needed as long as somebody listens."""
+        ...
+
+    def in_full(self, patches: Patches) -> None:
+        """Put in place what is needed while watching in full only; may be called again and again."""
+        ...
+
+
+class Attachment:
+    """torch with our replacements in it, as long as somebody listens; there is one in a process.
+
+    Args:
+        make_sources: given the stream and the shared facts, all sources.
+    """
+
+    def __init__(self, make_sources: Callable[[Stream, Program], Sequence[Source]]) -> None:
+        self.stream, self.program = Stream(), Program()
+        self._sources = make_sources(self.stream, self.program)
+        self._always, self._in_full = Patches(), Patches()
+        self._listeners = 0
+        self.levels = Levels(self.stream, open_full=self._open, close_full=self._close)
+        self.stream.wake = self.levels.wake
+
+    def attach(self, listener: Listener) -> None:
+        """Carry all events to one more listener from now on; the first one puts the replacements in place."""
+        self.stream.listen(listener)
+        self._listeners += 1
+        if self._listeners == 1:
+            hide_package("trueloop")
+            self.stream.on = True
+            for source in self._sources:
+                source.always(self._always)
+        self.levels.start()
+
+    def detach(self, listener: Listener) -> None:
+        """Stop doing so; with the last listener torch becomes as it was."""
+        self.stream.unlisten(listener)
+        self._listeners -= 1
+        if self._listeners == 0:
+            self.levels.stop()
+            self.stream.on = False
+            self._always.restore()
+
+    def _open(self) -> None:
+        for source in self._sources:
+            source.in_full(self._in_full)
+
+    def _close(self) -> None:
+        self._in_full.restore()

@@ -1,0 +1,120 @@
+"""Events to findings: every detector of the catalogue hears the events it wants, and what it is certain of is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from trueloop.ground.events import Event
+from trueloop.ground.failure import Detector, Failure
+from trueloop.ground.findings import Evidence, Finding, Judged, Place, Severity, Site, Verdict
+
+
+class Watched(NamedTuple):
+    """A failure to watch for."""
+
+    failure: Failure
+    slug: str
+
+
+class Judge:
+    """One run's detectors and what they have found.
+
+    Args:
+        catalogue: what to watch for.
+        found: called with each finding when it is first certain, from within the program's own call.
+        silenced: whether the program asks not to hear of a code at a line.
+        trouble: told of a detector that raised; the others go on.
+    """
+
+    def __init__(
+        self,
+        catalogue: Iterable[Watched],
+        *,
+        found: Callable[[Finding], None] = lambda finding: None,
+        silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
+        trouble: Callable[[str, BaseException], None] = lambda what, error: None,
+    ) -> None:
+        self._found, self._silenced, self._trouble = found, silenced, trouble
+        self._findings: dict[Any, Finding] = {}
+        self.silenced = 0
+        """Findings that nobody wanted to hear of."""
+        self._seats: list[tuple[Watched, Detector | None]] = []
+        self._hearing: dict[type[Event], list[tuple[Watched, Detector]]] = {}
+        self._broken: dict[str, str] = {}
+        self._heard: set[type[Event]] = set()
+        for watched in catalogue:
+            detector = watched.failure.detector() if watched.failure.detector else None
+            self._seats.append((watched, detector))
+            for moment in detector.moments if detector else ():
+                self._hearing.setdefault(moment, []).append((watched, detector))  # pyright: ignore[reportArgumentType]
+
+    def hear(self, event: Event) -> None:
+        """Pass one event to every detector that wants it; never raises."""
+        kind = type(event)
+        self._heard.add(kind)
+        for watched, detector in self._hearing.get(kind, ()):
+            code = watched.failure.code
+            if code in self._broken:
+                continue
+            try:
+                evidence = detector.observe(event)
+                if evidence is not None:
+                    for each in [evidence] if isinstance(evidence, Evidence) else evidence:
+                        self._keep(watched, each, event)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
+                self._broken[code] = f"its detector failed: {type(error).__name__}: {error}"
+                self._trouble(f"{code} cannot be judged any more", error)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what was found so far: errors first, then by when it was first seen."""
+        order = list(Severity)
+        return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
+
+    def judged(self) -> Sequence[Judged]:
+        """Return the verdict on every failure of the catalogue."""
+        fired = {finding.code for finding in self._findings.values()}
+        return [self._verdict(watched.failure, detector, fired) for watched, detector in self._seats]
+
+    def _verdict(self, failure: Failure, detector: Detector | None, fired: set[str]) -> Judged:
+        code = failure.code
+        if code in fired:
+            return Judged(code, Verdict.FIRED)
+        if detector is None:
+            return Judged(code, Verdict.NOT_JUDGED, "it is found in the text only: trueloop lint")
+        if code in self._broken:
+            return Judged(code, Verdict.NOT_JUDGED, self._broken[code])
+        if not self._heard.intersection(detector.moments):
+            return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
+        reason = detector.abstains()
+        return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
+
+    def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
+        failure, site = watched.failure, _site(evidence.place)
+        key = (failure.code, site and site[:2], evidence.about)
+        known = self._findings.get(key)
+        if known is not None:
+            self._findings[key] = replace(known, count=known.count + 1)
+            return
+        if self._silenced(failure.code, site):
+            self.silenced += 1
+            return
+        finding = Finding(
+            code=failure.code,
+            slug=watched.slug,
+            title=failure.title,
+            severity=failure.severity,
+            message=evidence.message,
+            site=site,
+            related=tuple((known, words) for place, words in evidence.related if (known := _site(place))),
+            first_update=event.update if evidence.update is None else evidence.update,
+            fix=evidence.fix or failure.fix,
+            change=evidence.change,
+        )
+        self._findings[key] = finding
+        self._found(finding)
+
+
+def _site(place: Place | Site | None) -> Site | None:
+    return place.site if isinstance(place, Place) else place

@@ -1,0 +1,60 @@
+"""The user's line behind a call into torch."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+from trueloop.ground.findings import Place
+
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH120, PTH100
+
+
+def _folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    return (_OURS, *(root + os.sep for root in roots), "<frozen", "<string>", "<eval_with_key>", "<attrs")
+
+
+_LIBRARIES = _folders()
+_users: dict[CodeType, bool] = {}
+
+
+def here(depth: int = 1) -> Place | None:
+    """Return the innermost line on the stack that is the user's, not a library's; where there is none, of a library.
+
+    Args:
+        depth: frames to leave out; 1 begins at the caller.
+
+    Cost: 0.3 us, and 0.1 us for each frame of a library above it.
+    """
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    first = frame
+    while frame is not None:
+        code = frame.f_code
+        users = _users.get(code)
+        if users is None:
+            users = _users[code] = not code.co_filename.startswith(_LIBRARIES)
+        if users:
+            return Place(code, frame.f_lasti)
+        frame = frame.f_back
+    return _of_library(first)
+
+
+def is_users(code: CodeType) -> bool:
+    """True for code that is neither a library's nor trueloop's."""
+    return not code.co_filename.startswith(_LIBRARIES)
+
+
+def _of_library(frame: FrameType | None) -> Place | None:
+    """Where a whole program lies among the libraries (``python -m package``), its lines are those outside torch."""
+    torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_OURS, torch_folder, "<")):
+            return Place(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,100 @@
+"""The stream of events: counts updates, carries events to whoever listens, and fences everything of ours.
+
+Nothing that goes wrong in here reaches the program: a source or a listener that raises is dropped, and said to be.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from trueloop.engines.watch.registry import Registry
+from trueloop.ground.events import Event
+from trueloop.ground.findings import Place
+
+Listener = Callable[[Event], None]
+
+
+class Stream:
+    """What all sources share."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.update = 0
+        """Steps of any optimizer so far."""
+        self.micro = 0
+        """Backwards so far."""
+        self.full = True
+        """Every event is wanted; otherwise the rare ones only."""
+        self.on = False
+        """Somebody listens. Replacements of torch's functions ask before anything else."""
+        self.busy_s = 0.0
+        """Time spent in sources and listeners, as far as it is timed."""
+        self.problems: list[str] = []
+        self.wake: Callable[[], None] = lambda: None
+        """Called by a source that saw a change of structure: watch in full for a while."""
+        self._listeners: list[Listener] = []
+        self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._left_behind)
+
+    def listen(self, listener: Listener) -> None:
+        """Carry every event to one more listener."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Stop doing so."""
+        with self._lock:
+            self._listeners.remove(listener)
+
+    def emit(self, kind: type[Event], place: Place | None = None, **fields: Any) -> None:
+        """Make an event and carry it to everybody."""
+        event = kind(
+            update=self.update, micro=self.micro, time_s=perf_counter(), place=place,
+            thread=threading.get_ident(), **fields,
+        )  # fmt: skip
+        with self._lock:
+            for listener in tuple(self._listeners):
+                listener(event)
+
+    def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler that never raises: the first time it would, it is silent from then on, and named.
+
+        Args:
+            source: what it sees, for people: "optimizer steps".
+            handler: runs inside the program's own call.
+        """
+        broken = False
+
+        def run(*args: Any) -> Any:
+            nonlocal broken
+            if broken:
+                return None
+            start = perf_counter()
+            try:
+                return handler(*args)
+            except Exception as error:  # noqa: BLE001 - the host is sacred
+                broken = True
+                self.trouble(f"{source} are not seen any more", error)
+                return None
+            finally:
+                self.busy_s += perf_counter() - start
+
+        return run
+
+    def trouble(self, what: str, error: BaseException) -> None:
+        """Remember something that broke in here, with the place, for the report."""
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" ({os.path.basename(last[0].filename)}:{last[0].lineno})" if last else ""  # noqa: PTH119
+        self.problems.append(f"{what}: {type(error).__name__}: {error}{where}")
+
+    def _left_behind(self) -> None:
+        """In a forked child, such as a loader's worker, nothing is watched."""
+        self.on = False
+        self._listeners.clear()
+        self._lock = threading.RLock()
