@@ -22,13 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "trueloop"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-FLOORS = (
-    "faces",
-    "recipes",
-    "engines",
-    "catalogue",
-    "ground",
-)  # from the top down; an upper floor may import a lower one
+FLOORS = ("faces", "recipes", "engines", "catalogue", "ground")  # top down; an upper floor may import a lower one
 # Frozen: a name added or removed here is a change that users notice, and brings a fragment in changes/.
 PUBLIC = (
     "Accuracy",
