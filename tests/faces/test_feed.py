@@ -209,3 +209,39 @@ def test_torchdatas_loader_is_resumed(tmp_path):
     resumed = trainer(tmp_path)
     assert resumed.fit(make(), accumulate=2).resumed_from == 12
     assert torch.equal(weights(resumed), weights(undisturbed))
+
+
+READY = [(X[:10], Y[:10])]
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "words"),
+    [
+        (READY, {"sampler": "weighted", "labels": Y}, "sampler and labels cannot be used: a list gives ready batches"),
+        (READY, {"collate": list}, "collate cannot be used"),
+        (DataLoader(TensorDataset(X, Y)), {"sampler": "sequential"}, "sampler cannot be used: a DataLoader"),
+        (TensorDataset(X, Y), {"sampler": "wieghted"}, "sampler is 'wieghted'"),
+        (TensorDataset(X, Y), {"labels": Y}, "labels are given, but the sampler is 'random'"),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(data, given, words):
+    with pytest.raises(InvalidConfig, match=words):
+        trainer().fit(data, **given)
+
+
+def test_without_seeding_the_generators_are_the_programs():
+    def final(seeding: bool, of_program: int) -> torch.Tensor:
+        torch.manual_seed(of_program)
+        model = nn.Sequential(nn.Linear(X.shape[1], 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.1)
+        config = TrainConfig(epochs=1, effective_batch=8, seeding=seeding)
+        Trainer(model=model, objective=lambda m, batch: m(batch[0]).square().mean(), config=config).fit(
+            TensorDataset(X, Y)
+        )
+        return model[0].weight.detach().clone()
+
+    assert torch.equal(final(True, 1), final(True, 2))
+    assert torch.equal(final(False, 1), final(False, 1))
+    assert not torch.equal(final(False, 1), final(False, 2))

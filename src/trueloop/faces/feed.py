@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -44,6 +44,7 @@ class Feed:
             InvalidData: nothing to train on.
         """
         if not is_dataset(data):
+            self._refuse_order(data, sampler=sampler, labels=labels)
             source = GivenBatches(data, accumulate=accumulate)
             self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
             self._order = {"batches": self._plan}
@@ -54,6 +55,13 @@ class Feed:
                 f"accumulate is {accumulate}, but the training data is a dataset.",
                 why="A dataset is cut into windows of effective_batch; accumulate counts ready batches.",
                 fix="Set effective_batch and micro_batch instead.",
+            )
+        if sampler not in get_args(Sampler):
+            raise InvalidConfig(f"sampler is {sampler!r}.", fix=f"Choose one of {', '.join(get_args(Sampler))}.")
+        if labels is not None and sampler != "weighted":
+            raise InvalidConfig(
+                f"labels are given, but the sampler is {sampler!r}, which does not look at them.",
+                fix='Set sampler="weighted", or leave labels out.',
             )
         self._datasets["train"] = data
         self._order = {"sampler": sampler}
@@ -99,6 +107,24 @@ class Feed:
         """What the samples of shards come out of, where they are trained on or decide which weights are best."""
         used = [self._datasets.get(split) for split in ("train", "val")]
         return [thing for data in used if isinstance(data, Shards) for thing in (data.read, data.shards[0])]
+
+    def _refuse_order(self, data: Any, *, sampler: str, labels: Any) -> None:
+        """Ready batches come in their own order and shape: nothing that asks for another one may be passed over."""
+        given = [
+            name
+            for name, value in (
+                ("sampler", sampler != "random"),
+                ("labels", labels is not None),
+                ("collate", self._collate),
+            )
+            if value
+        ]
+        if given:
+            raise InvalidConfig(
+                f"{' and '.join(given)} cannot be used: a {type(data).__name__} gives ready batches.",
+                why="Their order and collation are its own.",
+                fix="Give them to the DataLoader, or pass the dataset itself.",
+            )
 
     @cached_property
     def _fingerprints(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trueloop.engines.train.fit import FitResult
 from trueloop.engines.train.identity import Identity
-from trueloop.engines.train.seeding import seed_everything
+from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
 from trueloop.faces.run_folder import RunFolder
@@ -67,7 +67,7 @@ def run_recipe(
     validate(recipe.train)
     if isinstance(run_dir, Path) and not smoke:
         RunFolder(run_dir)  # refused now rather than after the data were read
-    seed_everything(recipe.train.seed, deterministic=recipe.train.deterministic)  # the model's initial weights
+    prepare_generators(recipe.train)  # the model's initial weights are drawn next
     parts = recipe.assemble(recipe.options)
     trainer = Trainer(
         model=parts.model,

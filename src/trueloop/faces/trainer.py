@@ -22,7 +22,7 @@ from trueloop.engines.train.identity import Identity, identify
 from trueloop.engines.train.loop import Parts
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.precision import autocast
-from trueloop.engines.train.seeding import seed_everything
+from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.smoke import Smoke, smoke
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
@@ -175,7 +175,7 @@ class Trainer:
         validate(self.config)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
-        seed_everything(self.config.seed, deterministic=self.config.deterministic)
+        prepare_generators(self.config)
         return resolve_device(self.config.device)
 
     def _assemble(

@@ -70,6 +70,7 @@ def test_torchs_own_in_memory_datasets_are_recognised():
     subset = Subset(Subset(whole, [5, 6, 7]), [2, 0])
     assert as_tensor_data(whole).gather(torch.tensor([2]))[1].tolist() == [2]
     assert as_tensor_data(subset).gather(torch.tensor([0, 1]))[1].tolist() == [7, 5]
+    assert as_tensor_data(Subset(whole, [-1, 0])).gather(torch.tensor([0]))[1].tolist() == [len(whole) - 1]
     assert as_tensor_data(Subset([1, 2, 3], [0])) is None
     assert as_tensor_data([1, 2, 3]) is None
 

@@ -106,12 +106,12 @@ def test_anything_else_is_refused_and_nothing_is_seeded(seed: Any):
 def test_deterministic_mode_is_a_switch_of_the_process():
     script = (
         "import os, torch\n"
-        "from trueloop.engines.train.seeding import seed_everything\n"
+        "from trueloop.engines.train.seeding import seed_everything, use_deterministic_kernels\n"
         "state = lambda: (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic,"
         " torch.backends.cudnn.benchmark, os.environ.get('CUBLAS_WORKSPACE_CONFIG'))\n"
         "torch.backends.cudnn.benchmark = True\n"
         "seed_everything(0)\nprint(state())\n"
-        "seed_everything(0, deterministic=True)\nprint(state())\n"
+        "use_deterministic_kernels()\nprint(state())\n"
         "seed_everything(0)\nprint(state())\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}

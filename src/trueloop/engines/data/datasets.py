@@ -92,7 +92,10 @@ def as_tensor_data(dataset: Any) -> TensorData | None:
         return TensorData(*dataset.tensors)
     if type(dataset) is Subset:
         whole = as_tensor_data(dataset.dataset)
-        return None if whole is None else whole.part(torch.as_tensor(dataset.indices, dtype=torch.int64))
+        if whole is None:
+            return None
+        indices = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        return whole.part(torch.where(indices < 0, indices + len(whole), indices))  # -1 is the last one, as in Subset
     return None
 
 

@@ -109,6 +109,9 @@ class TrainConfig:
     """Leave out the partial micro-batch at the end of each epoch, as torch does; a short window is still stepped."""
     seed: int = 0
     """Of everything random: order, initialisation, dropout, augmentation."""
+    seeding: bool = True
+    """Seed Python's, NumPy's and torch's generators at the start. False: they are left as the program has them, which
+    the initial weights and dropout follow; order and augmentation still follow ``seed``, and resume stays exact."""
     deterministic: bool = False
     """Only deterministic kernels; torch raises where there is none."""
     device: str = "auto"

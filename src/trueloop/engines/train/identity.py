@@ -38,6 +38,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "micro_batch": "inexact",
     "drop_last": "breaking",
     "seed": "breaking",
+    "seeding": "harmless",  # once a run has begun, its generators are put back to where they were saved
     "deterministic": "inexact",
     "device": "harmless",  # the device it resolves to is a fact of its own: "on.device"
     "threads": "harmless",  # likewise: "on.threads"

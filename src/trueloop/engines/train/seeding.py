@@ -11,23 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 
+from trueloop.engines.train.config import TrainConfig
 from trueloop.ground.errors import CheckpointError, InvalidConfig
 
 SEEDS = 2**32  # what NumPy's global generator takes; the others take more
 
 
-def seed_everything(seed: int, deterministic: bool = False) -> None:
-    """Seed Python, NumPy and torch on every device; in deterministic mode also bind torch to repeatable kernels.
+def prepare_generators(config: TrainConfig) -> None:
+    """Seed everything, unless that is switched off, and choose kernels, as the settings ask."""
+    if config.deterministic:
+        use_deterministic_kernels()
+    if config.seeding:
+        seed_everything(config.seed)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch on every device.
 
     Args:
         seed: 0 to 2**32 - 1.
-        deterministic: from here on in this process, torch raises where an operation has no deterministic kernel, and
-            cuDNN does not choose by timing. False leaves these switches as they are.
 
     Raises:
         InvalidConfig: the seed is not an integer in range.
-
-    Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
     if type(seed) is not int or not 0 <= seed < SEEDS:
         raise InvalidConfig(
@@ -38,12 +43,18 @@ def seed_everything(seed: int, deterministic: bool = False) -> None:
     random.seed(seed)
     np.random.seed(seed)  # augmentation code draws from the global generator
     torch.manual_seed(seed)  # every device; those not yet in use are seeded when they start
-    if deterministic:
-        # cuBLAS reads this when it starts: with one of two fixed workspaces its sums have one order.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
+
+
+def use_deterministic_kernels() -> None:
+    """From here on in this process, torch raises where an operation has no deterministic kernel.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+    # cuBLAS reads this when it starts: with one of two fixed workspaces its sums have one order.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
 
 
 def capture_generators() -> dict[str, Any]:
