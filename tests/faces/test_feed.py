@@ -245,3 +245,12 @@ def test_without_seeding_the_generators_are_the_programs():
     assert torch.equal(final(True, 1), final(True, 2))
     assert torch.equal(final(False, 1), final(False, 1))
     assert not torch.equal(final(False, 1), final(False, 2))
+
+
+def test_what_can_be_gone_through_once_is_refused_at_the_start():
+    once = iter(READY)
+    with pytest.raises(InvalidData, match="(?s)The train data is a list_iterator.*the function that makes"):
+        trainer().fit(once)
+    with pytest.raises(InvalidData, match="The val data is a list_iterator"):
+        trainer().fit(READY, val=once)
+    trainer().fit(READY, test=once)

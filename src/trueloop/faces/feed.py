@@ -45,6 +45,8 @@ class Feed:
         """
         if not is_dataset(data):
             self._refuse_order(data, sampler=sampler, labels=labels)
+            if self._config.epochs > 1:
+                _refuse_iterator("train", data)
             source = GivenBatches(data, accumulate=accumulate)
             self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
             self._order = {"batches": self._plan}
@@ -80,6 +82,8 @@ class Feed:
     def held_out(self, split: str, data: Any) -> Iterable[Any]:
         """Return batches to evaluate on, in order, every item once; iterable again and again."""
         if not is_dataset(data):
+            if split != "test":  # which is measured once
+                _refuse_iterator(split, data)
             self._sampled[split] = data
             return Batches(GivenBatches(data))
         self._datasets[split] = data
@@ -200,6 +204,16 @@ def _cut(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
             fix="Leave the sampler out, or weight the loss: nn.CrossEntropyLoss(weight=...).",
         )
     return ShardLoader(data, shuffle=order == "random", **settings)
+
+
+def _refuse_iterator(split: str, data: Any) -> None:
+    """Say at the start what would otherwise end the run when its second epoch begins."""
+    if hasattr(data, "__next__"):
+        raise InvalidData(
+            f"The {split} data is a {type(data).__name__}, which can be gone through once only.",
+            why="Every epoch needs it from the start.",
+            fix="Give a list, a DataLoader, or the function that makes the generator.",
+        )
 
 
 def _size(data: Any) -> int | None:
