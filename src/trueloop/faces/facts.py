@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 from trueloop.version import __version__
 
 
-def describe_run(parts: Parts, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
     """Describe an assembled run, JSON-ready.
 
     Args:

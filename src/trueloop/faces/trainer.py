@@ -19,7 +19,7 @@ from trueloop.engines.train.device import resolve_device
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate
 from trueloop.engines.train.fit import Fit, FitResult
 from trueloop.engines.train.identity import Identity, identify
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.precision import autocast
 from trueloop.engines.train.seeding import prepare_generators
@@ -180,7 +180,7 @@ class Trainer:
 
     def _assemble(
         self, device: torch.device, updates_per_epoch: int | None, config: TrainConfig | None = None
-    ) -> Parts:
+    ) -> Assembly:
         given = Given(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts)
         return assemble(
             self.model,
@@ -191,14 +191,14 @@ class Trainer:
             given=given,
         )
 
-    def _identity(self, parts: Parts, feed: Feed, *, made_by: Sequence[object]) -> Identity:
+    def _identity(self, parts: Assembly, feed: Feed, *, made_by: Sequence[object]) -> Identity:
         users = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *made_by)
         given = {**self.identity, "data": feed.identity()}
         given["code"] = {**given.get("code", {}), **source_code(users)}
         own_optimizer = self.optimizer is not None
         return identify(self.config, parts, objective=self.objective, given=given, own_optimizer=own_optimizer)
 
-    def _facts(self, parts: Parts, feed: Feed, identity: Identity) -> dict[str, Any]:
+    def _facts(self, parts: Assembly, feed: Feed, identity: Identity) -> dict[str, Any]:
         code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
         return {**describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trueloop.engines.train.assemble import Given, assemble
 from trueloop.engines.train.config import TrainConfig
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 from trueloop.ground.seams import MicroBatch, RunEvent
 
 CPU = torch.device("cpu")
@@ -70,7 +70,9 @@ def heard() -> Heard:
 def build():
     """Model, objective and settings in, assembled parts out."""
 
-    def make(model: nn.Module, objective: Any, config: TrainConfig, updates_per_epoch: int = 4, **given: Any) -> Parts:
+    def make(
+        model: nn.Module, objective: Any, config: TrainConfig, updates_per_epoch: int = 4, **given: Any
+    ) -> Assembly:
         return assemble(model, objective, config, device=CPU, updates_per_epoch=updates_per_epoch, given=Given(**given))
 
     return make

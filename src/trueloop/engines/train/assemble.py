@@ -11,7 +11,7 @@ from torch import nn
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.guard import Guard
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
 from trueloop.engines.train.precision import LossScale, autocast
@@ -33,7 +33,7 @@ def assemble(
     device: torch.device,
     updates_per_epoch: int | None,
     given: Given | None = None,
-) -> Parts:
+) -> Assembly:
     """Build everything the loop turns.
 
     Args:
@@ -62,7 +62,7 @@ def assemble(
     context = autocast(config.precision, device)
     horizon_epochs = config.schedule.horizon_epochs or config.epochs
     updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
-    return Parts(
+    return Assembly(
         model=model,
         forward=cast("nn.Module", torch.compile(model)) if config.compile else model,
         objective=objective,

@@ -24,7 +24,7 @@ from trueloop.engines.train.durable import damaged, sync, unreadable, unwritable
 from trueloop.engines.train.manifest import (
     Checkpoint,
     NewerSchemaError,
-    Parts,
+    PackedState,
     read_folder,
     read_manifest,
     write_folder,
@@ -94,7 +94,7 @@ class CheckpointFolder:
         """
         return self.write(packed(state), update=update, epoch=epoch, metrics=metrics)
 
-    def write(self, parts: Parts, *, update: int, epoch: int, metrics: Mapping[str, float]) -> Checkpoint:
+    def write(self, parts: PackedState, *, update: int, epoch: int, metrics: Mapping[str, float]) -> Checkpoint:
         """Do as `save` does, with a state that is `packed` already; on any thread, one at a time.
 
         Raises:
@@ -282,7 +282,7 @@ class CheckpointFolder:
         shutil.rmtree(hidden, ignore_errors=True)  # what cannot be removed now is swept at the next start
 
 
-def packed(state: Mapping[str, object], *, copy: Parts | None = None) -> Parts:
+def packed(state: Mapping[str, object], *, copy: PackedState | None = None) -> PackedState:
     """Make each part of a state ready to be written; see `state.pack`.
 
     Args:

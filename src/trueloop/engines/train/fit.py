@@ -22,7 +22,7 @@ from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.incident import look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
-from trueloop.engines.train.loop import Parts, train_epoch
+from trueloop.engines.train.loop import Assembly, train_epoch
 from trueloop.engines.train.memory import peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
@@ -85,7 +85,7 @@ class Fit:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: Assembly,
         config: TrainConfig,
         source: BatchSource,
         *,

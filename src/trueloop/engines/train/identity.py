@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.train.config import TrainConfig
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.manifest import STATE, Checkpoint
 from trueloop.engines.train.state import unpack
 from trueloop.ground.errors import CheckpointError
@@ -151,7 +151,7 @@ class Differences:
 
 
 def identify(
-    config: TrainConfig, parts: Parts, *, objective: object, given: Mapping[str, Any], own_optimizer: bool
+    config: TrainConfig, parts: Assembly, *, objective: object, given: Mapping[str, Any], own_optimizer: bool
 ) -> Identity:
     """Return the identity of an assembled run.
 

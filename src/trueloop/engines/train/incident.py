@@ -8,7 +8,7 @@ from typing import Any
 
 from trueloop.engines.train.ledger import Entry
 from trueloop.engines.train.locate import Culprit, Replay, locate_in_batches
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Incident:
         return self.culprit.as_dict() if self.culprit else {}
 
 
-def look_into(parts: Parts, entry: Entry) -> Incident:
+def look_into(parts: Assembly, entry: Entry) -> Incident:
     """Say why an update was skipped; one that only bad numbers explain counts towards giving up.
 
     Cost: runs the window again, where the guard is asked to locate.

@@ -28,7 +28,7 @@ from trueloop.ground.seams import MicroBatch
 
 
 @dataclass(slots=True, kw_only=True)
-class Parts:
+class Assembly:
     """What the loop turns, fully assembled (`assemble`)."""
 
     model: nn.Module
@@ -63,7 +63,7 @@ class Done(NamedTuple):
     window: list[MicroBatch]
 
 
-def train_epoch(parts: Parts, batches: Iterator[MicroBatch], *, update: int) -> Iterator[Done]:
+def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[Done]:
     """Train on one epoch and yield after every update.
 
     Args:
@@ -104,7 +104,7 @@ def train_epoch(parts: Parts, batches: Iterator[MicroBatch], *, update: int) -> 
         started = perf_counter()  # whoever reads this saves and evaluates meanwhile
 
 
-def _forward(parts: Parts, batch: Any) -> Sequence[Loss]:
+def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
     try:
         with parts.autocast():
             return parts.objective(parts.forward, batch)
@@ -115,7 +115,7 @@ def _forward(parts: Parts, batch: Any) -> Sequence[Loss]:
         raise lesson from error
 
 
-def _check_start(parts: Parts, terms: Sequence[Loss], root: Tensor, *, first: bool) -> None:
+def _check_start(parts: Assembly, terms: Sequence[Loss], root: Tensor, *, first: bool) -> None:
     """Refuse a loss without a graph, and in the run's first window a pair that torch would take wrongly."""
     if first:
         parts.objective.check(terms)

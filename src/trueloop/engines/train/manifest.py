@@ -31,7 +31,7 @@ from trueloop.ground.errors import CheckpointError
 
 SCHEMA = 1
 MANIFEST, STATE = "manifest.json", "state.json"
-Parts = Mapping[str, tuple[Json, Mapping[str, Tensor]]]
+PackedState = Mapping[str, tuple[Json, Mapping[str, Tensor]]]
 
 FILE = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
@@ -67,7 +67,7 @@ class NewerSchemaError(CheckpointError):
     """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
 
 
-def write_folder(folder: Path, parts: Parts, checkpoint: Checkpoint) -> None:
+def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint) -> None:
     """Write every file of a checkpoint through to the disk, the manifest last.
 
     Args:

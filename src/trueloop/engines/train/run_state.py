@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trueloop.engines.train.config import ScheduleConfig
 from trueloop.engines.train.identity import Differences, Identity, compare
-from trueloop.engines.train.loop import Parts
+from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.monitor import Monitor
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.schedule import Schedule
@@ -52,7 +52,7 @@ class RunState:
         order: how the epoch in hand was opened.
     """
 
-    def __init__(self, parts: Parts, monitor: Monitor, order: Order) -> None:
+    def __init__(self, parts: Assembly, monitor: Monitor, order: Order) -> None:
         self.parts = parts
         self.monitor = monitor
         self.order = order

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder, packed
 from trueloop.engines.train.headroom import available_bytes
-from trueloop.engines.train.manifest import Parts
+from trueloop.engines.train.manifest import PackedState
 from trueloop.engines.train.mirror import Found, Mirror, MirrorError
 from trueloop.ground.seams import CheckpointSaved, Noted
 
@@ -42,7 +42,7 @@ class Saver:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._uploader = ThreadPoolExecutor(1, "mirror")
         self._written: Future[None] | None = None
-        self._copy: Parts = {}
+        self._copy: PackedState = {}
         self._uploads: list[Future[None]] = []
         self._news: deque[CheckpointSaved | Noted] = deque()
         self._problems: list[str] = []
@@ -150,7 +150,7 @@ class Saver:
             self._note("save_blocking", message)
         return False
 
-    def _write(self, parts: Parts, about: Mapping[str, Any], started: float, blocked_s: float | None) -> None:
+    def _write(self, parts: PackedState, about: Mapping[str, Any], started: float, blocked_s: float | None) -> None:
         saved = self._folder.write(parts, **about)
         seconds = perf_counter() - started
         self._news.append(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from time import perf_counter
 
-from trueloop.engines.train.loop import Parts, train_epoch
+from trueloop.engines.train.loop import Assembly, train_epoch
 from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import BatchSource, MicroBatch
 
@@ -32,7 +32,7 @@ class Smoke:
         return (before - after) / abs(before) if before else 0.0
 
 
-def smoke(parts: Parts, source: BatchSource) -> Smoke:
+def smoke(parts: Assembly, source: BatchSource) -> Smoke:
     """Train on the first five windows twice and compare each batch with itself.
 
     Args:
