@@ -54,7 +54,7 @@ def overhead() -> str:
 
 
 def ratio(measured: dict[str, float]) -> str:
-    return f"{measured['median']:.2f} ({measured['low']:.2f} to {measured['high']:.2f})"
+    return spread(measured, 2)
 
 
 def nonfinite() -> str:
@@ -86,6 +86,149 @@ def cost(seen: dict[str, Any] | None) -> list[str]:
     return [f"{seen['extra_bytes'] / 2**20:+.2f}", ratio(seen["cpu_ratio"]) if "cpu_ratio" in seen else "1"]
 
 
+def order() -> str:
+    found = result("order")
+    return "\n".join([speed(found), seeking(found), memory(found), seeding(found), skipping(found)])
+
+
+def speed(found: dict[str, Any]) -> str:
+    rows = [
+        [name, spread(seen["million_per_s"], 1), ratio(seen["cpu_ratio_to_randperm"])]
+        for name, seen in found["throughput"].items()
+    ]
+    return (
+        f"The order of an epoch of {found['settings']['samples']:,} samples, where no other size is named: indices per "
+        "second of one core's time (`order.py`):\n\n"
+        + table(["system", "million indices per s", "time / torch.randperm"], rows)
+    )
+
+
+def seeking(found: dict[str, Any]) -> str:
+    rows = [
+        [name, str(seen["times"]), *(f"{1e3 * seen['wall'][which]:.2f}" for which in ("median", "worst"))]
+        for name, seen in found["seek_s"].items()
+    ]
+    return (
+        "Time to the first batch from a position on, in an epoch never seen before, in ms by the wall; the worst ones "
+        "waited for the machine's other tenants as well (`order.py`):\n\n"
+        + table(["system", "tries", "median", "worst"], rows)
+    )
+
+
+def memory(found: dict[str, Any]) -> str:
+    rows = [
+        [name, *("" if grown is None else f"{grown / 2**20:.1f}" for grown in seen.values())]
+        for name, seen in found["memory_bytes"].items()
+    ]
+    return (
+        "Growth of the process's peak memory up to a thousand batches in the middle of an epoch of N samples, in MiB "
+        "(`order.py`; an empty cell was not tried):\n\n" + table(["system", *found["memory_bytes"]["trueloop"]], rows)
+    )
+
+
+def seeding(found: dict[str, Any]) -> str:
+    rows = [
+        [name, f"{seen['off']:.2f}", f"{seen['on']:.2f}", spread(seen["difference"], 2)]
+        for name, seen in found["seeding_us"].items()
+    ]
+    return (
+        "Random numbers that belong to the sample: time per sample without and with seeding, in microseconds "
+        "(`order.py`):\n\n" + table(["data", "off", "on", "difference"], rows)
+    )
+
+
+def skipping(found: dict[str, Any]) -> str:
+    heads = list(found["resume"]["trueloop, dataset"]["0 workers"])
+    rows = [
+        [name, workers, *(str(count) for count in seen.values())]
+        for name, ways in found["resume"].items()
+        for workers, seen in ways.items()
+    ]
+    return "What is read to go on in the middle of an epoch (`order.py`):\n\n" + table(
+        ["system", "read by", *heads], rows
+    )
+
+
+def resume() -> str:
+    found = result("resume")["found"]
+    rows = [[name, *(resumed(seen) for seen in cases.values())] for name, cases in found.items()]
+    return (
+        "The final weights after SIGKILL in the middle of an epoch and the same command again, against those of the "
+        "uninterrupted run (`resume.py`; a checkpoint every 6 updates or every epoch):\n\n"
+        + table(["system", *found["trueloop"]], rows)
+    )
+
+
+def resumed(seen: dict[str, Any]) -> str:
+    if "error" in seen:
+        return f"fails: {seen['error']}"
+    if not seen["repeatable"]:
+        return "not repeatable"
+    return "bitwise equal" if seen["equal"] else f"off by {100 * seen['difference']:.1f} %"
+
+
+def bitflip() -> str:
+    measured = result("bitflip")
+    found = measured["found"]
+    *outcomes, median, most = next(iter(found.values()))
+    rows = [
+        [name, *(str(seen[outcome]) for outcome in outcomes), *(percent(seen[key]) for key in (median, most))]
+        for name, seen in found.items()
+    ]
+    return (
+        f"{measured['settings']['flips']} resumes, each after one bit was flipped somewhere in the newest checkpoint "
+        "(`bitflip.py`; how far off the final weights are is said of those that are finite):\n\n"
+        + table(["system", *outcomes, median, most], rows)
+    )
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2g} %"
+
+
+def checkpoints() -> str:
+    found = result("checkpoints")["found"]
+    pairs = [
+        ("stall", "asynchronous save, training waits", "blocking save"),
+        ("save", "trueloop", "safetensors, synced"),
+        ("load from memory", "trueloop", "safetensors"),
+        ("load from disk", "trueloop", "safetensors"),
+    ]
+    rows = [
+        [
+            task,
+            f"{mine} / {its}",
+            *(f"{1e3 * found[task][name]['seconds']['median']:.0f}" for name in (mine, its)),
+            ratio(found[task][mine]["ratio_to"][its]),
+        ]
+        for task, mine, its in pairs
+    ]
+    sizes = result("checkpoints")["settings"]["mib"]
+    return (
+        f"Checkpoints, of {sizes['stall']} MiB for the stall and of {sizes['save and load']} MiB otherwise, against "
+        "plain safetensors, which checks nothing (`checkpoints.py`):\n\n"
+        + table(["", "compared", "ms", "ms", "ratio"], rows)
+    )
+
+
+def faults() -> str:
+    measured = result("faults")
+    hows = {"equal": "bitwise equal", "told": "clear error, then equal", "failed": "failures", "not run": "not run"}
+    found = measured["found"]
+    found = {**found, "all": {how: sum(counts[how] for counts in found.values()) for how in hows}}
+    rows = [[fault, str(sum(counts.values())), *(str(counts[how]) for how in hows)] for fault, counts in found.items()]
+    return (
+        "What is left of a run after a fault: the weights, the journal and the best value against those of the "
+        f"undisturbed run (`make faults`, {measured['settings']['minutes']:.0f} minutes):\n\n"
+        + table(["fault", "cases", *hows.values()], rows)
+    )
+
+
+def spread(measured: dict[str, float], digits: int) -> str:
+    median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
+    return f"{median} ({low} to {high})"
+
+
 def machine() -> str:
     facts = result("overhead")["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "trueloop")
@@ -93,7 +236,8 @@ def machine() -> str:
 
 
 def figures() -> str:
-    return "\n".join([machine(), accumulation(), overhead(), nonfinite(), components()])
+    parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
+    return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order()])
 
 
 def page(text: str) -> str:

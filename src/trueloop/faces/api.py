@@ -22,6 +22,7 @@ from trueloop.engines.train.objective import Loss
 from trueloop.engines.train.weights import load_weights
 from trueloop.faces.feed import batches_of
 from trueloop.faces.trainer import Trainer
+from trueloop.faces.watching import watch
 from trueloop.ground.arithmetic import plan
 from trueloop.ground.errors import TrueloopError
 from trueloop.recipes.recipe import Parts, Recipe
@@ -46,6 +47,7 @@ __all__ = [
     "evaluate",
     "load_weights",
     "plan",
+    "watch",
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from trueloop.ground.events import Event
 from trueloop.ground.findings import Evidence, Severity
+from trueloop.ground.teaching import TeachingLoop
 
 
 class Detector(Protocol):
@@ -47,5 +48,5 @@ class Failure:
     fix: str
     """What to do, in one sentence."""
     detector: Callable[[], Detector] | None = None
-    inject: Callable[[Any], None] | None = None
+    inject: Callable[[TeachingLoop], None] | None = None
     """Breaks one operation of the teaching loop."""

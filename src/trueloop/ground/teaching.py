@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 
 class Operation(StrEnum):
@@ -24,6 +24,18 @@ class Operation(StrEnum):
     EVALUATE = "evaluate"
 
 
+class Batches(Protocol):
+    """Batches of one epoch: a DataLoader, a list."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield (inputs, targets)."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+
 def _nothing() -> None:
     """Do nothing, in the place of an operation that is left out."""
 
@@ -37,7 +49,7 @@ class TeachingLoop:
     epochs: int
     window: int
     """Batches per update."""
-    batches: Callable[[int], Iterable[tuple[Any, Any]]]
+    batches: Callable[[int], Batches]
     """Epoch -> its (inputs, targets)."""
     held_out: Callable[[], Iterable[tuple[Any, Any]]]
     train_mode: Callable[[], None]
@@ -74,7 +86,7 @@ class TeachingLoop:
         """Train, and yield after every operation."""
         for epoch in range(self.epochs):
             self.train_mode()
-            for batch, size, closes in self._windows(list(self.batches(epoch))):
+            for batch, size, closes in self._windows(self.batches(epoch)):
                 yield from self._batch(batch, size)
                 if closes:
                     yield from self._do(self.after_window)
@@ -97,11 +109,12 @@ class TeachingLoop:
             self.operations[operation]()
             yield operation
 
-    def _windows(self, batches: list[Any]) -> Iterator[tuple[Any, int, bool]]:
+    def _windows(self, batches: Batches) -> Iterator[tuple[Any, int, bool]]:
         """Yield (batch, batches in its window, whether it closes it)."""
-        last = len(batches) % self.window
+        total = len(batches)
+        last = total % self.window
         for place, batch in enumerate(batches):
-            short = place >= len(batches) - last
+            short = place >= total - last
             full = (place + 1) % self.window == 0
-            ends = place + 1 == len(batches)
+            ends = place + 1 == total
             yield batch, last if short else self.window, full or (ends and self.step_short_window)

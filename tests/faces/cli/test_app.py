@@ -27,7 +27,7 @@ def raising(error: BaseException):
 
 
 def test_the_commands_are_these():
-    assert sorted(commands()) == ["plan", "recipes", "report", "train"]
+    assert sorted(commands()) == ["explain", "failures", "plan", "recipes", "report", "run", "train"]
 
 
 def test_help_gives_one_line_to_each_command(capsys: pytest.CaptureFixture[str]):
@@ -43,7 +43,10 @@ def test_version(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["recipes"], ["train", "--help"], ["tran"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["recipes"], ["failures"], ["run", "--help"], ["train", "--help"], ["tran"]],
+)
 def test_these_words_import_nothing_heavy(words: list[str]):
     script = (
         "import sys\n"

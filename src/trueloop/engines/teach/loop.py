@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +58,7 @@ def teaching_loop(lesson: Lesson | None = None) -> TeachingLoop:
     def clear() -> None:
         optimizer.zero_grad()
 
-    def batches(epoch: int) -> Iterable[tuple[Tensor, Tensor]]:
+    def batches(epoch: int) -> DataLoader[Any]:
         return train
 
     def mean_share(loss: Tensor, size: int) -> Tensor:

@@ -110,8 +110,7 @@ class TrainConfig:
     seed: int = 0
     """Of everything random: order, initialisation, dropout, augmentation."""
     seeding: bool = True
-    """Seed Python's, NumPy's and torch's generators at the start. False: they are left as the program has them, which
-    the initial weights and dropout follow; order and augmentation still follow ``seed``, and resume stays exact."""
+    """Seed every generator at the start. False: they are left as they are; the order of data still follows the seed."""
     deterministic: bool = False
     """Only deterministic kernels; torch raises where there is none."""
     device: str = "auto"

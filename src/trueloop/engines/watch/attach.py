@@ -40,6 +40,8 @@ class Attachment:
         self._listeners = 0
         self.levels = Levels(self.stream, open_full=self._open, close_full=self._close)
         self.stream.wake = self.levels.wake
+        self.stream.after_batch = self.levels.after_batch
+        self.stream.after_update = self.levels.after_update
 
     def attach(self, listener: Listener) -> None:
         """Carry all events to one more listener from now on; the first one puts the replacements in place."""
@@ -48,6 +50,9 @@ class Attachment:
         if self._listeners == 1:
             hide_package("trueloop")
             self.stream.on = True
+            self.stream.begin()
+            self.program.begin()
+            self.levels.begin()
             for source in self._sources:
                 source.always(self._always)
         self.levels.start()

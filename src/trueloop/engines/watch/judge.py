@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Detector, Failure
 from trueloop.ground.findings import Evidence, Finding, Judged, Place, Severity, Site, Verdict
+
+MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
 
 
 class Watched(NamedTuple):
@@ -16,6 +18,9 @@ class Watched(NamedTuple):
 
     failure: Failure
     slug: str
+
+
+Observe = Callable[[Any], Evidence | Iterable[Evidence] | None]
 
 
 class Judge:
@@ -38,34 +43,39 @@ class Judge:
     ) -> None:
         self._found, self._silenced, self._trouble = found, silenced, trouble
         self._findings: dict[Any, Finding] = {}
-        self.silenced = 0
-        """Findings that nobody wanted to hear of."""
+        self._unwanted: set[Any] = set()
+        self._kept: dict[str, int] = {}
+        self._beyond: dict[str, int] = {}
         self._seats: list[tuple[Watched, Detector | None]] = []
-        self._hearing: dict[type[Event], list[tuple[Watched, Detector]]] = {}
+        self._hearing: dict[type[Event], list[tuple[Watched, Observe]]] = {}
         self._broken: dict[str, str] = {}
         self._heard: set[type[Event]] = set()
         for watched in catalogue:
             detector = watched.failure.detector() if watched.failure.detector else None
             self._seats.append((watched, detector))
             for moment in detector.moments if detector else ():
-                self._hearing.setdefault(moment, []).append((watched, detector))  # pyright: ignore[reportArgumentType]
+                self._hearing.setdefault(moment, []).append((watched, detector.observe))  # pyright: ignore[reportOptionalMemberAccess]
 
     def hear(self, event: Event) -> None:
-        """Pass one event to every detector that wants it; never raises."""
+        """Pass one event to every detector that wants it; never raises.
+
+        Cost: 0.3 us, and what the detectors take.
+        """
         kind = type(event)
         self._heard.add(kind)
-        for watched, detector in self._hearing.get(kind, ()):
-            code = watched.failure.code
-            if code in self._broken:
-                continue
+        for watched, observe in self._hearing.get(kind, ()):
             try:
-                evidence = detector.observe(event)
+                evidence = observe(event)
                 if evidence is not None:
                     for each in [evidence] if isinstance(evidence, Evidence) else evidence:
                         self._keep(watched, each, event)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
-                self._broken[code] = f"its detector failed: {type(error).__name__}: {error}"
-                self._trouble(f"{code} cannot be judged any more", error)
+                self._dismiss(watched, error)
+
+    @property
+    def silenced(self) -> int:
+        """Count the findings that nobody wanted to hear of."""
+        return len(self._unwanted)
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what was found so far: errors first, then by when it was first seen."""
@@ -80,7 +90,10 @@ class Judge:
     def _verdict(self, failure: Failure, detector: Detector | None, fired: set[str]) -> Judged:
         code = failure.code
         if code in fired:
-            return Judged(code, Verdict.FIRED)
+            more = self._beyond.get(code)
+            return Judged(code, Verdict.FIRED, f"seen {more} more times, at other places" if more else "")
+        if code in {unwanted for unwanted, *_ in self._unwanted}:
+            return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
             return Judged(code, Verdict.NOT_JUDGED, "it is found in the text only: trueloop lint")
         if code in self._broken:
@@ -90,6 +103,13 @@ class Judge:
         reason = detector.abstains()
         return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
 
+    def _dismiss(self, watched: Watched, error: Exception) -> None:
+        code = watched.failure.code
+        self._broken[code] = f"its detector failed: {type(error).__name__}: {error}"
+        for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
+            self._hearing[kind] = [seat for seat in hearing if seat[0] is not watched]
+        self._trouble(f"{code} cannot be judged any more", error)
+
     def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
         failure, site = watched.failure, _site(evidence.place)
         key = (failure.code, site and site[:2], evidence.about)
@@ -97,8 +117,14 @@ class Judge:
         if known is not None:
             self._findings[key] = replace(known, count=known.count + 1)
             return
+        if key in self._unwanted:
+            return
+        if self._kept.get(failure.code, 0) >= MOST:
+            self._beyond[failure.code] = self._beyond.get(failure.code, 0) + 1
+            return
+        self._kept[failure.code] = self._kept.get(failure.code, 0) + 1
         if self._silenced(failure.code, site):
-            self.silenced += 1
+            self._unwanted.add(key)
             return
         finding = Finding(
             code=failure.code,

@@ -37,12 +37,17 @@ class Levels:
         self._next_burst = 0
         self._closed_at = 0
         self._began_s = 0.0
+        self._began_update = 0
         self.watched = 0
         """Updates watched in full."""
 
+    def begin(self) -> None:
+        """Count from nothing: nobody has listened until now."""
+        self._last_update = self._next_burst = self._closed_at = self.watched = 0
+
     def start(self) -> None:
         """Watch in full from now on, for the first windows."""
-        self._began_s = perf_counter()
+        self._began_s, self._began_update = perf_counter(), self._stream.update
         self._see_in_full(FIRST)
 
     def stop(self) -> None:
@@ -90,6 +95,6 @@ class Levels:
     def _pause(self) -> int:
         """Updates until the next burst, so that bursts stay below their share of the time."""
         elapsed = perf_counter() - self._began_s
-        update_s = elapsed / max(1, self._stream.update)
+        update_s = elapsed / max(1, self._stream.update - self._began_update)
         cost_s = max(self._stream.busy_s / max(1, self.watched), DEAREST)
         return max(4 * BURST, int(BURST * cost_s / (SHARE * update_s)))

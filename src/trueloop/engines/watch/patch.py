@@ -21,6 +21,9 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any]] = []
+        self._cells: list[tuple[Any, Any, Any]] = []
+        self._hooks: list[Any] = []
+        self._swapped: list[tuple[FunctionType, CodeType, CodeType]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of an attribute.
@@ -38,8 +41,59 @@ class Patches:
         setattr(owner, name, replacement)
         self._done.append((owner, name, own, replacement))
 
+    def swap(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Put ``make(original)`` in the place of a function wherever it has been imported to by name.
+
+        The function stays the same object and keeps its signature, file and line, so that TorchScript still compiles
+        its source and nothing that compares functions sees a difference.
+
+        Args:
+            function: a plain function of a module, without a closure or keyword-only parameters.
+            make: as for `replace`; gets a function that does what this one did.
+        """
+        name, code = f"_trueloop_{function.__name__}", function.__code__
+        original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+        replacement = make(original)
+        hide_from_compiler(replacement)
+        function.__globals__[name] = replacement
+        through = _through.__code__
+        names = tuple(name if word == _pass_on.__name__ else word for word in through.co_names)
+        through = through.replace(
+            co_argcount=code.co_argcount, co_nlocals=code.co_argcount, co_varnames=code.co_varnames[: code.co_argcount],
+            co_names=names, co_name=code.co_name, co_qualname=code.co_qualname,
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno,
+        )  # fmt: skip
+        function.__code__ = through
+        self._swapped.append((function, code, through))
+
+    def replace_inner(self, decorated: Callable[..., Any], make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Put ``make(original)`` in the place of the function that a decorator of torch's has wrapped.
+
+        The decorated function stays the same object, so this reaches whoever has imported it by name.
+
+        Args:
+            decorated: holds the original in its closure.
+            make: as for `replace`.
+        """
+        for cell in cast("Any", decorated).__closure__ or ():
+            original = cell.cell_contents
+            if isinstance(original, FunctionType) and original.__name__ == decorated.__name__:
+                replacement = functools.wraps(original)(make(original))
+                hide_from_compiler(replacement)
+                cell.cell_contents = replacement
+                self._cells.append((cell, original, replacement))
+
+    def hook(self, handle: Any) -> None:
+        """Take off a hook of torch's own together with the rest."""
+        self._hooks.append(handle)
+
     def restore(self) -> None:
         """Put back everything that is still as it was put there."""
+        for function, code, through in reversed(self._swapped):
+            if function.__code__ is through:
+                function.__code__ = code
+                function.__globals__.pop(f"_trueloop_{function.__name__}", None)
+        self._swapped.clear()
         for owner, name, own, replacement in reversed(self._done):
             if vars(owner).get(name, MISSING) is not replacement:
                 continue
@@ -48,6 +102,22 @@ class Patches:
             else:
                 setattr(owner, name, own)
         self._done.clear()
+        for cell, original, replacement in self._cells:
+            if cell.cell_contents is replacement:
+                cell.cell_contents = original
+        self._cells.clear()
+        for handle in self._hooks:
+            handle.remove()
+        self._hooks.clear()
+
+
+def _through() -> Any:
+    """The code of a swapped function, but for its parameters and what it calls."""
+    return _pass_on(*locals().values())
+
+
+def _pass_on() -> None:
+    """Stands for the replacement."""
 
 
 def hide_from_compiler(function: Callable[..., Any]) -> None:
@@ -93,4 +163,12 @@ def _choose_skip() -> Callable[[CodeType], None]:
     return lambda code: None
 
 
+def _choose_compiler() -> Callable[[Any], Any]:
+    frames: Any = importlib.import_module("torch._C._dynamo.eval_frame")
+    return cast("Callable[[Any], Any]", frames.set_eval_frame)
+
+
 _skip = _choose_skip()
+set_compiler = _choose_compiler()
+"""Says what compiles the frames that run on this thread, None for nothing, and returns what did so far. While a program
+runs compiled, torch's own functions that we call would be compiled too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,20 +11,55 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trueloop.ground.events import Ref
+from trueloop.ground.findings import Place
+
+
+@dataclass(slots=True, kw_only=True)
+class Leftover:
+    """Gradients that were accumulated when a loader ended within a window."""
+
+    loader: Ref
+    batches: int
+    left: int
+    window: int
+    place: Place | None
+    marks: dict[int, tuple[weakref.ref[Tensor], int, int]]
+    """Parameter, by id -> it, its gradient by id, and that one's version."""
+    kept: bool = False
+    """They were still there at the next backward."""
 
 
 @dataclass(slots=True)
 class Program:
     """Grows while the program runs; keeps nothing of it alive."""
 
-    models: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet[nn.Module])
-    """Outermost modules with parameters that were called."""
+    thread: int | None = None
+    """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
+    them from there at any moment. What others do is not followed."""
+    models: weakref.WeakKeyDictionary[nn.Module, int] = field(default_factory=weakref.WeakKeyDictionary[nn.Module, int])
+    """Outermost modules with parameters that were called -> the thread that called them last."""
+    structures: int = 0
+    """Times the parameters of a model were found to be others than before."""
     optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet[Optimizer])
     """That were built while watching, or have stepped."""
+    mine: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet[Optimizer])
+    """Of those, that have stepped in the thread that trains."""
+    steps: weakref.WeakKeyDictionary[Optimizer, int] = field(default_factory=weakref.WeakKeyDictionary[Optimizer, int])
+    """Steps of each optimizer so far, counted by the source of steps."""
     loader: Ref | None = None
     """The loader that gave the latest batch."""
     batch: int = 0
     """Batches drawn so far, from all loaders."""
+    drawing: Any = None
+    """The pass over a loader that is just fetching a batch in this process."""
+    seeded_at: Place | None = None
+    """The latest ``torch.manual_seed`` since a shuffling loader was started."""
+    window: int = 0
+    """Backwards that led to the latest step."""
+    alike: int = 0
+    """Steps in a row with as many."""
+    leftover: Leftover | None = None
+    """What a loader's end has left to be stepped."""
     pending: int = 0
     """Backwards since the latest step of any optimizer."""
     in_forward: int = 0
@@ -34,7 +70,32 @@ class Program:
     """Depth of optimizer steps; a closure's forward and backward run inside."""
     scaler: weakref.ref[Any] | None = None
     """The GradScaler that scaled the newest loss, where it is enabled."""
+    stepping_scaler: weakref.ref[Any] | None = None
+    """The GradScaler that is just calling a step."""
     autocast: str | None = None
     """The type of autocast the newest model call ran under."""
     scaled_loss: weakref.ref[Tensor] | None = None
     """What GradScaler.scale returned last."""
+
+    def trains_here(self) -> bool:
+        """True on the thread that trains; where there is none, or it has ended, this one becomes it."""
+        here = threading.get_ident()
+        if self.thread == here:
+            return True
+        if self.thread is not None and any(other.ident == self.thread for other in threading.enumerate()):
+            return False
+        self.thread = here
+        self.mine.clear()
+        return True
+
+    def elsewhere(self) -> bool:
+        """True on another thread than the one that trains."""
+        return self.thread is not None and self.thread != threading.get_ident()
+
+    def begin(self) -> None:
+        """Forget what was going on when somebody listened before; what objects there are stays known."""
+        self.thread = None
+        self.mine.clear()
+        self.pending = self.window = self.alike = 0
+        self.in_forward = self.in_backward = self.in_step = 0
+        self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None

@@ -19,6 +19,10 @@ class Registry:
         self._sets: dict[tuple[int, ...], Refs] = {}
         self._counts: dict[str, int] = {}
 
+    def begin(self) -> None:
+        """Number new objects from one again."""
+        self._counts.clear()
+
     def of(self, thing: Any, name: str = "") -> Ref:
         """Return the ref of an object, which is named at first sight.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from trueloop.engines.watch.patch import set_compiler
 from trueloop.engines.watch.registry import Registry
 from trueloop.ground.events import Event
 from trueloop.ground.findings import Place
@@ -37,10 +38,24 @@ class Stream:
         self.problems: list[str] = []
         self.wake: Callable[[], None] = lambda: None
         """Called by a source that saw a change of structure: watch in full for a while."""
+        self.after_update: Callable[[], None] = lambda: None
+        """Called after every step of an optimizer, once it is counted."""
+        self.looks: list[Callable[[], None]] = []
+        """Called then, too: sources that look now and then at something that grows."""
+        self.after_batch: Callable[[], None] = lambda: None
+        """Called for every batch drawn from a loader."""
+        self._session = 0
         self._listeners: list[Listener] = []
         self._lock = threading.RLock()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._left_behind)
+
+    def begin(self) -> None:
+        """Count from nothing, and trust every source again: nobody has listened until now."""
+        self.update = self.micro = 0
+        self._session += 1
+        self.registry.begin()
+        self.problems = []
 
     def listen(self, listener: Listener) -> None:
         """Carry every event to one more listener."""
@@ -52,7 +67,7 @@ class Stream:
         with self._lock:
             self._listeners.remove(listener)
 
-    def emit(self, kind: type[Event], place: Place | None = None, **fields: Any) -> None:
+    def emit(self, kind: type[Event], /, place: Place | None = None, **fields: Any) -> None:
         """Make an event and carry it to everybody."""
         event = kind(
             update=self.update, micro=self.micro, time_s=perf_counter(), place=place,
@@ -69,20 +84,22 @@ class Stream:
             source: what it sees, for people: "optimizer steps".
             handler: runs inside the program's own call.
         """
-        broken = False
+        broken = -1
 
         def run(*args: Any) -> Any:
             nonlocal broken
-            if broken:
+            if broken == self._session:
                 return None
             start = perf_counter()
+            compiling = set_compiler(None)
             try:
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - the host is sacred
-                broken = True
+                broken = self._session
                 self.trouble(f"{source} are not seen any more", error)
                 return None
             finally:
+                set_compiler(compiling)
                 self.busy_s += perf_counter() - start
 
         return run

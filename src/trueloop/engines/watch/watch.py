@@ -7,10 +7,15 @@ from functools import cache
 from time import perf_counter
 from types import TracebackType
 
+from torch import nn
+
 from trueloop.engines.watch.attach import Attachment
 from trueloop.engines.watch.judge import Judge, Watched
+from trueloop.engines.watch.places import is_users
+from trueloop.engines.watch.recorder import Recorder
 from trueloop.engines.watch.sources import all_sources
-from trueloop.ground.findings import Finding, Report, Site
+from trueloop.ground.events import ErrorRaised, Event, WatchEnded
+from trueloop.ground.findings import Finding, Place, Report, Site
 
 
 @cache
@@ -38,17 +43,21 @@ class Watch:
         self._attachment = _attachment()
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
+        self._recorder: Recorder | None = Recorder()
         self._began = (0, 0, 0.0, 0.0)
 
     def start(self) -> None:
         """Begin to watch."""
         stream, levels = self._attachment.stream, self._attachment.levels
-        self._began = (stream.update, levels.watched, stream.busy_s, perf_counter())
-        self._attachment.attach(self._judge.hear)
+        start_s = perf_counter()
+        self._attachment.attach(self._hear)
+        self._began = (stream.update, levels.watched, stream.busy_s, start_s)
 
     def stop(self) -> Report:
         """End watching; torch becomes as it was, unless another watch goes on."""
-        self._attachment.detach(self._judge.hear)
+        stream = self._attachment.stream
+        self._attachment.detach(self._hear)
+        self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
         return self.report()
 
     def report(self) -> Report:
@@ -63,7 +72,25 @@ class Watch:
             watched=levels.watched - watched,
             seconds=perf_counter() - began_s,
             cost_s=stream.busy_s - busy_s,
+            rate=self._recorder.rate() if self._recorder else None,
+            series=self._recorder.series() if self._recorder else {},
             problems=(*self._problems, *stream.problems),
+        )
+
+    def know(self, model: nn.Module) -> None:
+        """Call the parameters of a model by their names in it from now on, not only once it was called."""
+        registry = self._attachment.stream.registry
+        registry.name_parameters(model, registry.of(model))
+
+    def tell_error(self, error: BaseException) -> None:
+        """Let the detectors hear of an exception that left the program."""
+        stream, trace, place = self._attachment.stream, error.__traceback__, None
+        while trace is not None:
+            if is_users(trace.tb_frame.f_code):
+                place = Place(trace.tb_frame.f_code, trace.tb_lasti)
+            trace = trace.tb_next
+        self._judge.hear(
+            ErrorRaised(update=stream.update, micro=stream.micro, time_s=perf_counter(), place=place, error=error)
         )
 
     def __enter__(self) -> Watch:
@@ -74,6 +101,15 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _hear(self, event: Event) -> None:
+        if self._recorder is not None:
+            try:
+                self._recorder.hear(event)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and the judge is to hear of it all the same
+                self._recorder = None
+                self._trouble("no numbers of the run are kept", error)
+        self._judge.hear(event)
 
     def _trouble(self, what: str, error: BaseException) -> None:
         self._problems.append(f"{what}: {type(error).__name__}: {error}")

@@ -14,6 +14,7 @@ from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
 
 # Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+# Of `run`: the script's own, or 3 where findings make it a failure.
 
 
 def _build_app() -> App:
@@ -32,7 +33,16 @@ def _build_app() -> App:
         help_flags=[],  # `trueloop train digits --help` is answered by the recipe's own settings
         version_flags=[],
     )
+    built.command(
+        "trueloop.faces.cli.run:run_command",
+        name="run",
+        help="Run a script and name what it silently does wrong.",
+        help_flags=[],  # `trueloop run script.py --help` is answered by the script
+        version_flags=[],
+    )
     for name, line in {
+        "explain": "Print the page of a silent failure: trueloop explain GRD001.",
+        "failures": "List every silent failure that is known.",
         "recipes": "List the built-in recipes.",
         "plan": "Count iterations, windows and updates before training.",
         "report": "Draw a run's curves and write its report.",
@@ -51,9 +61,13 @@ def main(tokens: Sequence[str] | None = None) -> int:
     Args:
         tokens: the words after `trueloop`; None takes them from ``sys.argv``.
     """
+    words = sys.argv[1:] if tokens is None else list(tokens)
+    if words[:1] == ["run"]:
+        words.insert(1, "--")  # all that follows is passed on as it stands, a "--" or an empty word among it too
     try:
-        code = app(sys.argv[1:] if tokens is None else list(tokens), exit_on_error=False, print_error=False)
-        sys.stdout.flush()
+        code = app(words, exit_on_error=False, print_error=False)
+        if sys.stdout is sys.__stdout__ and not sys.stdout.closed:  # a script under `run` may have put another there
+            sys.stdout.flush()
     except TrueloopError as error:
         _say(error.what, error.why, error.fix)
         return 1

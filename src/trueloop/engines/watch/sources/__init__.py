@@ -6,9 +6,38 @@ from collections.abc import Sequence
 
 from trueloop.engines.watch.attach import Source
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.backward import Backward
+from trueloop.engines.watch.sources.clearing import Clearing
+from trueloop.engines.watch.sources.clipping import Clipping
+from trueloop.engines.watch.sources.forwards import Forwards
+from trueloop.engines.watch.sources.graphs import Graphs
+from trueloop.engines.watch.sources.loaders import Loaders
+from trueloop.engines.watch.sources.loss_places import LossPlaces
+from trueloop.engines.watch.sources.modes import Modes
+from trueloop.engines.watch.sources.scaling import Scaling
+from trueloop.engines.watch.sources.schedules import Schedules
+from trueloop.engines.watch.sources.seeds import Seeds
+from trueloop.engines.watch.sources.states import States
+from trueloop.engines.watch.sources.steps import Steps
 from trueloop.engines.watch.stream import Stream
+from trueloop.engines.watch.window import Windows
 
 
 def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
     """Make every source there is."""
-    return []
+    windows = Windows(stream, program)
+    return [
+        Backward(stream, program, windows),
+        Clearing(stream, windows),
+        Clipping(stream, windows),
+        Scaling(stream, program, windows),
+        Steps(stream, program, windows),
+        Seeds(stream, program),
+        Loaders(stream, program),
+        States(stream, program),
+        Schedules(stream, program),
+        LossPlaces(stream),
+        Forwards(stream, program),
+        Modes(stream, program),
+        Graphs(stream),
+    ]

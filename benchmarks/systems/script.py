@@ -1,0 +1,44 @@
+"""A training script as anybody writes it, run unmodified by every tool that watches scripts.
+
+What to train comes from the environment, since each tool has its own way with arguments. Importing nothing of
+trueloop's or of the benchmarks' clock, it runs in other environments as well; ``times`` is read by who ran it.
+"""
+
+import json
+import os
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from workloads import cnn, cnn_batches, gpt, gpt_batches, joined, mlp, mlp_batches
+
+torch.set_num_threads(1)
+name, updates = os.environ["BENCH_WORKLOAD"], int(os.environ["BENCH_UPDATES"])
+if name == "mlp":
+    model, batches, size = mlp(), mlp_batches(), 32
+elif name == "gpt":
+    model, batches, size = gpt(), gpt_batches(), 8
+else:
+    model, batches, size = cnn(), cnn_batches(count=100), 640
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(*joined(batches)), batch_size=size, shuffle=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+times: list[tuple[float, float]] = []
+
+while len(times) <= updates:
+    for inputs, targets in loader:
+        times.append((time.perf_counter(), time.process_time()))
+        if len(times) > updates:
+            break
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+
+weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+if "BENCH_TIMES" in os.environ:
+    with open(os.environ["BENCH_TIMES"], "w") as file:  # noqa: PTH123 - as anybody writes it
+        json.dump(times, file)

@@ -1,0 +1,262 @@
+"""What watching costs: time per update of one training script, bare and under each tool that looks for silent bugs.
+
+Every tool runs the same unmodified ``systems/script.py``; all but TrainCheck in this process, in rotating order. It has
+requirements of its own and replaces the program's source, so it is measured only where it is installed apart:
+``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from measure import Cost, SideBySide, Spread, console, interleave, table, verdict, write
+
+from trueloop.catalogue.load import catalogue
+from trueloop.engines.watch import levels
+from trueloop.engines.watch import watch as watching
+from trueloop.engines.watch.judge import Watched
+from trueloop.ground.findings import Report
+
+SCRIPT = Path(__file__).parent / "systems" / "script.py"
+BARE = "bare"
+STEADY = "watched, steady state"
+FULL = "watched, every update in full"
+ANOMALY = "set_detect_anomaly(True)"
+REFERENCE, SELECTIVE = "TrainCheck, reference run", "TrainCheck, selective"
+TRAINCHECK_UPDATES, TRAINCHECK_WARM, TRAINCHECK_ROUNDS = 40, 10, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How long to look at a workload, and what watching it may cost."""
+
+    updates: int
+    warm: int
+    rounds: int
+    steady: float
+    """The largest ratio the project allows itself."""
+    full: float = 1.5
+
+
+def loads(*, quick: bool) -> dict[str, Load]:
+    """List the workloads of ``systems/script.py``."""
+    few = 4 if quick else 1
+    return {
+        "mlp": Load(updates=4000 // few, warm=200, rounds=3 if quick else 21, steady=1.02),
+        "gpt": Load(updates=120 // few, warm=25, rounds=2 if quick else 15, steady=1.005),
+        "cnn": Load(updates=120 // few, warm=25, rounds=2 if quick else 15, steady=1.005),
+    }
+
+
+Told = dict[str, list[Report]]
+
+
+def script(load: str, updates: int) -> list[tuple[float, float]]:
+    """Run the script in this process; return the times it noted, one per update and one behind the last."""
+    words = {"BENCH_WORKLOAD": load, "BENCH_UPDATES": str(updates)}
+    with mock.patch.dict(os.environ, words):
+        return runpy.run_path(str(SCRIPT), run_name="__main__")["times"]
+
+
+def cost(times: list[tuple[float, float]], warm: int) -> Cost:
+    """Return the mean cost of an update after the first ones."""
+    count = len(times) - 1 - warm
+    return Cost(*((times[-1][clock] - times[warm][clock]) / count for clock in (0, 1)))
+
+
+def run(name: str, load: Load, around: Callable[[], Any]) -> Cost:
+    """Time the script within a context."""
+    with around():
+        times = script(name, load.updates)
+    return cost(times, load.warm)
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """Nobody watches."""
+    yield
+
+
+@contextmanager
+def anomaly() -> Iterator[None]:
+    """Let torch look for NaN in every backward."""
+    with torch.autograd.set_detect_anomaly(True):
+        yield
+
+
+@contextmanager
+def watched(told: list[Report], *, in_full: bool = False) -> Iterator[None]:
+    """Watch with the whole catalogue, from a fresh start: what an earlier run taught is not known any more."""
+    watching._attachment.cache_clear()  # noqa: SLF001
+    many = {"FIRST": 10**9, "MOST_BATCHES": 10**9} if in_full else {}
+    with mock.patch.multiple(levels, **many) if many else bare():
+        watch = watching.Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+        with watch:
+            yield
+        told.append(watch.report())
+
+
+def compare(name: str, load: Load) -> tuple[SideBySide, Told]:
+    """Time everybody who runs in this process; also return what the watches said."""
+    told: Told = {STEADY: [], FULL: []}
+    contexts = {
+        BARE: bare,
+        STEADY: partial(watched, told[STEADY]),
+        FULL: partial(watched, told[FULL], in_full=True),
+        ANOMALY: anomaly,
+    }
+    runs = {system: partial(run, name, load, around) for system, around in contexts.items()}
+    return interleave(runs, load.rounds), told
+
+
+def own_words(told: Told) -> dict[str, Any]:
+    """Return the cost as the reports tell it, in seconds per update over the whole run, and what they found."""
+    for reports in told.values():
+        assert not any(report.problems for report in reports), reports[-1].problems
+    return {
+        system: {
+            "seconds_per_update": Spread.of([report.cost_s / max(1, report.updates) for report in reports]),
+            "share": Spread.of([report.cost_s / report.seconds for report in reports]),
+            "updates_in_full": reports[-1].watched,
+            "findings": sorted({finding.code for report in reports for finding in report.findings}),
+        }
+        for system, reports in told.items()
+    }
+
+
+class TrainCheck:
+    """TrainCheck as its documentation has it used: trace a reference run, infer invariants, trace what they need."""
+
+    def __init__(self, venv: Path, load: str) -> None:
+        self._bin, self._load = venv / "bin", load
+        self._folder = Path(tempfile.mkdtemp(prefix="traincheck-"))
+        for source in (SCRIPT, SCRIPT.parents[1] / "workloads.py"):
+            shutil.copy(source, self._folder)
+
+    def version(self) -> str:
+        """Return what is installed."""
+        words = "import importlib.metadata as m; print(m.version('traincheck'))"
+        return self._call("python", "-c", words).strip()
+
+    def compare(self, rounds: int) -> SideBySide:
+        """Time the script bare in that environment, and under both ways to trace it."""
+        self.trace("reference")
+        self._call("traincheck-infer", "-f", "reference", "-o", "invariants.json")
+        runs: Mapping[str, Callable[[], Cost]] = {
+            BARE: self.bare,
+            REFERENCE: partial(self.trace, "again"),
+            SELECTIVE: partial(self.trace, "selective", "-i", "invariants.json"),
+        }
+        return interleave(runs, rounds)
+
+    def bare(self) -> Cost:
+        """Run the script."""
+        self._call("python", "script.py")
+        return self._cost()
+
+    def trace(self, output: str, *words: str) -> Cost:
+        """Run it instrumented."""
+        shutil.rmtree(self._folder / output, ignore_errors=True)
+        whole = ("-a", "--pyscript", "script.py", "--models-to-track", "model", "--output-dir", output, *words)
+        self._call("traincheck-collect", *whole)
+        return self._cost()
+
+    def _cost(self) -> Cost:
+        return cost(json.loads((self._folder / "times.json").read_text()), TRAINCHECK_WARM)
+
+    def _call(self, program: str, *words: str) -> str:
+        (self._folder / "times.json").unlink(missing_ok=True)
+        environment = os.environ | {
+            "BENCH_WORKLOAD": self._load, "BENCH_UPDATES": str(TRAINCHECK_UPDATES),
+            "BENCH_TIMES": str(self._folder / "times.json"), "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}",
+        }  # fmt: skip
+        command = [str(self._bin / program), *words]
+        done = subprocess.run(command, cwd=self._folder, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+
+def show(name: str, found: SideBySide, said: Mapping[str, Any]) -> None:
+    """Print one workload's table."""
+    rows = [
+        [
+            system,
+            f"{found.cost(system).median * 1e6:,.0f}",
+            f"{(found.cost(system).median - found.cost(BARE).median) * 1e6:+,.1f}",
+            str(found.ratio(system, BARE)),
+            str(found.ratio(system, BARE, "cpu")),
+            f"{said[system]['seconds_per_update'].median * 1e6:,.1f}" if system in said else "",
+        ]
+        for system in found.costs
+    ]
+    columns = ["system", "µs per update", "more", "/ bare, wall", "/ bare, CPU", "as it says itself"]
+    table(f"{name}: median within a round (middle 80 % of the rounds)", columns, rows)
+
+
+def content(found: SideBySide) -> dict[str, Any]:
+    """Return what goes into the JSON."""
+    return {
+        system: {
+            "seconds_per_update": found.cost(system),
+            "wall_ratio_to_bare": found.ratio(system, BARE),
+            "cpu_ratio_to_bare": found.ratio(system, BARE, "cpu"),
+        }
+        for system in found.costs
+    }
+
+
+def options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="about half a minute; rough numbers, nothing kept")
+    parser.add_argument("--traincheck", type=Path, help="a virtual environment with torch and traincheck in it")
+    parser.add_argument("--only", choices=["mlp", "gpt", "cnn"], help="one workload; nothing kept")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print, and write down."""
+    asked = options()
+    found: dict[str, Any] = {}
+    for name, load in loads(quick=asked.quick).items():
+        if asked.only not in (None, name):
+            continue
+        side, told = compare(name, load)
+        said = own_words(told)
+        show(name, side, said)
+        for system, goal in ((STEADY, load.steady), (FULL, load.full)):
+            wall, cpu = (side.ratio(system, BARE, clock) for clock in ("wall", "cpu"))
+            line = f"{name}: {system} / bare = {wall} by wall, {cpu} by CPU time, goal {goal}"
+            console.print(f"{verdict(wall.median, goal)} {verdict(cpu.median, goal)}  {line}")
+        found[name] = {"systems": content(side), "as_it_says_itself": said}
+        if asked.traincheck:
+            traincheck = TrainCheck(asked.traincheck.resolve(), name)
+            apart = traincheck.compare(1 if asked.quick else TRAINCHECK_ROUNDS)
+            show(f"{name}, TrainCheck {traincheck.version()} in an environment of its own", apart, {})
+            found[name] |= {"traincheck": content(apart), "traincheck_version": traincheck.version()}
+    if not asked.traincheck:
+        console.print("TrainCheck is left out: it was not installed for this (--traincheck).")
+    settings = {"loads": {name: vars_of(load) for name, load in loads(quick=asked.quick).items()}}
+    write("watch", {"settings": settings, "found": found}, quick=asked.quick or bool(asked.only))
+
+
+def vars_of(load: Load) -> dict[str, float]:
+    """Return the settings of a workload."""
+    return {"updates": load.updates, "warm": load.warm, "rounds": load.rounds}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The best weights are kept by reference, so that training goes on changing them.
+
+Symptom
+    The "best" model scores like the last one. Early stopping brings no gain, and the file ``best.pt`` holds whatever
+    the weights were when it was written. A backup that should undo a change (weights of an average swapped in for an
+    evaluation) undoes nothing.
+
+Why nothing raises
+    ``state_dict()`` returns the parameters' own memory under new names, not a copy: that makes saving cheap. Every
+    update writes into that memory. Loading it back copies each weight onto itself.
+
+Look-alikes
+    ``copy.deepcopy(model.state_dict())``, a ``clone()`` of each tensor, a state that is saved or loaded before the
+    next update, ``target.load_state_dict(net.state_dict())``, and a checkpoint read from a file are copies, or used in
+    time. A dictionary captured before the first update, to be saved again and again with the newest weights, is a way
+    to work: it is only named where it is loaded into the very model it belongs to, which no program does on purpose.
+    Certain when the tensors that are loaded or saved are the model's own memory, and their numbers have changed since
+    the capture. A dictionary that is deep-copied too late is not seen.
+
+Fix
+    Copy at the moment of the capture: ``best = copy.deepcopy(model.state_dict())``, or save to a file right there.
+
+References
+    PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
+    state and not its copy", https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html
+    torch.nn.Module.state_dict, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import ClassVar
+
+from trueloop.ground.events import NONE, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+
+
+class Detector:
+    """Looks at every use of a captured state: whose memory is it, and has it moved since?"""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateCaptured, StateUsed)
+
+    def __init__(self) -> None:
+        self._stepped: Refs = NONE
+        self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """States captured when an optimizer had stepped the model already."""
+
+    def observe(self, event: StepTaken | StateCaptured | StateUsed) -> Evidence | None:
+        """Return evidence where the state is the live weights, and these have changed since the capture."""
+        match event:
+            case StepTaken():
+                if not event.parameters <= self._stepped:
+                    self._stepped |= event.parameters
+            case StateCaptured():
+                if event.parameter in self._stepped:
+                    self._trained.add(event.state)
+            case StateUsed():
+                if event.aliased and event.moved:
+                    return self._used(event)
+        return None
+
+    def _used(self, event: StateUsed) -> Evidence | None:
+        into_itself = event.how == "loaded" and event.target is event.module
+        if not into_itself and event.state not in self._trained:
+            return None  # a handle on the live weights, made before training to be saved again and again
+        updates = event.update - event.captured_update
+        since = f"{updates} updates have" if updates > 1 else "an update has" if updates else "the program has"
+        effect = "loading it back changes nothing" if into_itself else f"what is {event.how} is the newest weights"
+        return Evidence(
+            message=f"The state captured at update {event.captured_update} is the live weights themselves, which "
+            f"{since} changed by update {event.update}: {effect}.",
+            place=event.captured_at or event.place,
+            related=((event.place, f"{event.how} here"),) if event.place else (),
+            update=event.captured_update,
+        )
+
+    def abstains(self) -> str:
+        """Return ""; every use of a captured state was seen."""
+        return ""
+
+
+FAILURE = Failure(
+    code="CKP001",
+    title="The best weights are kept by reference",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+best_loss, best_state = float("inf"), None
+for epoch in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[:96]), y[:96])
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        held_out = nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+    if held_out < best_loss and epoch < 6:
+        best_loss, best_state = held_out, model.state_dict()
+model.load_state_dict(best_state)
+""",
+    good="""
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+best_loss, best_state = float("inf"), None
+for epoch in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[:96]), y[:96])
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        held_out = nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+    if held_out < best_loss and epoch < 6:
+        best_loss, best_state = held_out, copy.deepcopy(model.state_dict())
+model.load_state_dict(best_state)
+""",
+    fix="Copy at the moment of the capture: copy.deepcopy(model.state_dict()).",
+    detector=Detector,
+)

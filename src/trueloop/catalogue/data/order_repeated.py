@@ -1,0 +1,188 @@
+"""A loader that shuffles gives the same order in every epoch.
+
+Symptom
+    None that can be seen in the loss. The model meets the same batches in the same order again and again, and learns
+    a little of that order: results vary more with the seed, and large numbers of epochs gain less than they should.
+
+Why nothing raises
+    A generator that is seeded again is meant to repeat itself. ``DistributedSampler`` makes its order from the seed
+    and the epoch, and the epoch stays 0 until somebody calls ``set_epoch``.
+
+Look-alikes
+    A loader that does not shuffle; a held-out loader; two models trained on one order to be compared; a run started
+    over from the beginning, or rolled back to an earlier state; datasets of one batch. So it is named only where two
+    epochs in a row, over one dataset, of a sampler of torch's own that shuffles, begin with the same 12 samples or
+    more in the same order, the same optimizer steps in both, no optimizer was built and no weights were loaded in
+    between. Repeating each order on purpose would be named too: hence a warning.
+
+Fix
+    Seed once, before the first epoch. With a DistributedSampler call ``sampler.set_epoch(epoch)`` before each epoch.
+
+References
+    torch.utils.data.distributed.DistributedSampler, with the warning on set_epoch,
+    https://docs.pytorch.org/docs/stable/data.html
+    Safran and Shamir, "How good is SGD with random shuffling?", 2020, arXiv:1908.00045
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from trueloop.ground.events import (
+    BackwardStarted,
+    Event,
+    LoaderStarted,
+    OptimizerCreated,
+    OrderSeen,
+    Ref,
+    StateLoaded,
+    StepTaken,
+)
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Insertion
+
+FEWEST = 12  # samples; 1 in 12! = 479 million orders repeats by chance
+FEWEST_DISTINCT = 8  # where samples are drawn with replacement
+MOST_DATASETS = 64
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One pass over a dataset through a loader that shuffles."""
+
+    life: int
+    """Grows when an optimizer is built or weights are loaded."""
+    order: OrderSeen | None = None
+    stepped: set[Ref] = field(default_factory=set[Ref])
+
+
+class Detector:
+    """Compares the order of each epoch with that of the one before."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (
+        LoaderStarted,
+        OrderSeen,
+        BackwardStarted,
+        StepTaken,
+        OptimizerCreated,
+        StateLoaded,
+    )
+
+    def __init__(self) -> None:
+        self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
+        self._key: dict[Ref, Ref] = {}
+        self._feeding: Ref | None = None
+        self._life = 0
+        self._compared = False
+
+    def observe(
+        self, event: LoaderStarted | OrderSeen | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
+    ) -> Evidence | None:
+        """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        match event:
+            case LoaderStarted():
+                self._started(event)
+            case OrderSeen():
+                key = event.dataset or event.loader
+                if key in self._epochs:
+                    self._epochs[key][1].order = event
+                    return self._judge(key)
+            case BackwardStarted():
+                self._feeding = event.loader
+            case StepTaken():
+                key = None if self._feeding is None else self._key.get(self._feeding)
+                if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:
+                    self._epochs[key][1].stepped.add(event.optimizer)
+                    return self._judge(key)
+            case OptimizerCreated():
+                self._life += 1
+            case StateLoaded():
+                self._life += event.what == "model"
+        return None
+
+    def _started(self, event: LoaderStarted) -> None:
+        if not event.shuffles:
+            return
+        key = event.dataset or event.loader
+        if len(self._epochs) > MOST_DATASETS:  # each of a long row of datasets is seen through a few epochs
+            self._epochs.clear()
+            self._key.clear()
+        before = self._epochs.get(key)
+        self._key[event.loader] = key
+        self._epochs[key] = (before[1] if before else None, _Epoch(self._life))
+
+    def _judge(self, key: Ref) -> Evidence | None:
+        before, now = self._epochs[key]
+        if before is None or before.order is None or now.order is None or before.life != now.life:
+            return None
+        order = now.order
+        self._compared = True
+        same = (before.order.digest, before.order.count) == (order.digest, order.count)
+        if not same or order.count < FEWEST or order.distinct < FEWEST_DISTINCT or order.batches < 2:
+            return None
+        if before.stepped.isdisjoint(now.stepped):
+            return None
+        del self._epochs[key]
+        return self._evidence(order)
+
+    def _evidence(self, order: OrderSeen) -> Evidence:
+        distributed = order.sampler == "DistributedSampler"
+        message = (
+            f"Two epochs in a row began with the same {order.count} samples in the same order, though the loader "
+            f"shuffles ({order.sampler})."
+        )
+        if distributed:
+            change = Insertion(order.place.site, "loader.sampler.set_epoch(epoch)") if order.place else None
+            fix = "Call sampler.set_epoch(epoch) before each epoch."
+            return Evidence(message=message, place=order.place, fix=fix, change=change)
+        if order.seeded_at is not None:
+            related = ((order.place, "the epoch begins here"),) if order.place else ()
+            return Evidence(message=message, place=order.seeded_at, related=related)
+        return Evidence(message=message, place=order.made_at or order.place, fix="Seed its generator once, not anew.")
+
+    def abstains(self) -> str:
+        """Say so where no two epochs could be compared."""
+        return "" if self._compared else "no two epochs of one shuffling loader were seen"
+
+
+FAILURE = Failure(
+    code="DAT004",
+    title="A shuffling loader repeats one order in every epoch",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(128, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for epoch in range(3):
+    torch.manual_seed(0)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(128, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for epoch in range(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+""",
+    fix="Seed once, before the first epoch; with a DistributedSampler call set_epoch(epoch) before each.",
+    detector=Detector,
+)

@@ -1,0 +1,177 @@
+"""Training goes on in eval mode after an evaluation.
+
+Symptom
+    From the second epoch on dropout does nothing and batch normalisation uses frozen statistics. The model overfits,
+    or its statistics no longer fit its weights.
+
+Why nothing raises
+    A model in eval mode has gradients and can be stepped like any other: that is how normalisation layers are frozen.
+
+Look-alikes
+    Fine-tuning in eval mode from the start, batch normalisation or a backbone frozen by its own ``eval()``, and a call
+    of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
+    train mode with dropout or batch normalisation at work, was then set to eval mode, went through data without being
+    trained, and was stepped three times with every module still in eval mode, without anybody having set the mode
+    again.
+
+Fix
+    Call ``model.train()`` at the beginning of every epoch, after the evaluation.
+
+References
+    torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from trueloop.ground.events import Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.teaching import TeachingLoop
+
+STEPS = 3
+
+
+class _Model:
+    """What is known of one model."""
+
+    __slots__ = ("lively", "measured", "place", "set_at", "steps", "waits")
+
+    def __init__(self) -> None:
+        self.lively = False
+        """It was stepped with dropout or batch normalisation at work."""
+        self.set_at: Place | None = None
+        """Where it was set to eval mode; None while it is in train mode."""
+        self.measured = False
+        """Since then, it was called without being trained."""
+        self.waits: ModelCalled | None = None
+        """The latest call, not yet followed by a step."""
+        self.steps = 0
+        self.place: Place | None = None
+
+
+class Detector:
+    """Follows the mode of each model from step to step."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, StepTaken, Gap)
+
+    def __init__(self) -> None:
+        self._models: dict[Ref, _Model] = {}
+
+    def observe(self, event: ModeSet | ModelCalled | StepTaken | Gap) -> Evidence | None:
+        """Return evidence at a step."""
+        match event:
+            case ModeSet():
+                self._set(event)
+            case ModelCalled():
+                self._called(event)
+            case StepTaken():
+                return self._step(event)
+            case Gap():
+                for model in self._models.values():
+                    model.waits = None
+        return None
+
+    def _set(self, event: ModeSet) -> None:
+        for ref, model in self._models.items():
+            if ref is event.module:
+                model.set_at = None if event.training else event.place
+                model.measured, model.steps, model.waits = False, 0, None
+            elif event.training:
+                model.steps = 0  # a part of it, perhaps
+
+    def _called(self, event: ModelCalled) -> None:
+        model = self._models.setdefault(event.model, _Model())
+        if model.waits is not None and model.set_at is not None:
+            model.measured = True  # the call before was not trained on
+        if model.set_at is not None and not event.has_graph:
+            model.measured = True
+        trains = event.has_graph and not event.recomputed
+        model.waits = replace(event, live=None, output=None) if trains else None
+
+    def _step(self, event: StepTaken) -> Evidence | None:
+        found = None
+        for ref, model in self._models.items():
+            call, model.waits = model.waits, None
+            if call is None or not call.parameters & event.with_gradient:
+                model.waits = call
+            elif not call.all_eval:
+                model.lively |= call.dropout_active or call.batchnorm_active
+                model.steps = 0
+            elif model.lively and model.set_at is not None and model.measured:
+                model.steps += 1
+                found = self._evidence(event, ref, model) if model.steps == STEPS else found
+        return found
+
+    def _evidence(self, event: StepTaken, ref: Ref, model: _Model) -> Evidence:
+        return Evidence(
+            message=f"{event.optimizer.name} has stepped {ref.name} {model.steps} times in eval mode, in which it was "
+            "left after an evaluation; before, it was trained with dropout or batch normalisation at work.",
+            place=event.place,
+            related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
+        )
+
+    def abstains(self) -> str:
+        """Return ""; modes are always seen."""
+        return ""
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.train_mode = lambda: None
+
+
+FAILURE = Failure(
+    code="EVL002",
+    title="Eval mode is left on in training",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    model.train()
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+""",
+    fix="Call model.train() at the beginning of every epoch.",
+    detector=Detector,
+    inject=inject,
+)

@@ -1,0 +1,112 @@
+"""Held-out data are measured with graphs that nobody uses.
+
+Symptom
+    Evaluation takes as much memory as training, sometimes more than there is, and is slower than it need be.
+
+Why nothing raises
+    Eval mode and gradients are two things: ``model.eval()`` does not switch graphs off.
+
+Look-alikes
+    Saliency maps and adversarial evaluation need the graph, by ``torch.autograd.grad`` or backward. The former is not
+    seen; so this is a note, told at the end of a sweep over a loader that is never trained on, in which every call of
+    a trained model built a graph and no backward followed.
+
+Fix
+    Put the sweep under ``torch.no_grad()``, or ``torch.inference_mode()`` where nothing of it is used in training.
+
+References
+    PyTorch documentation "Autograd mechanics", section on locally disabling gradient computation,
+    https://docs.pytorch.org/docs/stable/notes/autograd.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.ground.events import Event
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+from trueloop.ground.sweeps import MOMENTS, Sweeps
+
+
+class Detector:
+    """Looks for graphs in every sweep."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = MOMENTS
+
+    def __init__(self) -> None:
+        self._sweeps = Sweeps()
+        self._seen = 0
+
+    def observe(self, event: Event) -> Evidence | None:
+        """Return evidence at the end of a sweep."""
+        sweep = self._sweeps.observe(event)
+        if sweep is None:
+            return None
+        self._seen += 1
+        if not all(call.has_graph for call in sweep.calls):
+            return None
+        first = sweep.calls[0]
+        return Evidence(
+            message=f"{first.model.name} went through {sweep.batches} held-out batches and built a graph for each, "
+            "though no backward followed.",
+            place=first.place,
+            update=sweep.update,
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where there was no sweep."""
+        return "" if self._seen else "no loader was swept without training"
+
+
+FAILURE = Failure(
+    code="EVL003",
+    title="Evaluation builds graphs",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+""",
+    fix="Put the sweep under torch.no_grad() or torch.inference_mode().",
+    detector=Detector,
+)

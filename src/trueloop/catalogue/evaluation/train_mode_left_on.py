@@ -1,0 +1,143 @@
+"""Held-out data are measured with the model in train mode.
+
+Symptom
+    The validation loss is noisy and too high, and differs between two runs over the same weights. With batch
+    normalisation it depends on the batch size, and the running statistics learn from the validation set.
+
+Why nothing raises
+    Train mode is the default. Dropout and batch normalisation do in it what they are told to do.
+
+Look-alikes
+    MC dropout (the model in eval mode, its dropout layers switched on; or several passes over each batch), the
+    re-estimation of batch normalisation's statistics, teachers and averaged models that no optimizer steps, and passes
+    over the training loader are not told. Certain where a model that is being trained, in train mode as a whole, with
+    dropout in it, was called once per batch of a loader that no backward ever drew from, to the loader's end, with no
+    backward and no step in between; with batch normalisation alone it has to happen twice.
+
+Fix
+    Call ``model.eval()`` before the sweep, and ``model.train()`` after it.
+
+References
+    torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
+    PyTorch documentation "Autograd mechanics", section on evaluation mode,
+    https://docs.pytorch.org/docs/stable/notes/autograd.html
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+from trueloop.ground.events import Event, Ref
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.teaching import TeachingLoop
+
+
+class Detector:
+    """Looks at the modes of the model in every sweep."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = MOMENTS
+
+    def __init__(self) -> None:
+        self._sweeps = Sweeps()
+        self._normalised: Counter[Ref] = Counter()
+        self._seen = 0
+
+    def observe(self, event: Event) -> Evidence | None:
+        """Return evidence at the end of a sweep."""
+        sweep = self._sweeps.observe(event)
+        return None if sweep is None else self._judge(sweep)
+
+    def _judge(self, sweep: Sweep) -> Evidence | None:
+        self._seen += 1
+        calls = [call for call in sweep.calls if call.model is sweep.calls[0].model]
+        first = calls[0]
+        if len(calls) > sweep.batches or not all(call.training for call in calls):
+            return None
+        dropout = all(call.dropout_active for call in calls)
+        normalised = all(call.batchnorm_active for call in calls)
+        self._normalised[first.model] += normalised
+        if not dropout and self._normalised[first.model] < 2:
+            return None
+        what = " and ".join(
+            word for word, on in (("dropout at work", dropout), ("batch normalisation learning", normalised)) if on
+        )
+        return Evidence(
+            message=f"{first.model.name} went through {sweep.batches} held-out batches in train mode, with {what}.",
+            place=first.place,
+            update=sweep.update,
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where there was no sweep."""
+        return "" if self._seen else "no loader was swept without training"
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+
+    def evaluate(loop: TeachingLoop) -> float:
+        import torch
+
+        right: Any = 0
+        with torch.no_grad():
+            for inputs, targets in loop.held_out():
+                right = right + (loop.model(inputs).argmax(1) == targets).float().mean()
+        return float(right)
+
+    loop.evaluate = evaluate
+
+
+FAILURE = Failure(
+    code="EVL001",
+    title="Train mode is left on in evaluation",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+""",
+    fix="Call model.eval() before the sweep and model.train() after it.",
+    detector=Detector,
+    inject=inject,
+)

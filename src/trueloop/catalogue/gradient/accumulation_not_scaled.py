@@ -1,0 +1,175 @@
+"""Gradients of K batches are added up, but none of the losses is divided by K.
+
+Symptom
+    With accumulation over K batches, training behaves as with a learning rate K times larger: it diverges, or clipping
+    is always at its limit. Changing K changes the result, though the effective batch was to stay the same.
+
+Why nothing raises
+    A sum of K means is a perfectly good loss, K times as large.
+
+Look-alikes
+    ``loss / K``, a loss summed over samples and divided by their number, gradients divided by hand before the step, a
+    GradScaler's factor, and several losses of one batch are not told. It is a warning: who tuned the learning rate for
+    the sum is right too, and Adam is nearly indifferent to the scale (clipping, its eps and its weight decay are not).
+    Told when two windows in a row of K > 1 backwards by one line, each on another batch of one loader and with exactly
+    one mean-reduced loss, gave each loss the weight 1, read from the graph, and nothing scaled the sum before the step.
+
+Fix
+    Divide: ``(loss / K).backward()``; in the last window of an epoch by the batches it really has.
+
+References
+    PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
+    https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+    Hugging Face Accelerate guide "Performing gradient accumulation",
+    https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from trueloop.ground.events import (
+    BackwardEnded,
+    BackwardStarted,
+    Event,
+    Gap,
+    GradientsCleared,
+    GradientsClipped,
+    Ref,
+    StepTaken,
+)
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.teaching import TeachingLoop
+
+WINDOWS = 2  # one might be a probe
+CLOSE = 1e-3  # of weights and norms read in float32
+
+
+class _Part(NamedTuple):
+    """One backward of a window."""
+
+    batch: int
+    loader: Ref | None
+    weight: float | None
+    """None where it is not one mean-reduced loss."""
+    place: Place | None
+
+
+class Detector:
+    """Adds up the weights with which the losses of a window entered backward."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (
+        BackwardStarted,
+        BackwardEnded,
+        GradientsCleared,
+        GradientsClipped,
+        StepTaken,
+        Gap,
+    )
+
+    def __init__(self) -> None:
+        self._batch = -1
+        self._loader: Ref | None = None
+        self._parts: list[_Part] = []
+        self._clipped: float | None = None
+        self._windows = 0
+
+    def observe(self, event: Event) -> Evidence | None:
+        """Return evidence at the step of a second window of this kind."""
+        match event:
+            case BackwardStarted():
+                self._batch, self._loader = event.batch, event.loader
+            case BackwardEnded():
+                means = [loss for loss in event.losses if loss.reduction == "mean"]
+                single = len(event.losses) == len(means) == 1
+                self._parts.append(_Part(self._batch, self._loader, means[0].weight if single else None, event.place))
+            case GradientsCleared():
+                self._parts = [] if event.unconsumed else self._parts
+            case GradientsClipped():
+                self._clipped = event.measured
+            case StepTaken():
+                return self._step(event)
+            case Gap():
+                self._parts, self._clipped, self._windows = [], None, 0
+            case _:
+                pass
+        return None
+
+    def _step(self, event: StepTaken) -> Evidence | None:
+        parts, self._parts = self._parts, []
+        used, self._clipped = self._clipped or event.norm, None
+        if len(parts) < 2:  # another optimizer's step on the same backward, or no window at all
+            return None
+        weights = [part.weight for part in parts]
+        ones = all(weight is not None and abs(weight - 1) < CLOSE for weight in weights)
+        untouched = used is not None and event.norm_made is not None and abs(used - event.norm_made) <= CLOSE * used
+        distinct = len({part.batch for part in parts}) == len(parts) == event.backwards
+        alike = len({(part.loader, part.place) for part in parts}) == 1  # not one task after the other
+        self._windows = self._windows + 1 if ones and untouched and distinct and alike else 0
+        if self._windows < WINDOWS:
+            return None
+        return Evidence(
+            message=f"The mean losses of {len(parts)} batches entered backward with weight 1 each: together "
+            f"{len(parts)}, not 1, so that the update of {event.optimizer.name} is that of a {len(parts)} times larger "
+            "gradient.",
+            place=parts[-1].place,
+            related=((event.place, "stepped here"),) if event.place else (),
+            fix=f"Divide by the number of batches in the window: (loss / {len(parts)}).backward().",
+        )
+
+    def abstains(self) -> str:
+        """Return ""; a loss that cannot be read is not of this kind."""
+        return ""
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+
+    def whole(loss: Any, size: int) -> Any:
+        return loss
+
+    loop.share = whole
+
+
+FAILURE = Failure(
+    code="GRD003",
+    title="Accumulated losses are not divided by their number",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(256, 8)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (inputs, targets) in enumerate(loader):
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    if (step + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(256, 8)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (inputs, targets) in enumerate(loader):
+    loss = nn.functional.mse_loss(model(inputs), targets) / 4
+    loss.backward()
+    if (step + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    fix="Divide each loss by the number of batches in its window.",
+    detector=Detector,
+    inject=inject,
+)

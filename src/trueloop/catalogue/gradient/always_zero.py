@@ -1,0 +1,129 @@
+"""A parameter's gradient is exactly zero in every update.
+
+Symptom
+    A layer does not learn, though it takes part in the forward pass and its gradient is there.
+
+Why nothing raises
+    Zero is a gradient. Dead ReLUs, a saturated sigmoid, a zero that is multiplied in, an initialisation with zeros on
+    both sides of a product and a loss that ignores an output all give it.
+
+Look-alikes
+    The first updates of LoRA and of residual branches that begin at zero, a loss term that is annealed from zero, and
+    experts that no sample is sent to are right. So this is a note, told only after 64 updates over which not a single
+    gradient that was looked at had one number other than zero, while others of the same optimizer had.
+
+Fix
+    Look at the activations behind the layer: if all are zero or saturated, lower the learning rate, change the
+    initialisation, or use an activation that does not die (LeakyReLU, GELU).
+
+References
+    Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
+    torch.nn.init, https://docs.pytorch.org/docs/stable/nn.init.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.ground.events import NONE, Event, Ref, Refs, StepTaken, WatchEnded
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+
+ENOUGH = 64  # updates from the first to the last one looked at
+FEWEST = 16  # looked at
+
+
+class _Held:
+    """What is known of one optimizer."""
+
+    __slots__ = ("first", "others", "place", "steps", "told", "zero")
+
+    def __init__(self, event: StepTaken) -> None:
+        self.first, self.steps, self.told = event.update, 0, False
+        self.zero: Refs = event.zero
+        self.others: Refs = NONE
+        self.place = event.place
+
+
+class Detector:
+    """Keeps, for each optimizer, the parameters whose gradient has been zero in every step."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
+
+    def __init__(self) -> None:
+        self._held: dict[Ref, _Held] = {}
+
+    def observe(self, event: StepTaken | WatchEnded) -> list[Evidence]:
+        """Return evidence for an optimizer, once."""
+        if isinstance(event, StepTaken) and event.norm is not None:
+            held = self._held.setdefault(event.optimizer, _Held(event))
+            held.zero &= event.zero
+            held.others |= event.with_gradient - event.zero
+            held.steps += 1
+            held.place = event.place
+        return [
+            self._evidence(optimizer, held, event.update)
+            for optimizer, held in self._held.items()
+            if held.zero and held.others and not held.told
+            if held.steps >= FEWEST and event.update - held.first >= ENOUGH
+        ]
+
+    def _evidence(self, optimizer: Ref, held: _Held, update: int) -> Evidence:
+        held.told = True
+        names = sorted(ref.name for ref in held.zero)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return Evidence(
+            message=f"The gradient of {', '.join(names[:3])}{more} was exactly zero in each of {held.steps} updates "
+            f"that were looked at, from {held.first} to {update}.",
+            place=held.place,
+            update=held.first,
+            about=optimizer,
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where no gradient could be read, or too few."""
+        if not self._held:
+            return "no gradient was read: they are not on the CPU"
+        enough = any(held.steps >= FEWEST for held in self._held.values())
+        return "" if enough else f"fewer than {FEWEST} updates were watched"
+
+
+FAILURE = Failure(
+    code="GRD006",
+    title="A gradient is always zero",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.rand(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+nn.init.constant_(model[0].bias, -100.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(200):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.rand(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(200):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Look at the activations behind the layer; change its initialisation, activation or learning rate.",
+    detector=Detector,
+)

@@ -1,0 +1,167 @@
+"""Gradients are cleared before a step could use them.
+
+Symptom
+    The loss does not move at all; or, with accumulation, training behaves as with a batch several times smaller.
+
+Why nothing raises
+    A step over parameters without gradients does nothing, silently. And clearing is always allowed.
+
+Look-alikes
+    A skipped batch that was not finite, a gradient probe, SAM, PCGrad, per-sample gradients and the generator's pass
+    through a GAN's discriminator all clear gradients that no step has used, on purpose. So it is told in two cases.
+    One: every step so far found no gradient, though backwards had reached its parameters, at least twice. Two: in each
+    of five windows, and no others, the same line ran backward on as many different batches, the same line cleared each
+    of them but the last, and only that one was stepped. Gradients that are kept elsewhere and put into ``.grad`` by
+    hand are not of this kind, as the last one is cleared there too.
+
+Fix
+    Put ``optimizer.zero_grad()`` after the step, or before the first backward of the window; never between a backward
+    and the step that is to use it.
+
+References
+    PyTorch tutorial "Optimizing Model Parameters", https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
+    torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.teaching import Operation, TeachingLoop
+
+WINDOWS = 5  # all there were, each alike: batches that are skipped by their loss are not so regular
+
+
+class _Lost(NamedTuple):
+    """One backward whose gradients were cleared with nothing of them used."""
+
+    backward: Place | None
+    clearing: Place | None
+    batch: int
+
+
+class Detector:
+    """Follows each backward to the step that uses its gradients, or to the clearing that drops them."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, GradientsCleared, StepTaken, Gap)
+
+    def __init__(self) -> None:
+        self._effective: set[Ref] = set()
+        self._empty: dict[Ref, int] = {}
+        self._batch = -1
+        self._open: _Lost | None = None
+        self._lost: list[_Lost] = []
+        self._pattern: tuple[int, Place | None, Place | None] | None = None
+        self._alike = 0
+        self._irregular = False
+
+    def observe(self, event: BackwardStarted | BackwardEnded | GradientsCleared | StepTaken | Gap) -> Evidence | None:
+        """Return evidence at a step."""
+        match event:
+            case BackwardStarted():
+                self._batch = event.batch
+            case BackwardEnded():
+                self._open = _Lost(event.place, None, self._batch) if event.received else self._open
+            case GradientsCleared():
+                if event.unconsumed and self._open is not None:
+                    self._lost.append(self._open._replace(clearing=event.place))
+                    self._open = None
+            case StepTaken():
+                return self._step(event)
+            case Gap():
+                self._open, self._lost, self._alike, self._pattern = None, [], 0, None
+        return None
+
+    def _step(self, event: StepTaken) -> Evidence | None:
+        lost, self._lost = self._lost, []
+        last, self._open = self._open, None
+        if event.with_gradient:
+            self._effective.add(event.optimizer)
+        elif event.cleared_between and event.optimizer not in self._effective:
+            self._empty[event.optimizer] = times = self._empty.get(event.optimizer, 0) + 1
+            return self._nothing_left(event, times) if times > 1 else None
+        return self._most_are_lost(event, lost, last)
+
+    def _nothing_left(self, event: StepTaken, times: int) -> Evidence:
+        return Evidence(
+            message=f"None of the {times} steps of {event.optimizer.name} found a gradient: they were cleared between "
+            "backward and step each time, so that nothing was ever trained.",
+            place=event.cleared_at or event.place,
+            related=((event.place, "stepped here, without gradients"),) if event.place else (),
+            update=0,
+        )
+
+    def _most_are_lost(self, event: StepTaken, lost: list[_Lost], last: _Lost | None) -> Evidence | None:
+        """Micro-batches of a window that were cleared one by one, but for the last, in every window so far."""
+        lines = {(each.backward, each.clearing) for each in lost}
+        batches = {each.batch for each in lost} | {last.batch if last else -1}
+        pattern = None
+        if last and len(lines) == 1 and len(batches) == len(lost) + 1 and lost[0].backward == last.backward:
+            pattern = (len(lost), *next(iter(lines)))
+        self._alike = self._alike + 1 if pattern and pattern == self._pattern else 1
+        self._irregular |= pattern is None or (self._pattern is not None and pattern != self._pattern)
+        self._pattern = pattern
+        if pattern is None or self._alike < WINDOWS or self._irregular:
+            return None
+        count, backward, clearing = pattern
+        return Evidence(
+            message=f"In each of {self._alike} windows the gradients of {count} of {count + 1} batches were cleared "
+            f"before {event.optimizer.name} stepped: only the last batch was trained on.",
+            place=clearing,
+            related=tuple(
+                (place, words) for place, words in ((backward, "made here"), (event.place, "stepped here")) if place
+            ),
+        )
+
+    def abstains(self) -> str:
+        """Return ""; clearing is always seen."""
+        return ""
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.after_window = [Operation.CLEAR, Operation.CLIP, Operation.UPDATE, Operation.SCHEDULE]
+
+
+FAILURE = Failure(
+    code="GRD002",
+    title="Gradients are cleared before they are used",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    fix="Clear after the step, or before the first backward of the window, never between backward and step.",
+    detector=Detector,
+    inject=inject,
+)

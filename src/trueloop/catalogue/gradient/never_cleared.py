@@ -1,0 +1,114 @@
+"""A gradient that a step has already used is used again, with a new one added on top.
+
+Symptom
+    The loss falls at first, then wanders or blows up. The gradient norm grows from update to update, as if the learning
+    rate did; a smaller learning rate seems to help.
+
+Why nothing raises
+    ``backward()`` adds into ``.grad`` by design, so that several batches can share a step. Nothing knows that the step
+    in between has used what was there.
+
+Look-alikes
+    Gradient accumulation adds several backwards and steps once. A GAN's generator pass adds into the discriminator's
+    used gradients, which are cleared before its own pass. Clearing after the step, ``model.zero_grad()``,
+    ``p.grad = None``, ``p.grad.zero_()``, gradients that are decayed by hand, closures and SAM are all right.
+    Certain because it is followed for every parameter: its gradient was used by a step, was still the same object with
+    the same numbers when a backward began, was added to, and then used by a step again. So a ``zero_grad()`` of the
+    wrong optimizer, or of one half of the model, is found too.
+
+Fix
+    Call ``optimizer.zero_grad()`` once per update, before the first backward or after the step. Where a model has
+    several optimizers, each clears its own.
+
+References
+    torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
+    PyTorch recipe "Zeroing out gradients",
+    https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.ground.events import Event, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import Operation, TeachingLoop
+
+
+class Detector:
+    """Every step tells which of its gradients hold something that a step had used before."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+
+    def __init__(self) -> None:
+        self._first_norm: float | None = None
+
+    def observe(self, event: StepTaken) -> Evidence | None:
+        """Return evidence where a step uses a gradient for the second time."""
+        if not event.reused:
+            self._first_norm = self._first_norm or event.norm
+            return None
+        count, held = len(event.reused), len(event.with_gradient)
+        which = f"all {held} gradients" if count == held else f"{count} of {held} gradients"
+        grown = ""
+        if self._first_norm and event.norm and event.norm > 1.05 * self._first_norm:
+            grown = f" Their norm went from {self._first_norm:.3g} to {event.norm:.3g}."
+        named = "" if count == held else f" Among them: {', '.join(sorted(ref.name for ref in event.reused)[:3])}."
+        return Evidence(
+            message=f"{event.optimizer.name} stepped on {which} that an earlier step had already used, with a new "
+            f"backward added on top.{grown}{named}",
+            place=event.place,
+            related=((event.reused_from, "added here to gradients that were used already"),)
+            if event.reused_from
+            else (),
+        )
+
+    def abstains(self) -> str:
+        """Return ""; every step that was watched tells."""
+        return ""
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.leave_out(Operation.CLEAR)
+
+
+FAILURE = Failure(
+    code="GRD001",
+    title="Gradients are never cleared",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Call optimizer.zero_grad() once per update, before its first backward.",
+    detector=Detector,
+    inject=inject,
+)

@@ -1,0 +1,136 @@
+"""A parameter that an optimizer holds never receives a gradient.
+
+Symptom
+    A part of the model keeps its initial weights. The rest learns to live with it.
+
+Why nothing raises
+    A parameter without a gradient is passed over by every optimizer. That is how frozen and unused parts work.
+
+Look-alikes
+    A head that is trained later, unused layers of a pretrained model (the pooler of BERT) and a frozen backbone that an
+    optimizer holds all the same are common and right, only wasteful. So this is a note. It is told after an epoch, or
+    after 64 updates, for parameters that want a gradient and never had one while others of the same optimizer did.
+
+Fix
+    If the part is meant to learn, look for what cuts it off from the loss: ``.detach()``, ``.data``,
+    ``torch.no_grad()``, NumPy, an argmax, a weight that was made anew after the optimizer was built, a layer that is
+    never called. If it is not, freeze it with ``requires_grad_(False)`` before the optimizer is built.
+
+References
+    PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
+    torch.nn.parallel.DistributedDataParallel, find_unused_parameters,
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.ground.events import NONE, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+
+ENOUGH = 64  # updates, where no loader tells when an epoch has ended
+FEWEST = 8  # updates watched
+
+
+class _Held:
+    """What is known of one optimizer."""
+
+    __slots__ = ("first", "missing", "place", "received", "steps", "told")
+
+    def __init__(self, first: int) -> None:
+        self.first, self.steps = first, 0
+        self.received: Refs = NONE
+        self.missing: Refs = NONE
+        self.place: Place | None = None
+        self.told = False
+
+
+class Detector:
+    """Collects, for each optimizer, the parameters that have had a gradient."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, LoaderExhausted, WatchEnded)
+
+    def __init__(self) -> None:
+        self._held: dict[Ref, _Held] = {}
+
+    def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence]:
+        """Return evidence for each optimizer, once, when an epoch or enough updates are over."""
+        if isinstance(event, StepTaken):
+            held = self._held.setdefault(event.optimizer, _Held(event.update))
+            held.steps += 1
+            held.place = event.place
+            if not event.with_gradient <= held.received:
+                held.received |= event.with_gradient
+            held.missing = event.parameters - event.frozen - held.received
+        due = [
+            (optimizer, held)
+            for optimizer, held in self._held.items()
+            if held.missing and held.received and not held.told and held.steps >= FEWEST and self._over(event, held)
+        ]
+        return [self._evidence(optimizer, held) for optimizer, held in due]
+
+    def _over(self, event: Event, held: _Held) -> bool:
+        if isinstance(event, LoaderExhausted):
+            return event.batches_with_backward > 0
+        return event.update - held.first >= ENOUGH
+
+    def _evidence(self, optimizer: Ref, held: _Held) -> Evidence:
+        held.told = True
+        names = sorted(ref.name for ref in held.missing)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return Evidence(
+            message=f"{len(names)} of {len(names) + len(held.received)} parameters of {optimizer.name} have not had a "
+            f"gradient in {held.steps} updates that were looked at: {', '.join(names[:3])}{more}.",
+            place=held.place,
+            update=held.first,
+            about=optimizer,
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where the run was too short."""
+        enough = any(held.steps >= FEWEST for held in self._held.values())
+        return "" if enough else f"fewer than {FEWEST} updates were watched"
+
+
+FAILURE = Failure(
+    code="GRD005",
+    title="A parameter never receives a gradient",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+encoder, head = nn.Linear(8, 16), nn.Linear(16, 1)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.01)
+for step in range(120):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    hidden = torch.relu(encoder(x[rows])).detach()
+    loss = nn.functional.mse_loss(head(hidden), y[rows])
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+encoder, head = nn.Linear(8, 16), nn.Linear(16, 1)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.01)
+for step in range(120):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    hidden = torch.relu(encoder(x[rows]))
+    loss = nn.functional.mse_loss(head(hidden), y[rows])
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Find what cuts the part off from the loss, or freeze it before the optimizer is built.",
+    detector=Detector,
+)

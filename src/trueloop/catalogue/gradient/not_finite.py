@@ -1,0 +1,106 @@
+"""A step uses gradients that are NaN or infinite, and so the weights become NaN.
+
+Symptom
+    The loss is ``nan`` from some update on. Every weight the gradient reached is NaN, and stays so: Adam's moments
+    too.
+
+Why nothing raises
+    NaN is a number to the hardware. An optimizer adds what it is given.
+
+Look-alikes
+    A GradScaler probes for infinities and leaves such steps out; a program that looks at its loss or gradients and
+    skips the batch takes no step either. Certain because the gradients were read as the step used them. The norms are
+    read on the CPU only: on an accelerator that would hold the device up, so it is not judged there.
+
+Fix
+    Look at the first batch that did it: an empty batch or mask, log or division by zero, a learning rate that is too
+    high, an overflow in float16. Clip gradients, and skip a step whose norm is not finite.
+
+References
+    torch.autograd.detect_anomaly, https://docs.pytorch.org/docs/stable/autograd.html
+    torch.nn.utils.clip_grad_norm_ and error_if_nonfinite,
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.ground.events import Event, NotFinite, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+
+
+class Detector:
+    """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, StepTaken)
+
+    def __init__(self) -> None:
+        self._loss: NotFinite | None = None
+        self._last_finite = -1
+        self._read = False
+
+    def observe(self, event: NotFinite | StepTaken) -> Evidence | None:
+        """Return evidence at a step on gradients that are not finite."""
+        if isinstance(event, NotFinite):
+            self._loss = self._loss or event
+            return None
+        self._read |= event.norm is not None
+        if not event.not_finite:
+            self._last_finite = event.update
+            return None
+        loss, count = self._loss, len(event.not_finite)
+        names = ", ".join(sorted(ref.name for ref in event.not_finite)[:3])
+        first = f" The loss was {loss.value} at update {loss.update} already." if loss else ""
+        return Evidence(
+            message=f"{event.optimizer.name} stepped on {count} gradients that are not finite ({names}"
+            f"{', ...' if count > 3 else ''}).{first}",
+            place=event.place,
+            related=((loss.place, "the loss was not finite here"),) if loss and loss.place else (),
+            update=loss.update if loss else event.update,
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where no gradient could be read."""
+        return "" if self._read else "no gradient was read: they are not on the CPU"
+
+
+FAILURE = Failure(
+    code="GRD007",
+    title="A step uses gradients that are not finite",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.rand(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    error = model(x) - y
+    loss = (error * (step < 4)).abs().sqrt().mean()
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.rand(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    error = model(x) - y
+    loss = (error.square() + 1e-6).sqrt().mean()
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Find the first batch that did it, and skip a step whose gradient norm is not finite.",
+    detector=Detector,
+)

@@ -1,0 +1,122 @@
+"""The input of cross-entropy has been through a softmax already.
+
+Symptom
+    The loss falls slowly and stops high: with ten classes it cannot go below 1.46, however sure the model is. Accuracy
+    still rises, which hides it. Gradients are small, and vanish where the model is sure, right or wrong.
+
+Why nothing raises
+    ``cross_entropy`` takes any numbers for logits and applies ``log_softmax`` to them itself. Probabilities are
+    numbers too, all between 0 and 1, so the second softmax is nearly flat.
+
+Look-alikes
+    ``NLLLoss`` on ``log_softmax``; ``cross_entropy`` on ``log_softmax``, which does nothing twice; a softmax that is
+    scaled by a temperature before the loss; attention, whose softmax is inside the model; a softmax over positions
+    whose size is not the number of classes; probabilities as targets. Only a softmax over as many values as there are
+    classes, with nothing but views and casts between it and the loss, is reported.
+
+Fix
+    Return logits from the model, and apply ``softmax`` only where probabilities are wanted, for people or metrics.
+    Where the model must return probabilities, use ``nll_loss`` on their logarithm.
+
+References
+    torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    Goodfellow, Bengio, Courville, Deep Learning, section 6.2.2.3, https://www.deeplearningbook.org/contents/mlp.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from trueloop.ground.events import BackwardStarted, Event
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import TeachingLoop
+
+
+class Detector:
+    """Looks at what made the input of each cross-entropy."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+
+    def __init__(self) -> None:
+        self._looked = False
+
+    def observe(self, event: BackwardStarted) -> Iterator[Evidence]:
+        """Return evidence for each cross-entropy over a softmax."""
+        for loss in event.losses:
+            self._looked = True
+            if loss.kind != "cross_entropy" or loss.input_made_by[:1] != ("softmax",):
+                continue
+            classes = loss.shape[1 if len(loss.shape) > 1 else 0] if loss.shape else 0
+            least = ""
+            if classes > 1:
+                least = (
+                    f"; over {classes} classes the loss can never fall below {math.log1p((classes - 1) / math.e):.2f}"
+                )
+            yield Evidence(
+                message=f"What cross-entropy gets here is the result of a softmax, and it applies another one{least}.",
+                place=loss.place or event.place,
+                related=((event.place, "its backward"),) if loss.place and event.place else (),
+            )
+
+    def abstains(self) -> str:
+        """Say so where no loss of torch's own was seen."""
+        return "" if self._looked else "no loss of torch's own was found in a graph"
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    model = loop.forward
+
+    def probabilities(inputs: Any) -> Any:
+        return model(inputs).softmax(1)
+
+    loop.forward = probabilities
+
+
+FAILURE = Failure(
+    code="LOS001",
+    title="Softmax is applied twice",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs = torch.randn(256, 10)
+labels = inputs[:, :4].argmax(dim=1)
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 4), nn.Softmax(dim=1))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = criterion(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+""",
+    good="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs = torch.randn(256, 10)
+labels = inputs[:, :4].argmax(dim=1)
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 4))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = criterion(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+probabilities = model(inputs).softmax(dim=1)
+print(f"loss {loss.item():.3f}, surest {probabilities.max().item():.3f}")
+""",
+    fix="Leave the softmax out of the model: cross-entropy takes logits.",
+    detector=Detector,
+    inject=inject,
+)

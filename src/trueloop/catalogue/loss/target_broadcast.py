@@ -1,0 +1,134 @@
+"""Every prediction is compared with every target: (B, 1) against (B,).
+
+Symptom
+    A regression learns to predict the mean of the targets and stays there, at a loss equal to their variance. The
+    output of ``Linear(n, 1)`` is (B, 1), the targets of the loader are (B,), and the loss is over B x B pairs.
+
+Why nothing raises
+    Shapes that differ are broadcast. torch warns ("Using a target size that is different to the input size"), once,
+    and many programs filter warnings.
+
+Look-alikes
+    Pairs on purpose, as in quantile regression or contrastive losses: an axis added just before, or an axis on both
+    sides; ``expand`` on one side; a prediction for the whole batch, (1,) against (B,); targets of one column against
+    predictions of one column. Reported is only (B, 1) against (B,), either way round, where a model was just called
+    for B samples, and both sides were expanded to B x B.
+
+Fix
+    Give both the same shape: ``predictions.squeeze(1)`` or ``targets.unsqueeze(1)``.
+
+References
+    torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html
+    Broadcasting semantics, https://docs.pytorch.org/docs/stable/notes/broadcasting.html
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, cast
+
+from trueloop.ground.events import BackwardStarted, Event, ModelCalled
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+
+
+class Detector:
+    """Looks for losses over all pairs of as many samples as a model was called for."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardStarted)
+
+    def __init__(self) -> None:
+        self._samples: deque[int] = deque(maxlen=16)
+        self._looked = False
+
+    def observe(self, event: ModelCalled | BackwardStarted) -> Iterator[Evidence]:
+        """Return evidence for each loss over all pairs."""
+        if isinstance(event, ModelCalled):
+            self._samples.extend(_samples(event.output))
+            return
+        for loss in event.losses:
+            self._looked = True
+            if loss.broadcast is None:
+                continue
+            prediction, target = loss.broadcast
+            samples = prediction[0] if prediction else 0
+            if samples < 2 or {prediction, target} != {(samples, 1), (samples,)} or samples not in self._samples:
+                continue
+            yield Evidence(
+                message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
+                f"other: the loss is over {samples * samples} pairs in place of {samples} samples.",
+                place=loss.place or event.place,
+                related=((event.place, "its backward"),) if loss.place and event.place else (),
+                fix="Give both the same shape: "
+                + (
+                    "squeeze the predictions' last axis." if len(prediction) == 2 else "squeeze the targets' last axis."
+                ),
+                about=loss.kind,
+            )
+
+    def abstains(self) -> str:
+        """Say so where no loss of torch's own was seen."""
+        return "" if self._looked else "no loss of torch's own was found in a graph"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _samples(output: Any) -> Iterator[int]:
+    """How many samples the tensors of an output are for: their first sizes."""
+    from torch import Tensor
+
+    parts: Any = (output,)
+    if isinstance(output, Mapping):
+        parts = cast("Mapping[Any, Any]", output).values()
+    elif isinstance(output, tuple | list):
+        parts = cast("tuple[Any, ...]", output)
+    for part in parts:
+        if isinstance(part, Tensor) and part.dim():
+            yield part.shape[0]
+
+
+FAILURE = Failure(
+    code="LOS003",
+    title="Predictions and targets are broadcast against each other",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import warnings
+import torch
+from torch import nn
+
+warnings.filterwarnings("ignore")
+torch.manual_seed(0)
+inputs = torch.randn(200, 6)
+targets = inputs @ torch.randn(6)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+""",
+    good="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs = torch.randn(200, 6)
+targets = inputs @ torch.randn(6)
+model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+""",
+    fix="Give predictions and targets the same shape.",
+    detector=Detector,
+)

@@ -1,0 +1,126 @@
+"""The graphs of past updates are kept alive, so that memory grows with every update.
+
+Symptom
+    Memory climbs slowly and steadily; hours into the run the process or the GPU is out of it. Training slows down as it
+    goes.
+
+Why nothing raises
+    A loss is a tensor like any other: putting it into a list, or adding it to a running total, is allowed. It brings
+    along the graph that made it.
+
+Look-alikes
+    ``loss.item()`` and ``loss.detach()`` keep a number only. Truncated backpropagation through time, policy gradients
+    over an episode, a deque of the last few losses and the best loss so far keep some graphs for a while, or few for
+    ever. Certain because graphs carry a mark that dies with them: the graphs of eight different updates or more, made
+    at least twenty updates ago, were all still there after the garbage collector had run, and none had gone.
+
+Fix
+    Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
+    windows of a recurrent net; ``torch.no_grad()`` around evaluation.
+
+References
+    PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
+    loop, https://docs.pytorch.org/docs/stable/notes/faq.html
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from trueloop.ground.events import Event, GraphsAlive, ModelCalled, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import TeachingLoop
+
+ENOUGH = 64  # updates: in fewer no graph is old enough to be missed
+
+
+class Detector:
+    """Graphs that are all alive are told; who holds them is the line at fault."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken, GraphsAlive)
+
+    def __init__(self) -> None:
+        self._updates = 0
+        self._calls = 0
+
+    def observe(self, event: ModelCalled | StepTaken | GraphsAlive) -> Evidence | None:
+        """Return evidence where old graphs are alive."""
+        if isinstance(event, GraphsAlive):
+            return self._alive(event)
+        self._updates = max(self._updates, event.update)
+        self._calls += isinstance(event, ModelCalled)
+        return None
+
+    def _alive(self, event: GraphsAlive) -> Evidence:
+        by = f" They are held by {event.holders[0]}." if event.holders else ""
+        return Evidence(
+            message=f"All {event.count} graphs that were looked at are still in memory, the oldest since update "
+            f"{event.oldest}: {event.update - event.oldest} updates ago.{by}",
+            place=event.kept_at or event.place,
+            related=((event.place, "the graphs were made here"),) if event.kept_at and event.place else (),
+            update=event.oldest,
+            about="graphs",
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where the run was too short for a graph to be old."""
+        if not self._calls:
+            return "no model was called"
+        return "" if self._updates >= ENOUGH else f"the run had fewer than {ENOUGH} updates"
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+
+    def itself(loss: Any) -> Any:
+        return loss
+
+    loop.keep = itself
+
+
+FAILURE = Failure(
+    code="MEM001",
+    title="Graphs of past updates are kept",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for step in range(80):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+    losses.append(loss)
+print(sum(losses) / len(losses))
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for step in range(80):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(sum(losses) / len(losses))
+""",
+    fix="Keep numbers instead of tensors with a graph: loss.item() or loss.detach().",
+    detector=Detector,
+    inject=inject,
+)

@@ -1,0 +1,142 @@
+"""A layer takes part in the forward pass, but the model does not hold it.
+
+Symptom
+    The layer keeps its initial weights; it is not moved by ``.to(device)`` and missing in ``state_dict()``. The layers
+    that are held learn to live with a random one between them.
+
+Why nothing raises
+    ``nn.Module`` registers modules that are assigned to its attributes. In a list, a dictionary or a closure it does
+    not see them; calling them works all the same.
+
+Look-alikes
+    A frozen network that is kept out of ``parameters()`` on purpose (a perceptual loss, a teacher), and one whose
+    parameters an optimizer holds in another way, are not told. It is told where a module with parameters that want a
+    gradient ran inside a model, is not among its modules, shares no parameter with it, and still belongs to no
+    optimizer when the model has been stepped three times.
+
+Fix
+    Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``; if it is meant to stay outside, freeze it with
+    ``requires_grad_(False)``.
+
+References
+    torch.nn.ModuleList, https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.ground.events import NONE, Event, OptimizerCreated, Refs, StepTaken, StrangerCalled
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+
+STEPS = 3  # another optimizer may come into play after the first
+
+
+class Detector:
+    """Remembers modules that their model does not hold until it is clear that no optimizer does either."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StrangerCalled, StepTaken)
+
+    def __init__(self) -> None:
+        self._strangers: list[StrangerCalled] = []
+        self._held: Refs = NONE
+        self._steps = 0
+
+    def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
+        """Return evidence for the strangers of one line, together."""
+        match event:
+            case OptimizerCreated():
+                self._held |= event.parameters
+            case StrangerCalled():
+                if event.trainable:
+                    self._strangers.append(event)
+            case StepTaken():
+                if not event.parameters <= self._held:
+                    self._held |= event.parameters
+                self._steps += 1
+                return self._judge() if self._steps >= STEPS and self._strangers else None
+        return None
+
+    def _judge(self) -> Evidence | None:
+        outside = [stranger for stranger in self._strangers if not stranger.parameters & self._held]
+        self._strangers = []
+        if not outside:
+            return None
+        first = outside[0]
+        parameters = sum(len(stranger.parameters) for stranger in outside)
+        kinds = ", ".join(sorted({stranger.module.kind for stranger in outside}))
+        return Evidence(
+            message=f"{len(outside)} modules ({kinds}) with {parameters} parameters ran inside {first.model.name}, "
+            "which does not hold them, and neither does any optimizer: they are not trained, moved or saved.",
+            place=first.place,
+            update=first.update,
+        )
+
+    def abstains(self) -> str:
+        """Return a reason where nothing was stepped."""
+        return "" if self._steps >= STEPS else f"fewer than {STEPS} updates were watched"
+
+
+FAILURE = Failure(
+    code="MDL001",
+    title="A layer is never registered",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(8, 8) for _ in range(3)]
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",
+    detector=Detector,
+)

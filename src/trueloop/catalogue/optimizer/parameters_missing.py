@@ -1,0 +1,190 @@
+"""A part of the model gets gradients that no optimizer ever uses.
+
+Symptom
+    Some layers stay as they were initialised. The rest learns around them, so the loss falls, only not as far. A head
+    that was added after the optimizer was built is the usual one.
+
+Why nothing raises
+    ``backward()`` fills ``.grad`` of every leaf it reaches, and an optimizer steps the parameters it was given. That
+    the first are more than the second is nobody's business.
+
+Look-alikes
+    A backbone that is not trained, without ``requires_grad_(False)``; training a small part on purpose (biases, a
+    prompt, adapters); parameters that are updated by hand; discriminators, perceptual losses and teachers, which are
+    models of their own; another optimizer that has not stepped yet; gradients that are only looked at; stages. Reported
+    is a model of which the greater part is stepped, while some of its other parameters, not just the first layers, got
+    gradients in at least four updates, are in no optimizer that was ever built, and kept their values all the while.
+    A last layer that is fixed on purpose, yet wants gradients, would be named too: hence a warning.
+
+Fix
+    Build the optimizer after the model is complete, or give it the new parameters with ``add_param_group``; where they
+    are to stay fixed, say so with ``requires_grad_(False)``, which saves their gradients too.
+
+References
+    torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
+    Optimizer.add_param_group,
+    https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.add_param_group.html
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.words import counted
+
+UPDATES = 4  # in which a parameter got a gradient nobody used: other optimizers have been built, or stepped, by then
+
+
+@dataclass(slots=True)
+class Known:
+    """A model that was called."""
+
+    parameters: Refs
+    order: dict[str, int]
+    missing: Refs = NONE
+    updates: int = 0
+    values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    """Of the missing ones, a few numbers each, to see whether somebody changes them."""
+    changed: bool = False
+
+
+class Detector:
+    """Compares what gets gradients with what optimizers hold."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
+
+    def __init__(self) -> None:
+        self._models: weakref.WeakKeyDictionary[Ref, Known] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._groups: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
+        self._built: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._received: Refs = NONE
+        self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
+
+    def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
+        """Return evidence at a step that leaves some of a model's parameters out."""
+        match event:
+            case OptimizerCreated():
+                self._hold(event.optimizer, event.parameters)
+                self._built[event.optimizer] = event.place
+            case ModelCalled():
+                self._called(event)
+            case BackwardEnded():
+                self._received |= event.received
+            case Gap():
+                self._received = NONE
+            case StepTaken():
+                return self._stepped(event)
+        return None
+
+    def _hold(self, optimizer: Ref, parameters: Refs) -> None:
+        if self._groups.get(optimizer) is not parameters:
+            self._groups[optimizer] = parameters
+            self._held.update(parameters)
+
+    def _called(self, event: ModelCalled) -> None:
+        known = self._models.get(event.model)
+        if known is None or known.parameters is not event.parameters:
+            order = {name: place for place, (name, _) in enumerate(event.live.named_parameters(remove_duplicate=False))}
+            known = self._models[event.model] = Known(event.parameters, order)
+        if known.missing and not known.changed:
+            values = _values(event.live, {ref.name for ref in known.missing})
+            known.changed = any(known.values.get(name, value) != value for name, value in values.items())
+            known.values = values
+
+    def _stepped(self, event: StepTaken) -> Evidence | None:
+        self._hold(event.optimizer, event.parameters)
+        received, self._received = self._received, NONE
+        for model, known in self._models.items():
+            if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
+                continue
+            missing = (received & known.parameters).difference(self._held)
+            if not missing:
+                known.missing, known.updates = NONE, 0
+                continue
+            known.missing, known.updates = missing, known.updates + 1
+            if known.updates >= UPDATES and known.values and model not in self._told and self._certain(event, known):
+                self._told.add(model)
+                return self._evidence(event, model, known)
+        return None
+
+    def _certain(self, event: StepTaken, known: Known) -> bool:
+        """The greater part is stepped, something before the missing ones is, and no optimizer holds strangers."""
+        stepped = known.parameters.intersection(self._held)
+        first = min((known.order.get(ref.name, -1) for ref in event.with_gradient & known.parameters), default=-1)
+        last_missing = max(known.order.get(ref.name, -1) for ref in known.missing)
+        in_models = NONE.union(*(other.parameters for other in self._models.values()))
+        strangers = event.parameters - in_models - event.with_gradient
+        return len(stepped) > len(known.missing) and 0 <= first < last_missing and not strangers
+
+    def _evidence(self, event: StepTaken, model: Ref, known: Known) -> Evidence:
+        names = sorted(ref.name for ref in known.missing)
+        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        built = self._built.get(event.optimizer)
+        return Evidence(
+            message=f"{counted(len(names), 'parameter')} of {model.name} got gradients in {known.updates} updates, but "
+            f"are in no optimizer and stay as they were: {listed}.",
+            place=event.place,
+            related=((built, "the optimizer was built here"),) if built is not None else (),
+        )
+
+    def abstains(self) -> str:
+        """Nothing is left open."""
+        return ""
+
+
+def _values(model: Any, names: set[str]) -> dict[str, tuple[Any, ...]]:
+    """A few numbers of each named parameter: the first ones where that needs no waiting, and its version."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, parameter in model.named_parameters():
+        if name in names:
+            first = parameter.detach().flatten()[:4].tolist() if parameter.device.type == "cpu" else ()
+            found[name] = (parameter._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
+    return found
+
+
+FAILURE = Failure(
+    code="OPT001",
+    title="Parameters are missing in the optimizer",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+model.append(nn.Linear(16, 3))
+for step in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+""",
+    good="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+inputs, labels = torch.randn(128, 8), torch.randint(0, 3, (128,))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+model.append(nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.3f}")
+""",
+    fix="Build the optimizer after the model is complete, or add the parameters with add_param_group.",
+    detector=Detector,
+)

@@ -1,0 +1,222 @@
+"""A schedule made for updates is advanced once for each micro-batch.
+
+Symptom
+    With gradient accumulation over K micro-batches the rate decays, or warms up, K times too fast; the cosine reaches
+    its end after 1/K of the training and climbs again, or the run goes on at rate 0.
+
+Why nothing raises
+    ``scheduler.step()`` beside ``loss.backward()`` is an innocent line, and a schedule does not know what it counts.
+
+Look-alikes
+    A schedule whose length is counted in micro-batches too, which is right; schedules without a length; a scheduler
+    that is advanced several times per update, once for each process; a GAN whose generator is updated every few
+    iterations. Reported is a schedule that is advanced exactly once for each backward of windows of two or more, where
+    its length is a whole number of epochs if counted in updates, and not if counted in micro-batches; or where it has
+    run past its length, with updates going on, while the updates have not.
+
+Fix
+    Put ``scheduler.step()`` under the same condition as ``optimizer.step()``, right behind it.
+
+References
+    How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+    Gradient accumulation, https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trueloop.ground.events import BackwardStarted, Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.teaching import Operation, TeachingLoop
+
+ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
+
+
+@dataclass(slots=True)
+class Counting:
+    """How one scheduler is advanced."""
+
+    optimizer: Ref
+    first: tuple[int, int]
+    """Its count, and the steps of its optimizer, when it was first seen."""
+    places: list[int]
+    """Backwards before each of its advances since the latest step."""
+    windows: int = 0
+    """In which it was advanced once for each backward."""
+    size: int = 0
+    """Backwards in such a window."""
+    broken: bool = False
+    """It was advanced in another way as well."""
+    step_place: Place | None = None
+
+
+class Detector:
+    """Compares advances with backwards, window by window."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardStarted, ScheduleAdvanced, StepTaken, Gap)
+
+    def __init__(self) -> None:
+        self._schedules: weakref.WeakKeyDictionary[Ref, Counting] = weakref.WeakKeyDictionary()
+        self._lengths: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._batches: int | None = None
+        self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._since: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+
+    def observe(self, event: LoaderStarted | BackwardStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
+        """Return evidence at an advance."""
+        match event:
+            case LoaderStarted():
+                self._lengths[event.loader] = _length(event)
+            case BackwardStarted():
+                self._batches = self._lengths.get(event.loader) if event.loader else None
+            case Gap():
+                self._since.clear()
+                for counting in self._schedules.values():
+                    counting.places.clear()
+            case StepTaken():
+                self._stepped(event)
+            case ScheduleAdvanced():
+                return self._advanced(event)
+        return None
+
+    def _stepped(self, event: StepTaken) -> None:
+        """Judge the window that this step ends, where its beginning was seen."""
+        began = self._since.get(event.optimizer)
+        self._since[event.optimizer] = event.micro
+        for counting in self._schedules.values():
+            if counting.optimizer is not event.optimizer:
+                continue
+            places, counting.places = counting.places, []
+            if began is None or event.backwards != event.micro - began:
+                continue  # some of the backwards were another optimizer's
+            inside = any(began < place < event.micro for place in places)
+            if event.backwards > 1 and len(places) == event.backwards and inside:
+                counting.windows += 1
+                counting.size = max(counting.size, event.backwards)
+                counting.step_place = event.place
+            elif places:
+                counting.broken = True
+
+    def _advanced(self, event: ScheduleAdvanced) -> Evidence | None:
+        counting = self._schedules.get(event.scheduler)
+        if counting is None:
+            first = (event.count, event.optimizer_steps)
+            counting = self._schedules[event.scheduler] = Counting(event.optimizer, first, [])
+        if len(counting.places) < 4096:
+            counting.places.append(event.micro)
+        if counting.windows < 2 or counting.broken or event.horizon is None or event.kind not in ENDING:
+            return None
+        if event.scheduler in self._told:
+            return None
+        why = self._made_for_updates(event.horizon, counting.size) or _past(event, counting)
+        if not why:
+            return None
+        self._told.add(event.scheduler)
+        return Evidence(
+            message=f"{event.kind} is advanced for each micro-batch, {counting.size} times per update; {why}.",
+            place=event.place,
+            related=((counting.step_place, "the update"),) if counting.step_place else (),
+            update=0,
+        )
+
+    def _made_for_updates(self, horizon: int, size: int) -> str:
+        batches = self._batches
+        if not batches or batches <= size or horizon % batches == 0:
+            return ""
+        for updates in (batches // size, -(-batches // size)):
+            if horizon % updates == 0 and updates > 1:
+                epochs = horizon // updates
+                return (
+                    f"its length, {horizon}, is {epochs} {'epoch' if epochs == 1 else 'epochs'} of {updates} updates, "
+                    f"not of {batches} micro-batches"
+                )
+        return ""
+
+    def abstains(self) -> str:
+        """Nothing is left open."""
+        return ""
+
+
+def _past(event: ScheduleAdvanced, counting: Counting) -> str:
+    """It has run past its end, by a whole window, while the updates are far from it."""
+    horizon, (count, steps) = event.horizon or 0, counting.first
+    updates = event.optimizer_steps - steps
+    if event.count <= horizon + counting.size or updates * 2 > event.count - count + counting.size:
+        return ""
+    return f"it has run past its length, {horizon}, after {event.optimizer_steps} updates"
+
+
+def _length(event: LoaderStarted) -> int:
+    try:
+        return len(event.live)
+    except TypeError:  # an iterable dataset without a length
+        return 0
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.after_window.remove(Operation.SCHEDULE)
+    loop.after_batch.append(Operation.SCHEDULE)
+
+
+FAILURE = Failure(
+    code="SCH002",
+    title="The schedule is counted in micro-batches",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import warnings
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+warnings.filterwarnings("ignore")
+torch.manual_seed(0)
+x = torch.randn(240, 6)
+loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=10, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+epochs, accumulate = 2, 4
+updates = epochs * len(loader) // accumulate
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+for epoch in range(epochs):
+    for i, (inputs, targets) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(inputs), targets) / accumulate
+        loss.backward()
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()
+    print(epoch, optimizer.param_groups[0]["lr"])
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(240, 6)
+loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=10, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+epochs, accumulate = 2, 4
+updates = epochs * len(loader) // accumulate
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+for epoch in range(epochs):
+    for i, (inputs, targets) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(inputs), targets) / accumulate
+        loss.backward()
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    print(epoch, optimizer.param_groups[0]["lr"])
+""",
+    fix="Advance the schedule where the optimizer steps, once for each update.",
+    detector=Detector,
+    inject=inject,
+)

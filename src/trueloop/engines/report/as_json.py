@@ -1,0 +1,143 @@
+"""A report as JSON, for programs, and back.
+
+Schema 1. Keys may be added; none is renamed, removed or given another meaning without another number.
+
+- ``schema``: 1.
+- ``tool``: ``{"name": "trueloop", "version": ...}``.
+- ``verdict``: ``"clean"``, ``"findings"`` (also if they are notes only) or ``"not judged"`` (nothing was trained);
+  ``headline`` says it in a sentence.
+- ``findings``: the gravest first, each with
+  ``code`` ("GRD001"), ``slug`` ("never-cleared"), ``title``, ``severity`` ("error", "warning", "note"),
+  ``message`` (one sentence, with the numbers that prove it),
+  ``path``, ``line``, ``function`` (null, null, "" where no line of the program is known; ``path`` as Python knows it),
+  ``related``: ``[{"path", "line", "function", "message"}]``,
+  ``first_update`` (from 0; null where the text alone was read), ``count`` (times it was seen),
+  ``fix`` (in words), ``change``: null or ``{"path", "line", "function", "text", "where"}``, where ``text``, without
+  indentation, belongs "before", "after" or "instead" of the line.
+- ``judged``: ``[{"code", "verdict", "reason"}]``, one for each failure that is known, with the verdict "fired",
+  "passed", "not applicable" or "not judged".
+- ``silenced``: findings that were not to be told.
+- ``updates`` (optimizer steps), ``watched`` (of those, in full detail), ``seconds``.
+- ``cost``: ``{"seconds", "share"}`` of the run's time that watching took, as measured by itself.
+- ``rate``: null or ``{"update_s", "data", "forward", "backward", "optimizer"}``: seconds between two updates, and the
+  shares of it.
+- ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
+- ``problems``: what broke inside the watching, in words.
+
+JSON knows no NaN and no infinity: they are written as the strings "nan", "inf" and "-inf".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from trueloop.engines.report.outcome import cost_share, headline, outcome
+from trueloop.ground.findings import (
+    Finding,
+    Insertion,
+    Judged,
+    Report,
+    Series,
+    Severity,
+    Site,
+    UpdateRate,
+    Verdict,
+)
+from trueloop.version import __version__
+
+SCHEMA: Final = 1
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return a report as described above: strict JSON, once it is written."""
+    return {
+        "schema": SCHEMA,
+        "tool": {"name": "trueloop", "version": __version__},
+        "verdict": outcome(report).value,
+        "headline": headline(report),
+        "findings": [_finding(finding) for finding in report.findings],
+        "judged": [{**each._asdict(), "verdict": each.verdict.value} for each in report.judged],
+        "silenced": report.silenced,
+        "updates": report.updates,
+        "watched": report.watched,
+        "seconds": report.seconds,
+        "cost": {"seconds": report.cost_s, "share": cost_share(report)},
+        "rate": asdict(report.rate) if report.rate else None,
+        "series": {
+            name: {"updates": list(each.updates), "values": [_number(value) for value in each.values]}
+            for name, each in report.series.items()
+        },
+        "problems": list(report.problems),
+    }
+
+
+def from_json(content: Mapping[str, Any]) -> Report:
+    """Return the report that `to_json` was given.
+
+    Raises:
+        ValueError: of another schema.
+        KeyError: something is missing.
+    """
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"a report of schema {content['schema']!r}; this version reads {SCHEMA}")
+    rate = content["rate"]
+    return Report(
+        findings=tuple(_revived(each) for each in content["findings"]),
+        judged=tuple(Judged(each["code"], Verdict(each["verdict"]), each["reason"]) for each in content["judged"]),
+        silenced=content["silenced"],
+        updates=content["updates"],
+        watched=content["watched"],
+        seconds=content["seconds"],
+        cost_s=content["cost"]["seconds"],
+        rate=UpdateRate(**rate) if rate else None,
+        series={
+            name: Series(updates=tuple(each["updates"]), values=tuple(map(float, each["values"])))
+            for name, each in content["series"].items()
+        },
+        problems=tuple(content["problems"]),
+    )
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    site, change = finding.site, finding.change
+    return {
+        "code": finding.code,
+        "slug": finding.slug,
+        "title": finding.title,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        **(site._asdict() if site else {"path": None, "line": None, "function": ""}),
+        "related": [{**where._asdict(), "message": words} for where, words in finding.related],
+        "first_update": finding.first_update,
+        "count": finding.count,
+        "fix": finding.fix,
+        "change": {**change.site._asdict(), "text": change.text, "where": change.where} if change else None,
+    }
+
+
+def _revived(content: Mapping[str, Any]) -> Finding:
+    change = content["change"]
+    return Finding(
+        code=content["code"],
+        slug=content["slug"],
+        title=content["title"],
+        severity=Severity(content["severity"]),
+        message=content["message"],
+        site=None if content["path"] is None else _site(content),
+        related=tuple((_site(each), each["message"]) for each in content["related"]),
+        first_update=content["first_update"],
+        count=content["count"],
+        fix=content["fix"],
+        change=Insertion(_site(change), change["text"], change["where"]) if change else None,
+    )
+
+
+def _site(content: Mapping[str, Any]) -> Site:
+    return Site(content["path"], content["line"], content["function"])
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(float(value))

@@ -1,0 +1,75 @@
+"""What a report comes to, in a word, a line and a few numbers; every form of it says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from trueloop.ground.findings import Judged, Report, Severity, Verdict
+from trueloop.ground.words import counted
+
+FAULT = "this run is not training what you think"
+
+
+class Outcome(StrEnum):
+    """What a report comes to."""
+
+    CLEAN = "clean"
+    FINDINGS = "findings"
+    NOT_JUDGED = "not judged"
+    """There was nothing to judge: no optimizer stepped."""
+
+
+def outcome(report: Report) -> Outcome:
+    """Say what a report comes to. Notes count as findings here, and fail nothing."""
+    if report.findings:
+        return Outcome.FINDINGS
+    ran = report.seconds > 0  # a text that was read took no time of its own
+    if report.updates == 0 and (ran or not with_verdict(report, Verdict.PASSED)):
+        return Outcome.NOT_JUDGED
+    return Outcome.CLEAN
+
+
+def headline(report: Report) -> str:
+    """Say so in one line."""
+    found = [finding.severity for finding in report.findings]
+    words = ", ".join(counted(found.count(each), each.value) for each in Severity if each in found)
+    where = f" in {counted(report.updates, 'update')}" if report.updates else ""
+    if Severity.ERROR in found:
+        return f"{words}: {FAULT}" if report.updates else words
+    if Severity.WARNING in found:
+        return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
+    if outcome(report) is Outcome.NOT_JUDGED:
+        return "Not judged: no optimizer made a step"
+    return f"No silent failure found{where}" + (f", {words}" if words else "")
+
+
+def with_verdict(report: Report, verdict: Verdict) -> Sequence[Judged]:
+    """Return what was decided this way."""
+    return [judged for judged in report.judged if judged.verdict is verdict]
+
+
+def counts(report: Report) -> str:
+    """Say how many of the known failures were judged, and how: "41 judged (39 passed, 2 fired), 7 not"."""
+    numbers = {verdict: len(with_verdict(report, verdict)) for verdict in Verdict}
+    judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
+    words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
+    return f"{judged} of {counted(len(report.judged), 'failure')} judged: {', '.join(words)}"
+
+
+def reasons(report: Report) -> dict[str, list[str]]:
+    """Return why failures were not judged: reason -> codes, the most frequent one first."""
+    found: dict[str, list[str]] = {}
+    for each in with_verdict(report, Verdict.NOT_JUDGED):
+        found.setdefault(each.reason or "no reason is known", []).append(each.code)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def more(report: Report) -> dict[str, str]:
+    """Return what is told of findings beyond those that are listed: code -> words."""
+    return {each.code: each.reason for each in with_verdict(report, Verdict.FIRED) if each.reason}
+
+
+def cost_share(report: Report) -> float:
+    """Return the share of the run's time that watching took."""
+    return report.cost_s / report.seconds if report.seconds > 0 else 0.0

@@ -1,0 +1,115 @@
+"""A report as SARIF 2.1.0, for editors, code hosts and CI."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from trueloop.ground.findings import Finding, Report, Site
+from trueloop.version import __version__
+
+SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+FINGERPRINT: Final = "primaryLocationLineHash"
+"""The name code hosts look for."""
+
+
+def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
+    """Return a log of one run of the tool.
+
+    Args:
+        report: of a run, or of a tree of sources.
+        base: paths below it are told relative to it, as code hosts want them to the repository.
+    """
+    rules = list({finding.code: _rule(finding) for finding in report.findings}.values())
+    index = {rule["id"]: place for place, rule in enumerate(rules)}
+    driver = {
+        "name": "trueloop",
+        "semanticVersion": _semantic(__version__),
+        "version": __version__,
+        "rules": rules,
+    }
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": list(_results(report.findings, index, base)),
+        "invocations": [_invocation(report.problems)],
+    }
+    if base is not None:
+        run["originalUriBaseIds"] = {"SRCROOT": {"uri": f"{base.resolve().as_uri().rstrip('/')}/"}}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
+    seen: dict[str, int] = {}
+    for finding in findings:
+        content = _content(finding)
+        seen[content] = seen.get(content, 0) + 1
+        result: dict[str, Any] = {
+            "ruleId": finding.code,
+            "ruleIndex": index[finding.code],
+            "level": finding.severity.value,  # SARIF's own words
+            "message": {"text": f"{finding.message} {finding.fix}".strip()},
+            "occurrenceCount": max(1, finding.count),
+            "partialFingerprints": {FINGERPRINT: f"{content}:{seen[content]}"},
+        }
+        if finding.site:
+            result["locations"] = [_location(finding.site, base)]
+        if finding.related:
+            result["relatedLocations"] = [
+                {"id": number, **_location(site, base), "message": {"text": words}}
+                for number, (site, words) in enumerate(finding.related)
+            ]
+        if finding.first_update is not None:
+            result["properties"] = {"firstUpdate": finding.first_update}
+        yield result
+
+
+def _content(finding: Finding) -> str:
+    """Return what stays the same while lines move: the code, the function and the words of the line, not its number."""
+    site = finding.site
+    line = linecache.getline(site.path, site.line).strip() if site else ""
+    words = "\0".join((finding.code, site.function if site else "", line))
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.code,
+        "name": "".join(word.capitalize() for word in finding.slug.split("-")),
+        "shortDescription": {"text": finding.title},
+        "help": {"text": f"{finding.fix} The whole page: trueloop explain {finding.code}".strip()},
+        "defaultConfiguration": {"level": finding.severity.value},
+    }
+
+
+def _location(site: Site, base: Path | None) -> dict[str, Any]:
+    physical = {"artifactLocation": _artifact(site.path, base), "region": {"startLine": max(1, site.line)}}
+    logical = {"logicalLocations": [{"name": site.function, "kind": "function"}]} if site.function else {}
+    return {"physicalLocation": physical, **logical}
+
+
+def _artifact(path: str, base: Path | None) -> dict[str, str]:
+    known = Path(path)
+    root = base.resolve() if base is not None else None
+    if root is not None and known.is_relative_to(root):
+        return {"uri": _quoted(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
+    return {"uri": f"file://{_quoted(known.as_posix())}" if known.is_absolute() else _quoted(path)}
+
+
+def _quoted(path: str) -> str:
+    return quote(path.encode("utf-8", "surrogateescape"), safe="/:")
+
+
+def _semantic(version: str) -> str:
+    """Write a version of Python's as SARIF wants it: "1.2.3-dev4" for 1.2.3.dev4."""
+    parts = version.split(".")
+    return ".".join(parts[:3]) + "".join(f"-{part}" for part in parts[3:])
+
+
+def _invocation(problems: Iterable[str]) -> dict[str, Any]:
+    notes = [{"level": "warning", "message": {"text": problem}} for problem in problems]
+    return {"executionSuccessful": True, **({"toolExecutionNotifications": notes} if notes else {})}

@@ -1,0 +1,148 @@
+"""Keeps the numbers of a run for its report, in constant memory: loss, gradient norm, rates, where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, Final
+
+from trueloop.ground.events import BackwardEnded, BatchDrawn, Event, Gap, GraphsAlive, ModelCalled, StepTaken
+from trueloop.ground.findings import Series, UpdateRate
+
+POINTS: Final = 2000  # of a series; more than a plot or a screen can show
+
+
+class Thinned:
+    """A series of any length in bounded memory: once it is full every second point goes, and half as many come in.
+
+    Args:
+        most: points it keeps.
+    """
+
+    __slots__ = ("_most", "_passed", "_stride", "_updates", "values")
+
+    def __init__(self, most: int = POINTS) -> None:
+        self._most = most
+        self._updates: list[int] = []
+        self.values: list[float] = []
+        """Those that were kept, in order."""
+        self._stride, self._passed = 1, 0
+
+    def add(self, update: int, value: float) -> None:
+        """Take in the next value, or pass over it."""
+        self._passed += 1
+        if self._passed < self._stride:
+            return
+        self._passed = 0
+        if len(self.values) == self._most:
+            del self._updates[1::2], self.values[1::2]
+            self._stride *= 2
+        self._updates.append(update)
+        self.values.append(value)
+
+    def series(self) -> Series:
+        """Return what was kept."""
+        return Series(updates=tuple(self._updates), values=tuple(self.values))
+
+
+class Recorder:
+    """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came."""
+
+    def __init__(self) -> None:
+        self._series = {name: Thinned() for name in ("loss", "grad_norm", "lr", "live_graphs")}
+        self._in_full, self._between = Thinned(), Thinned()
+        self._time = _TimeSplit()
+        self._last_s: float | None = None
+        self._take: Mapping[type[Event], Callable[[Any], None]] = {
+            BatchDrawn: self._batch,
+            ModelCalled: self._forward,
+            BackwardEnded: self._backward,
+            StepTaken: self._step,
+            GraphsAlive: self._graphs,
+            Gap: self._gap,
+        }
+
+    def hear(self, event: Event) -> None:
+        """Take one event into account; keeps nothing of it but numbers."""
+        take = self._take.get(type(event))
+        if take is not None:
+            take(event)
+
+    def series(self) -> dict[str, Series]:
+        """Return every series that has a value."""
+        return {name: thinned.series() for name, thinned in self._series.items() if thinned.values}
+
+    def rate(self) -> UpdateRate | None:
+        """Return where the time of an update went; None before the second update.
+
+        The pace is that of the stretches between two full views, which nothing of ours slows down, where there were
+        any.
+        """
+        times = self._between.values or self._in_full.values
+        if not times:
+            return None
+        data, forward, backward, optimizer = self._time.shares()
+        return UpdateRate(update_s=median(times), data=data, forward=forward, backward=backward, optimizer=optimizer)
+
+    def _batch(self, event: BatchDrawn) -> None:
+        self._time.data += event.waited_s
+
+    def _forward(self, event: ModelCalled) -> None:
+        if not event.recomputed:  # that is a part of its backward
+            self._time.forward += event.seconds
+
+    def _backward(self, event: BackwardEnded) -> None:
+        self._time.backward += event.seconds
+        if event.value is not None:
+            self._series["loss"].add(event.update, event.value)
+
+    def _step(self, event: StepTaken) -> None:
+        self._time.step(event.seconds, closure=event.closure)
+        if self._last_s is not None:
+            self._in_full.add(event.update, event.time_s - self._last_s)
+            self._time.keep(event.time_s - self._last_s)
+        self._time.begin()
+        self._last_s = event.time_s
+        if event.norm is not None:
+            self._series["grad_norm"].add(event.update, event.norm)
+        if event.rates:
+            self._series["lr"].add(event.update, event.rates[0])
+
+    def _graphs(self, event: GraphsAlive) -> None:
+        self._series["live_graphs"].add(event.update, float(event.count))
+
+    def _gap(self, event: Gap) -> None:
+        if self._last_s is not None and event.updates > 0:
+            self._between.add(event.update, (event.time_s - self._last_s) / event.updates)
+        self._time.begin()
+        self._last_s = event.time_s
+
+
+class _TimeSplit:
+    """Seconds by what they were spent on: of the update that is on its way, and of all whole ones."""
+
+    __slots__ = ("_kept", "_total_s", "backward", "data", "forward", "optimizer")
+
+    def __init__(self) -> None:
+        self._kept = [0.0, 0.0, 0.0, 0.0]
+        self._total_s = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the next update."""
+        self.data = self.forward = self.backward = self.optimizer = 0.0
+
+    def step(self, seconds: float, *, closure: bool) -> None:
+        """Note an optimizer's step; what its closure did is counted under forward and backward already."""
+        self.optimizer += max(0.0, seconds - self.forward - self.backward) if closure else seconds
+
+    def keep(self, total_s: float) -> None:
+        """Add a whole update to what the shares are taken of."""
+        parts, kept = (self.data, self.forward, self.backward, self.optimizer), self._kept
+        for place, part in enumerate(parts):
+            kept[place] += part
+        self._total_s += max(total_s, sum(parts))  # steps inside a backward are in two of the parts
+
+    def shares(self) -> Sequence[float]:
+        """Return the shares of data, forward, backward, optimizer: at most 1 together."""
+        return [part / self._total_s if self._total_s else 0.0 for part in self._kept]

@@ -1,0 +1,73 @@
+"""Clearing of gradients by ``zero_grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.places import here
+from trueloop.engines.watch.stream import Stream
+from trueloop.engines.watch.window import Windows, parameters_of
+from trueloop.ground.events import GradientsCleared
+
+_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+
+
+class Clearing:
+    """Tells `GradientsCleared` while watching in full. What is cleared by hand shows at the next backward or step.
+
+    Cost: 3 us, and 0.2 us for each parameter.
+    """
+
+    def __init__(self, stream: Stream, windows: Windows) -> None:
+        self._stream, self._windows, self._program = stream, windows, windows.program
+        self._look = stream.fenced("clearing of gradients", self._held)
+        self._tell = stream.fenced("clearing of gradients", self._cleared)
+        self._inside = False
+
+    def always(self, patches: Patches) -> None:
+        """Nothing is needed lightly."""
+
+    def in_full(self, patches: Patches) -> None:
+        """Replace ``zero_grad`` of optimizers and modules; a subclass that overrides it calls these."""
+        patches.replace(Optimizer, "zero_grad", self._replacement)
+        patches.replace(nn.Module, "zero_grad", self._replacement)
+
+    def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream = self._stream
+
+        def zero_grad(by: Any, *args: Any, **options: Any) -> Any:
+            if not stream.on or _is_compiling() or self._program.elsewhere() or self._inside:
+                return original(by, *args, **options)
+            held = self._look(by)
+            self._inside = True
+            try:
+                result = original(by, *args, **options)
+            finally:
+                self._inside = False
+            if held is not None:
+                self._tell(by, held)
+            return result
+
+        return zero_grad
+
+    def _held(self, by: Any) -> list[Tensor]:
+        """Return the parameters that have a gradient."""
+        parameters = parameters_of(by) if isinstance(by, Optimizer) else by.parameters()
+        return [parameter for parameter in parameters if parameter.grad is not None]
+
+    def _cleared(self, by: Any, held: list[Tensor]) -> None:
+        registry, place = self._stream.registry, here()
+        lost = self._windows.cleared(held, place)
+        self._stream.emit(
+            GradientsCleared,
+            place,
+            by=registry.of(by),
+            parameters=registry.many(held),
+            unconsumed=registry.many(lost),
+        )

@@ -1,0 +1,90 @@
+"""Clipping of gradients by torch's own functions, wherever they were imported to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.places import here
+from trueloop.engines.watch.stream import Stream
+from trueloop.engines.watch.window import Windows
+from trueloop.ground.events import GradientsClipped
+
+_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+
+
+class _Held(NamedTuple):
+    """The gradients as they are before."""
+
+    graded: list[Tensor]
+    consumed: list[Tensor]
+    scaled: list[Tensor]
+
+
+class Clipping:
+    """Tells `GradientsClipped` while watching in full.
+
+    Cost: 5 us, and 0.5 us for each parameter.
+    """
+
+    def __init__(self, stream: Stream, windows: Windows) -> None:
+        self._stream, self._windows = stream, windows
+        self._look = stream.fenced("clipping of gradients", self._held)
+        self._tell = stream.fenced("clipping of gradients", self._clipped)
+
+    def always(self, patches: Patches) -> None:
+        """Nothing is needed lightly."""
+
+    def in_full(self, patches: Patches) -> None:
+        """Replace what torch's decorator has wrapped."""
+        patches.replace_inner(clip_grad_norm_, lambda original: self._replacement(original, "norm"))
+        patches.replace_inner(clip_grad_value_, lambda original: self._replacement(original, "value"))
+
+    def _replacement(self, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        stream, program = self._stream, self._windows.program
+
+        def clip(parameters: Any, limit: Any, *args: Any, **options: Any) -> Any:
+            if not stream.on or _is_compiling() or program.elsewhere():
+                return original(parameters, limit, *args, **options)
+            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            held = self._look(parameters)
+            result = original(parameters, limit, *args, **options)
+            if held is not None:
+                self._tell(kind, limit, result, held)
+            return result
+
+        def clip_grad_norm_(parameters: Any, max_norm: Any, *args: Any, **options: Any) -> Any:
+            return clip(parameters, max_norm, *args, **options)
+
+        def clip_grad_value_(parameters: Any, clip_value: Any, *args: Any, **options: Any) -> Any:
+            return clip(parameters, clip_value, *args, **options)
+
+        return clip_grad_norm_ if kind == "norm" else clip_grad_value_
+
+    def _held(self, parameters: list[Tensor]) -> _Held:
+        graded = [p for p in parameters if p.grad is not None]
+        used = self._windows.account.is_used
+        return _Held(graded, [p for p in graded if used(p)], [p for p in graded if id(p) in self._windows.scaled])
+
+    def _clipped(self, kind: str, limit: Any, result: Any, held: _Held) -> None:
+        many = self._stream.registry.many
+        readable = isinstance(result, Tensor) and result.device.type == "cpu" and type(result) is Tensor
+        if held.consumed:
+            self._windows.account.stepped(held.consumed)  # still used, but in another version
+        self._stream.emit(
+            GradientsClipped,
+            here(),
+            kind=kind,
+            limit=float(limit),
+            measured=float(result) if readable else None,
+            parameters=many(held.graded),
+            consumed=many(held.consumed),
+            scaled=many(held.scaled),
+            probe=math.isinf(float(limit)),
+        )

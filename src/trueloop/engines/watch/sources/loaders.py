@@ -1,0 +1,291 @@
+"""Sees what DataLoaders give, in which order, and how long the program waits for it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final, cast
+
+import torch.utils.data.dataloader as torch_loader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from trueloop.engines.watch.generators import generators
+from trueloop.engines.watch.passes import Blocks, FirstIndices, Pass
+from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.places import here
+from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.samples import Comparison
+from trueloop.engines.watch.sources.leftovers import note_leftover
+from trueloop.engines.watch.stream import Stream
+from trueloop.ground.events import (
+    BatchDrawn,
+    GeneratorCopied,
+    LabelsInBlocks,
+    LoaderExhausted,
+    LoaderStarted,
+    OrderSeen,
+    Ref,
+)
+from trueloop.ground.findings import Place
+
+FIRST_WAKES: Final = 16  # starts of loaders in their first two epochs that open the full view
+UPDATES_PER_WAKE: Final = 300  # later a start opens it at most so often: 6 updates in full, 0.5 % of the time
+SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class Loaders:
+    """Replaces what a DataLoader is built, started and asked for a batch by."""
+
+    def __init__(self, stream: Stream, program: Program) -> None:
+        self._stream, self._program = stream, program
+        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._epochs: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Ref, Place] = weakref.WeakKeyDictionary()
+        self._starting: Pass | None = None
+        """Of the iterator that is being made; its workers are given indices before it is there."""
+        self._wakes, self._since = 0, 0
+        self._comparison = Comparison(stream)
+
+    def always(self, patches: Patches) -> None:
+        """See every start, end and batch, and the indices each epoch begins with."""
+        self._wakes, self._since = 0, self._stream.update
+        self._comparison = Comparison(self._stream)
+        patches.replace(DataLoader, "__init__", self._init)
+        patches.replace(DataLoader, "__iter__", self._iter)
+        patches.replace(Subset, "__init__", self._subset)
+        iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
+        patches.replace(iterator, "__next__", self._next)
+        patches.replace(iterator, "_next_index", self._next_index)
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more is needed."""
+
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        stream = self._stream
+
+        def remember(loader: Any) -> None:
+            place = here()
+            if place is not None:
+                self._made_at[stream.registry.of(loader)] = place
+
+        remember = stream.fenced("where loaders are built", remember)
+
+        def __init__(loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(loader, *args, **options)
+            if stream.on:
+                remember(loader)
+
+        return __init__
+
+    def _subset(self, original: Callable[..., None]) -> Callable[..., None]:
+        stream = self._stream
+
+        def made(subset: Any) -> None:
+            self._comparison.made(subset)
+
+        remember = stream.fenced("subsets", made)
+
+        def __init__(subset: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(subset, *args, **options)
+            if stream.on:
+                remember(subset)
+
+        return __init__
+
+    def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream = self._stream
+        start = stream.fenced("starts of loaders", self._start)
+
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            if not stream.on:
+                return original(loader)
+            self._starting = started = start(loader)
+            try:
+                iterator = original(loader)
+            finally:
+                self._starting = None
+            if started is not None:
+                self._passes[iterator] = started
+            return iterator
+
+        return __iter__
+
+    def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream = self._stream
+        ordered = stream.fenced("the order of samples", self._ordered)
+
+        def _next_index(iterator: Any) -> Any:
+            indices = original(iterator)
+            if stream.on:
+                current = self._starting or self._passes.get(iterator)
+                if current is not None and current.order is not None:
+                    ordered(current, indices)
+            return indices
+
+        return _next_index
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, program = self._stream, self._program
+        drawn = stream.fenced("batches", self._drawn)
+        ended = stream.fenced("ends of loaders", self._ended)
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            if not stream.on:
+                return original(iterator)
+            current = self._passes.get(iterator)
+            program.drawing = current if current is not None and not current.workers else None
+            start = perf_counter()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                ended(current)
+                raise
+            finally:
+                program.drawing = None
+            drawn(iterator, current, batch, perf_counter() - start)
+            return batch
+
+        return __next__
+
+    def _start(self, loader: Any) -> Pass:
+        stream, registry = self._stream, self._stream.registry
+        ref = registry.of(loader)
+        epoch = self._epochs[ref] = self._epochs.get(ref, -1) + 1
+        self._wake(epoch)
+        sampler, shuffles = _sampler(loader)
+        current = Pass(
+            loader=ref, dataset=_ref(registry.of, loader.dataset), epoch=epoch, began_micro=stream.micro,
+            sampler=sampler, shuffles=shuffles, workers=loader.num_workers, made_at=self._made_at.get(ref),
+            place=here(),
+        )  # fmt: skip
+        if shuffles is not None and not isinstance(loader.dataset, IterableDataset):
+            if shuffles:
+                current.order = FirstIndices()
+                if getattr(loader.sampler, "generator", None) is None:
+                    current.seeded_at = self._program.seeded_at
+                self._program.seeded_at = None
+            elif epoch < 2:
+                current.blocks = Blocks()
+        stream.emit(
+            LoaderStarted, current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
+            batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
+            dataset=current.dataset, made_at=current.made_at,
+        )  # fmt: skip
+        if epoch == 0:
+            self._comparison.started(loader, ref)
+            self._look_for_copies(loader, current)
+        return current
+
+    def _wake(self, epoch: int) -> None:
+        allowed = (self._stream.update - self._since) // UPDATES_PER_WAKE + (FIRST_WAKES if epoch < 2 else 0)
+        if self._wakes < allowed:
+            self._wakes += 1
+            self._stream.wake()
+
+    def _look_for_copies(self, loader: Any, current: Pass) -> None:
+        if not loader.num_workers or loader.worker_init_fn is not None:
+            return
+        for path, kind, code in generators(loader.dataset):
+            self._stream.emit(
+                GeneratorCopied, current.place, loader=current.loader, generator=path, kind=kind,
+                used_at=Place(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
+                made_at=current.made_at,
+            )  # fmt: skip
+
+    def _drawn(self, iterator: Any, current: Pass | None, batch: Any, waited_s: float) -> None:
+        stream, program = self._stream, self._program
+        if current is None:  # it was made before anybody watched
+            current = Pass(loader=stream.registry.of(iterator), dataset=None, epoch=0, began_micro=stream.micro)
+            self._passes[iterator] = current
+        program.batch += 1
+        program.loader = current.loader
+        if current.index:
+            current.waited_s += waited_s
+        else:
+            current.first_s = perf_counter()
+        if current.blocks is not None:
+            self._labelled(current, batch)
+        stream.after_batch()
+        if stream.full:
+            stream.emit(
+                BatchDrawn, here(), loader=current.loader, epoch=current.epoch, index=current.index,
+                waited_s=waited_s, batch=batch,
+            )  # fmt: skip
+        current.index += 1
+
+    def _labelled(self, current: Pass, batch: Any) -> None:
+        assert current.blocks is not None
+        current.blocks.add(batch)
+        if current.blocks.over:
+            current.blocks = None
+
+    def _ordered(self, current: Pass, indices: Any) -> None:
+        assert current.order is not None
+        current.order.add(indices)
+        if current.order.complete:
+            self._tell_order(current)
+
+    def _tell_order(self, current: Pass) -> None:
+        order, current.order = current.order, None
+        if order is None or not order.count:
+            return
+        self._stream.emit(
+            OrderSeen, current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
+            digest=order.digest, count=order.count, distinct=order.distinct, batches=order.batches,
+            shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
+        )  # fmt: skip
+
+    def _ended(self, current: Pass | None) -> None:
+        if current is None or current.ended:
+            return
+        current.ended = True
+        stream = self._stream
+        note_leftover(self._program, current.loader, current.index, stream.micro - current.began_micro, here())
+        self._tell_order(current)
+        if current.blocks is not None:
+            self._tell_blocks(current, current.blocks)
+        stream.emit(
+            LoaderExhausted, here(), loader=current.loader, epoch=current.epoch, batches=current.index,
+            pending=self._program.pending, batches_with_backward=stream.micro - current.began_micro,
+            waited_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
+            workers=current.workers,
+        )  # fmt: skip
+
+    def _tell_blocks(self, current: Pass, blocks: Blocks) -> None:
+        for column, values, shortest in blocks.found():
+            self._stream.emit(
+                LabelsInBlocks, current.made_at or current.place, loader=current.loader, epoch=current.epoch,
+                column=column, values=values, shortest=shortest, samples=blocks.samples,
+                batch_size=blocks.batch_size, in_time=blocks.follows_a_clock,
+            )  # fmt: skip
+
+
+def _sampler(loader: Any) -> tuple[str, bool | None]:
+    """Return the class of what orders the samples, and whether it shuffles; None = nobody but its author knows."""
+    batches = loader.batch_sampler
+    if batches is not None and type(batches) is not BatchSampler:
+        return type(batches).__name__, None
+    sampler: Any = loader.sampler if batches is None else cast("Any", batches).sampler
+    kind: type[Any] = type(sampler)
+    if kind is DistributedSampler:
+        return kind.__name__, bool(sampler.shuffle)
+    known = kind in SHUFFLING or kind is SequentialSampler
+    return kind.__name__, kind in SHUFFLING if known else None
+
+
+def _ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:
+    try:
+        return of(thing)
+    except TypeError:  # a list, a numpy array: it cannot be referred to weakly
+        return None

@@ -1,0 +1,76 @@
+"""`trueloop explain GRD001`: the page of one silent failure, as its file in the catalogue tells it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+
+from trueloop.catalogue.load import Entry
+from trueloop.faces.choice import entry_named
+from trueloop.faces.live import COLOURS
+
+
+def explain_command(failure: str) -> None:
+    """Print the page of a silent failure.
+
+    Args:
+        failure: Its code or its name: GRD001, never-cleared.
+    """
+    entry, console = entry_named(failure), Console(highlight=False)
+    with console.capture() as printed:
+        for part in page(entry):
+            console.print(part)
+    for line in printed.get().splitlines():
+        console.file.write(line.rstrip() + "\n")
+
+
+def page(entry: Entry) -> Iterator[RenderableType]:
+    """Yield what is printed, from top to bottom."""
+    failure = entry.failure
+    yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
+    how = "found by trueloop run" if failure.detector else "trueloop run does not watch for it"
+    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · {how}\n", "dim")
+    for heading, text in sections(failure.doc):
+        if heading:
+            yield Text(heading, "bold cyan")
+        yield Padding(Text(reflowed(text)), (0, 0, 1, 2 if heading else 0))
+    for heading, script in (("A program that has it", failure.bad), ("The same without it", failure.good)):
+        yield Text(heading, "bold cyan")
+        code = inspect.cleandoc(script)
+        yield Padding(Syntax(code, "python", background_color="default", word_wrap=True), (0, 0, 1, 2))
+    yield Text.assemble(("In short: ", "bold green"), failure.fix)
+
+
+def sections(doc: str) -> Iterator[tuple[str, str]]:
+    """Cut a page into its headings, "" for what is above the first, and the texts below them."""
+    heading, lines = "", list[str]()
+    for line in [*inspect.cleandoc(doc).splitlines(), None]:
+        begins = line is not None and bool(line.strip()) and line[0] != " " and bool(heading or lines)
+        if line is None or (begins and _is_heading(line)):
+            yield heading, inspect.cleandoc("\n" + "\n".join(lines))
+            heading, lines = line or "", []
+        else:
+            lines.append(line)
+
+
+def reflowed(text: str) -> str:
+    """Put the lines of each paragraph together, so that they are wrapped once; lists and indented code stay."""
+    lines = list[str]()
+    for line in text.splitlines():
+        goes_on = bool(lines) and lines[-1] and not lines[-1].startswith(" ")
+        if goes_on and line and not line.startswith((" ", "- ", "* ", "|")):
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _is_heading(line: str) -> bool:
+    from trueloop.catalogue.load import SECTIONS
+
+    return line.strip() in SECTIONS

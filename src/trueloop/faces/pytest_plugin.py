@@ -1,0 +1,36 @@
+"""The pytest fixture ``trueloop_watch``: a test that trains fails where its training has a silent failure.
+
+pytest loads this file in every run of everybody who has installed trueloop: it imports nothing before it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from trueloop.faces.watching import Watching
+
+
+@pytest.fixture
+def trueloop_watch() -> Generator[Watching]:
+    """Watch the training in this test, and fail the test on a finding of severity warning or worse."""
+    from trueloop.faces.watching import watch
+
+    watching = watch()
+    yield watching
+    watching.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Judge after the test's own assertions, as part of the test: a fixture's end would be an error, not a failure."""
+    result = yield
+    watching: Watching | None = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
+    if watching is not None:
+        watching.stop()
+        if not watching.ok:
+            pytest.fail(str(watching), pytrace=False)
+    return result

@@ -1,0 +1,96 @@
+"""A report as people and programs get it: on the terminal, as a page, in files."""
+
+from __future__ import annotations
+
+import io
+import json as json_format
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from trueloop.engines.report.as_json import to_json
+from trueloop.engines.report.outcome import headline
+from trueloop.ground.errors import InvalidConfig, RunFolderError
+from trueloop.ground.findings import Report
+
+
+def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> None:
+    """Print a report on standard error, or to a file; nobody there to read it is no error.
+
+    Where printing it fails through a fault of ours, the verdict and the fault are printed instead: it is the last
+    thing that happens in somebody else's program.
+    """
+    console = Console(file=file or sys.stderr, highlight=False)
+    try:
+        try:
+            from trueloop.engines.report.text import print_report
+
+            print_report(report, console, base=base)
+        except (AttributeError, ImportError, LookupError, TypeError) as fault:
+            console.print(Text(f"trueloop: {headline(report)} (its report broke: {type(fault).__name__}: {fault})"))
+    except (OSError, ValueError):  # the terminal or the reader of a pipe is gone
+        return
+
+
+def text(report: Report, *, base: Path) -> str:
+    """Return a report as it is printed, without colours."""
+    file = io.StringIO()
+    print_page(report, file=file, base=base)
+    return file.getvalue()
+
+
+def page(report: Report) -> str:
+    """Return a report as a page of HTML."""
+    from trueloop.engines.report.html import to_html
+
+    return to_html(report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where a report is to be written; None = not."""
+
+    json: Path | None = None
+    html: Path | None = None
+    sarif: Path | None = None
+
+    def checked(self) -> Files:
+        """Return the same places, whatever folder the program will change to.
+
+        Raises:
+            InvalidConfig: nothing can be written there; better said before a run of hours than after it.
+        """
+        for path in filter(None, (self.json, self.html, self.sarif)):
+            if not path.resolve().parent.is_dir() or path.is_dir():
+                raise InvalidConfig(f"A report cannot be written to {str(path)!r}.", fix="Name a file in a folder.")
+        return Files(
+            json=self.json and self.json.resolve(),
+            html=self.html and self.html.resolve(),
+            sarif=self.sarif and self.sarif.resolve(),
+        )
+
+    def write(self, report: Report) -> None:
+        """Write what was asked for.
+
+        Raises:
+            RunFolderError: the disk is full, or the folder has gone.
+        """
+        if self.json:
+            _write(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n")
+        if self.html:
+            _write(self.html, page(report))
+        if self.sarif:
+            from trueloop.engines.report.sarif import to_sarif
+
+            _write(self.sarif, json_format.dumps(to_sarif(report), indent=2) + "\n")
+
+
+def _write(path: Path, words: str) -> None:
+    try:
+        path.write_text(words, encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"The report could not be written to {path}: {error.strerror}.") from error

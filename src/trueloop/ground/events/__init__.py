@@ -1,0 +1,89 @@
+"""What happens in a training run, as detectors see it. See also `Detector`.
+
+Two kinds. RARE events are always told. The others only while a run is watched in full: the first windows of the run
+and after every change of structure (new optimizer, loader, mode), then a burst of a few updates now and then. A `Gap`
+stands for what was not told in between. Within a burst nothing is missing.
+
+"update" counts steps of any optimizer, "micro" counts outermost calls of backward. Fields marked LIVE are the
+program's own objects, to be looked at during ``observe`` and not to be kept. A number that would have to be waited for
+(on an accelerator) is None.
+"""
+
+from __future__ import annotations
+
+from trueloop.ground.events.backward import (
+    BackwardEnded,
+    BackwardStarted,
+    GradientsCleared,
+    GradientsClipped,
+    GradientsUnscaled,
+    LossScaled,
+    LossSeen,
+    WindowLeftOver,
+)
+from trueloop.ground.events.data import (
+    BatchDrawn,
+    GeneratorCopied,
+    LabelsInBlocks,
+    LoaderExhausted,
+    LoadersShare,
+    LoaderStarted,
+    OrderSeen,
+    ScaledTogether,
+    SeedRepeated,
+)
+from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
+from trueloop.ground.events.forward import BatchNormOfOne, ModelCalled, ModeSet, StrangerCalled
+from trueloop.ground.events.states import (
+    CheckpointRead,
+    CheckpointWritten,
+    ErrorRaised,
+    GraphsAlive,
+    NotFinite,
+    StateCaptured,
+    StateLoaded,
+    StateUsed,
+)
+from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken
+
+__all__ = [
+    "NONE",
+    "BackwardEnded",
+    "BackwardStarted",
+    "BatchDrawn",
+    "BatchNormOfOne",
+    "CheckpointRead",
+    "CheckpointWritten",
+    "ErrorRaised",
+    "Event",
+    "Gap",
+    "GeneratorCopied",
+    "GradientsCleared",
+    "GradientsClipped",
+    "GradientsUnscaled",
+    "GraphsAlive",
+    "LabelsInBlocks",
+    "LoaderExhausted",
+    "LoaderStarted",
+    "LoadersShare",
+    "LossScaled",
+    "LossSeen",
+    "ModeSet",
+    "ModelCalled",
+    "NotFinite",
+    "OptimizerCreated",
+    "OrderSeen",
+    "Ref",
+    "Refs",
+    "ScaledTogether",
+    "ScheduleAdvanced",
+    "SeedRepeated",
+    "StateCaptured",
+    "StateLoaded",
+    "StateUsed",
+    "StepSkipped",
+    "StepTaken",
+    "StrangerCalled",
+    "WatchEnded",
+    "WindowLeftOver",
+]

@@ -1,0 +1,135 @@
+"""Losses, and what happens to gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trueloop.ground.events.event import Event, Ref, Refs
+from trueloop.ground.findings import Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSeen:
+    """One loss of torch's own, as found in the graph from which a backward started."""
+
+    kind: str
+    """"cross_entropy", "nll", "bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div", "ctc"."""
+    reduction: str
+    """"mean", "sum", "none"."""
+    shape: tuple[int, ...] | None
+    """Of its input."""
+    count: float | None
+    """What its mean divides by: elements, or targets that are not ignored, or their weights; None = unknown."""
+    weight: float | None
+    """The gradient it received in this backward, as a number: 1/K where the loss was divided by K. None = not read."""
+    input_made_by: tuple[str, ...]
+    """The operations before it, nearest first, views left out: ("softmax", "addmm")."""
+    broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None
+    """Shapes of input and target before they were expanded against each other, where they were."""
+    ignore_index: int | None
+    targets: Any
+    """LIVE: the target tensor; None where the graph does not hold it."""
+    class_weights: bool = False
+    """Its targets are weighted by their class."""
+    place: Place | None = None
+    """The line that computed it; None = not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardStarted(Event):
+    """An outermost ``backward()`` begins."""
+
+    has_graph: bool
+    leaf: bool
+    """The root is a leaf itself: ``requires_grad_(True)`` made it differentiable, and nothing is behind it."""
+    retain_graph: bool
+    create_graph: bool
+    scaled: bool
+    """The root was multiplied by a GradScaler."""
+    dtype: str
+    losses: tuple[LossSeen, ...]
+    """With ``weight`` None."""
+    loader: Ref | None
+    """The loader that gave the latest batch."""
+    batch: int
+    """A number that grows with every batch drawn from any loader; equal = the same batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardEnded(Event):
+    """An outermost ``backward()`` returned."""
+
+    value: float | None
+    """Of the root, where it is one number and can be read without waiting; GradScaler's factor is taken out."""
+    losses: tuple[LossSeen, ...]
+    """With ``weight``."""
+    received: Refs
+    """Parameters, of all models and optimizers seen, whose gradient it made or added to."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLeftOver(Event):
+    """RARE. A loader ended within a window of several batches, and no step has used what was accumulated by then."""
+
+    loader: Ref
+    batches: int
+    """Of the loader's epoch."""
+    left: int
+    """Backwards since the step before its end."""
+    window: int
+    """Backwards in each of the windows before."""
+    cleared: bool
+    """The gradients were cleared; otherwise they went into the next window."""
+    backwards: int
+    """In that next window, together with those left over; 0 where they were cleared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsCleared(Event):
+    """``zero_grad()`` of an optimizer or module; gradients cleared by hand are seen at the next step only."""
+
+    by: Ref
+    parameters: Refs
+    """That had a gradient, and have none, or zeros, now."""
+    unconsumed: Refs
+    """Of those, with something a backward added that no step has used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsClipped(Event):
+    """``clip_grad_norm_`` or ``clip_grad_value_``."""
+
+    kind: str
+    """"norm", "value"."""
+    limit: float
+    measured: float | None
+    parameters: Refs
+    """That had a gradient."""
+    consumed: Refs
+    """Of those, nothing was added since a step used it."""
+    scaled: Refs
+    """Of those, still multiplied by a GradScaler's factor."""
+    probe: bool
+    """The limit is infinite: only the norm was wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaled(Event):
+    """``GradScaler.scale(loss)``, told in full only."""
+
+    scaler: Ref
+    enabled: bool
+    scale: float | None
+    autocast: str | None
+    """The type of autocast the newest model call ran under."""
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsUnscaled(Event):
+    """``GradScaler.unscale_(optimizer)``, called by the program."""
+
+    scaler: Ref
+    optimizer: Ref

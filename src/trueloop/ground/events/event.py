@@ -1,0 +1,55 @@
+"""What every event is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trueloop.ground.findings import Place
+
+
+class Ref:
+    """Stands for one object of the program as long as the run lasts; equal only to itself.
+
+    Holding it does not keep the object alive.
+    """
+
+    __slots__ = ("__weakref__", "kind", "name")
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        """The class: "AdamW", "Parameter", "Net"."""
+        self.name = name
+        """For people; becomes better as more is known: "0.weight", then "encoder.0.weight"."""
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}>"
+
+
+Refs = frozenset[Ref]
+NONE: Refs = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What every event tells."""
+
+    update: int
+    """Updates done before it."""
+    micro: int
+    """Backwards begun before it."""
+    time_s: float
+    place: Place | None = None
+    """The user's line that did it; None where no line of the user's is on the stack."""
+    thread: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap(Event):
+    """RARE. The run was not watched in full since the event before; ``update`` and ``micro`` have moved on."""
+
+    updates: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEnded(Event):
+    """RARE. Nothing more will come."""

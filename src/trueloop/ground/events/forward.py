@@ -1,0 +1,74 @@
+"""What models do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trueloop.ground.events.event import Event, Ref, Refs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCalled(Event):
+    """An outermost module with parameters returned from its forward."""
+
+    model: Ref
+    training: bool
+    dropout_active: bool
+    """It holds a dropout layer with p > 0 in train mode."""
+    batchnorm_active: bool
+    """It holds a batch normalisation with running statistics in train mode."""
+    all_eval: bool
+    """No module in it is in train mode."""
+    grad_mode: bool
+    inference_mode: bool
+    has_graph: bool
+    """Its output leads back to a parameter that wants a gradient."""
+    autocast: str | None
+    """The type of autocast it ran under: "float16", "bfloat16"; None = off."""
+    bypassed: bool
+    """``model.forward(x)`` was called instead of ``model(x)``: hooks and wrappers were left out."""
+    recomputed: bool
+    """Within a backward, by activation checkpointing."""
+    loader: Ref | None
+    """The loader that gave the latest batch, since the latest forward of this model; None = none did."""
+    parameters: Refs
+    """All of its parameters."""
+    seconds: float
+    live: Any
+    """LIVE: the module."""
+    output: Any
+    """LIVE."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrangerCalled(Event):
+    """Within a model's forward a module with parameters ran that the model does not hold, told once for each."""
+
+    module: Ref
+    model: Ref
+    parameters: Refs
+    trainable: bool
+    live: Any
+    """LIVE: the module."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNormOfOne(Event):
+    """A batch normalisation in train mode saw a batch of one sample, told once for each module."""
+
+    module: Ref
+    model: Ref
+    values: int
+    """Values per channel it took the statistics over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeSet(Event):
+    """RARE. ``train()`` or ``eval()`` was called by the program; not told for the children it passes on to."""
+
+    module: Ref
+    training: bool
+    changed: bool
+    """Some module in it was in the other mode."""
+    parameters: Refs

@@ -1,0 +1,113 @@
+"""Graphs in memory, saved states, and trouble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trueloop.ground.events.event import Event, Ref, Refs
+from trueloop.ground.findings import Place, Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphsAlive(Event):
+    """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
+
+    count: int
+    marked: int
+    """How many graphs could be alive, if all were: those that were marked so far."""
+    oldest: int
+    """The update the oldest one was made at."""
+    holders: tuple[str, ...]
+    """Who holds them, as far as it was found: "losses[*] (local of train, train.py)"."""
+    kept_at: Site | None = None
+    """The line that puts them there, where one was found in the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCaptured(Event):
+    """RARE. ``state_dict()`` of a model was called by the program."""
+
+    module: Ref
+    state: Ref
+    """Stands for the dictionary."""
+    parameter: Ref | None = None
+    """One of the module's parameters in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateUsed(Event):
+    """RARE. A state dictionary captured before was loaded into a module or saved to a file."""
+
+    how: str
+    """"loaded", "saved"."""
+    state: Ref
+    captured_at: Place | None
+    captured_update: int
+    aliased: bool
+    """Its tensors are the module's own, now, so that every update since has changed them."""
+    target: Ref | None
+    module: Ref | None = None
+    """The one it was captured from; ``target`` where it is loaded back."""
+    moved: bool = True
+    """The weights have changed since it was captured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRead(Event):
+    """RARE. ``torch.load`` returned."""
+
+    path: str
+    file: Ref
+    weights_only: bool | None
+    holds_model: bool
+    holds_optimizer: bool
+    holds_scheduler: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten(Event):
+    """RARE. ``torch.save`` was called."""
+
+    path: str
+    """"" = not a file with a name."""
+    holds_model: bool
+    holds_optimizer: bool
+    holds_scheduler: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLoaded(Event):
+    """RARE. ``load_state_dict`` of a model, optimizer, scheduler or scaler was called by the program."""
+
+    target: Ref
+    what: str
+    """"model", "optimizer", "scheduler", "scaler"."""
+    file: Ref | None
+    """The read file it came from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFinite(Event):
+    """RARE. A loss, gradient or weight became NaN or infinite, told the first time and then once in a while."""
+
+    what: str
+    """"loss", "gradient", "weight"."""
+    value: str
+    """"nan", "inf", "-inf"."""
+    module: str
+    """The first module whose output was not finite, by name; "" = not found."""
+    operation: str
+    """The first operation whose result was not finite though its inputs were: "log"."""
+    operation_place: Place | None
+    inputs: str
+    """What went into it, in words: "min -3.1, max 0.0, 12 zeros"; "" = not known."""
+    parameters: Refs
+    since: int
+    """The last update known to have been finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRaised(Event):
+    """RARE. An exception left the program, or a call that is watched."""
+
+    error: BaseException = field(repr=False)

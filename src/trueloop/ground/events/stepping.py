@@ -1,0 +1,87 @@
+"""What optimizers and schedules do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trueloop.ground.events.event import Event, Ref, Refs
+from trueloop.ground.findings import Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerCreated(Event):
+    """RARE. An optimizer was built, or seen for the first time."""
+
+    optimizer: Ref
+    kind: str
+    parameters: Refs
+    trainable: Refs
+    stateful: bool
+    """It has moments to lose: momentum, Adam's averages."""
+    predecessors: tuple[Ref, ...]
+    """Living or dead optimizers that have stepped some of the same parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTaken(Event):
+    """An optimizer stepped. ``update`` is that of the events before it; the step makes it one more."""
+
+    optimizer: Ref
+    rates: tuple[float, ...]
+    """Learning rate of each group, as used; None of them is a tensor on a device."""
+    parameters: Refs
+    """All it holds."""
+    with_gradient: Refs
+    """Of those, that had one."""
+    reused: Refs
+    """GRD001: a backward added to a gradient that an earlier step had already used; exact."""
+    reused_from: Place | None
+    """The backward that did."""
+    backwards: int
+    """Backwards since its step before that reached one of its parameters; 0 = it steps on old gradients, or none."""
+    cleared_between: bool
+    """Backwards reached its parameters since its last step, yet no gradient is left: cleared before the step."""
+    cleared_at: Place | None
+    norm: float | None
+    """Joint L2 norm of the gradients it used, as they were at the step."""
+    norm_made: float | None
+    """The same right after the latest backward, without GradScaler's factor; read in windows of several backwards."""
+    zero: Refs
+    """Parameters whose gradient is exactly zero everywhere; empty where it was not read."""
+    not_finite: Refs
+    frozen_moved: Refs
+    """Parameters with requires_grad off that this step changed."""
+    frozen: Refs
+    """Parameters with requires_grad off in its groups."""
+    scaler: Ref | None
+    """The GradScaler that called it."""
+    closure: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSkipped(Event):
+    """A GradScaler found infinities and left the step out."""
+
+    optimizer: Ref
+    scaler: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleAdvanced(Event):
+    """``scheduler.step()`` by the program; not told for the schedulers inside a SequentialLR."""
+
+    scheduler: Ref
+    kind: str
+    """Class name: "CosineAnnealingLR"."""
+    optimizer: Ref
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    count: int
+    """``last_epoch`` after it: how often it has been advanced."""
+    horizon: int | None
+    """Advances it was made for (T_max, total_steps, ...); None = no end."""
+    optimizer_steps: int
+    """Steps of that optimizer in this run so far."""
+    backwards: int
+    """Backwards in this run so far."""

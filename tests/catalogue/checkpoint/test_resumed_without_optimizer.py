@@ -1,0 +1,167 @@
+"""CKP002: resumed in part, or begun anew on purpose."""
+
+import pytest
+
+HEAD = """
+import os, tempfile
+import torch
+from torch import nn
+
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+path = os.path.join(tempfile.mkdtemp(), "last.pt")
+
+def build(kind=torch.optim.AdamW, **options):
+    model = nn.Linear(6, 1)
+    optimizer = kind(model.parameters(), lr=0.01, **options)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 10)
+
+def train(model, optimizer, scheduler, updates=4):
+    for _ in range(updates):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+
+def save(model, optimizer, scheduler):
+    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+    torch.save(states, path)
+"""
+
+GUILTY = {
+    "the scheduler is loaded, the optimizer forgotten": """
+first = build()
+train(*first)
+save(*first)
+model, optimizer, scheduler = build()
+saved = torch.load(path)
+model.load_state_dict(saved["model"])  # <- CKP002
+scheduler.load_state_dict(saved["scheduler"])
+train(model, optimizer, scheduler)
+""",
+    "written over what it began from": """
+save(*build())
+model, optimizer, scheduler = build(torch.optim.SGD, momentum=0.9)
+if os.path.exists(path):
+    model.load_state_dict(torch.load(path)["model"])  # <- CKP002
+for epoch in range(3):
+    train(model, optimizer, scheduler)
+    save(model, optimizer, scheduler)
+""",
+    "the scaler is loaded, in a class": """
+class Run:
+    def __init__(self):
+        self.model = nn.Linear(6, 1)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.scaler = torch.amp.GradScaler("cpu")
+    def save(self):
+        net, opt, amp = self.model.state_dict(), self.optimizer.state_dict(), self.scaler.state_dict()
+        torch.save({"net": net, "opt": opt, "amp": amp}, path)
+    def resume(self):
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        self.model.load_state_dict(saved["net"])  # <- CKP002
+        self.scaler.load_state_dict(saved["amp"])
+    def step(self):
+        self.optimizer.zero_grad()
+        self.scaler.scale(self.model(x).square().mean()).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+Run().save()
+run = Run()
+run.resume()
+run.step()
+""",
+    "weights under other names": """
+first = build()
+train(*first)
+model, optimizer, scheduler = first
+torch.save({"state": {f"module.{k}": v for k, v in model.state_dict().items()}, "optim": optimizer.state_dict(),
+            "sched": scheduler.state_dict(), "epoch": 3}, path)
+def resume(model, scheduler):
+    saved = torch.load(path)
+    scheduler.load_state_dict(saved["sched"])
+    model.load_state_dict({k.removeprefix("module."): v for k, v in saved["state"].items()})  # <- CKP002
+    return saved["epoch"]
+model, optimizer, scheduler = build()
+resume(model, scheduler)
+train(model, optimizer, scheduler)
+""",
+}
+
+QUIET = {
+    "everything": """
+first = build()
+train(*first)
+save(*first)
+again = build()
+saved = torch.load(path)
+for part, key in zip(again, ("model", "optimizer", "scheduler")):
+    part.load_state_dict(saved[key])
+train(*again)
+save(*again)
+""",
+    "optimizer last": """
+first = build()
+train(*first)
+save(*first)
+model, optimizer, scheduler = build()
+saved = torch.load(path)
+scheduler.load_state_dict(saved["scheduler"])
+model.load_state_dict(saved["model"])
+optimizer.load_state_dict(saved["optimizer"])
+train(model, optimizer, scheduler)
+""",
+    "fine-tuning": """
+first = build()
+train(*first)
+save(*first)
+model, optimizer, scheduler = build()
+model.load_state_dict(torch.load(path)["model"])
+train(model, optimizer, scheduler)
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path + ".tuned")
+""",
+    "nothing to lose": """
+first = build(torch.optim.SGD)
+train(*first)
+save(*first)
+model, optimizer, scheduler = build(torch.optim.SGD)
+saved = torch.load(path)
+model.load_state_dict(saved["model"])
+scheduler.load_state_dict(saved["scheduler"])
+train(model, optimizer, scheduler)
+""",
+    "back to the best, in the same run": """
+model, optimizer, scheduler = build()
+for stage in range(3):
+    train(model, optimizer, scheduler)
+    save(model, optimizer, scheduler)
+    model.load_state_dict(torch.load(path)["model"])
+""",
+    "a second stage": """
+first = build()
+train(*first)
+save(*first)
+model, optimizer, scheduler = build()
+model.load_state_dict(torch.load(path)["model"])
+train(model, optimizer, scheduler)
+save(model, optimizer, scheduler)
+""",
+    "weights only, for a test": """
+first = build()
+train(*first)
+save(*first)
+model, _, _ = build()
+model.load_state_dict(torch.load(path)["model"])
+with torch.no_grad():
+    print(model(x).mean())
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)

@@ -1,0 +1,218 @@
+"""DAT001: which sharing of samples is a mistake, and which is meant."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset, random_split
+
+x = torch.randn(400, 10)
+y = (x.sum(1) > 0).long()
+data = TensorDataset(x, y)
+model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def train(loader, model=model, optimizer=optimizer):
+    model.train()
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        optimizer.step()
+
+def accuracy(loader, model=model):
+    model.eval()
+    with torch.no_grad():
+        return sum((model(a).argmax(1) == b).sum().item() for a, b in loader)
+"""
+
+GUILTY = {
+    "split twice": """
+train_set, _ = random_split(data, [300, 100])
+_, held_out = random_split(data, [300, 100])
+train_loader = DataLoader(train_set, 50, shuffle=True)
+val_loader = DataLoader(held_out, 50)  # <- DAT001
+for epoch in range(3):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "slices overlap": """
+train_loader = DataLoader(TensorDataset(x[:320], y[:320]), 40, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[280:], y[280:]), 40)  # <- DAT001
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "everything in the training loader": """
+train_set, held_out = random_split(data, [300, 100])
+train_loader = DataLoader(data, 50, shuffle=True)  # <- DAT001
+val_loader = DataLoader(held_out, 50)
+for epoch in range(3):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "samplers": """
+order = torch.randperm(400).tolist()
+train_loader = DataLoader(data, 50, sampler=SubsetRandomSampler(order[:320]))
+val_loader = DataLoader(data, 50, sampler=SubsetRandomSampler(order[300:]))  # <- DAT001
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "a wrapper with transforms, in a class": """
+class Transformed(Dataset):
+    def __init__(self, subset, transform=None):
+        self.subset, self.transform = subset, transform
+    def __len__(self):
+        return len(self.subset)
+    def __getitem__(self, i):
+        a, b = self.subset[i]
+        return (self.transform(a) if self.transform else a), b
+
+class Experiment:
+    def __init__(self):
+        self.train_set = Transformed(Subset(data, range(0, 300)), lambda a: a + torch.randn(10) * 0.01)
+        self.val_set = Transformed(Subset(data, range(250, 400)))
+    def run(self):
+        train_loader = DataLoader(self.train_set, 50, shuffle=True)
+        val_loader = DataLoader(self.val_set, 50)  # <- DAT001
+        for epoch in range(2):
+            train(train_loader)
+            accuracy(val_loader)
+Experiment().run()
+""",
+    "arrays in a dataset of one's own": """
+class Table(Dataset):
+    def __init__(self, a, b):
+        self.a, self.b = a.numpy(), b.numpy()
+    def __len__(self):
+        return len(self.a)
+    def __getitem__(self, i):
+        return torch.from_numpy(self.a[i]), int(self.b[i])
+
+order = torch.randperm(400)
+train_loader = DataLoader(Table(x[order[:300]], y[order[:300]]), 50, shuffle=True)
+val_loader = DataLoader(Table(x[order[260:]], y[order[260:]]), 50)  # <- DAT001
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+}
+
+QUIET = {
+    "one split": """
+train_set, held_out = random_split(data, [300, 100])
+train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50)
+for epoch in range(3):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "training accuracy besides a held-out set": """
+train_set, held_out = random_split(data, [300, 100])
+train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50)
+train_eval = DataLoader(train_set, 100)
+sample = DataLoader(Subset(train_set, range(60)), 20)
+for epoch in range(3):
+    train(train_loader)
+    accuracy(val_loader), accuracy(train_eval), accuracy(sample)
+""",
+    "training accuracy on a copy": """
+train_loader, again = DataLoader(TensorDataset(x, y), 50, shuffle=True), DataLoader(TensorDataset(x.clone(), y), 50)
+for epoch in range(3):
+    train(train_loader)
+    accuracy(again)
+""",
+    "a part of the training set, without a split": """
+train_loader, part = DataLoader(data, 50, shuffle=True), DataLoader(Subset(data, range(100)), 50)
+for epoch in range(3):
+    train(train_loader)
+    accuracy(part)
+""",
+    "all samples at the end": """
+train_set, held_out = random_split(data, [300, 100])
+train(DataLoader(train_set, 50, shuffle=True))
+accuracy(DataLoader(held_out, 50))
+accuracy(DataLoader(data, 50))
+""",
+    "folds, fresh models": """
+for fold in range(4):
+    held = list(range(fold * 100, fold * 100 + 100))
+    rest = [i for i in range(400) if i not in held]
+    net = nn.Linear(10, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader, val = DataLoader(Subset(data, rest), 50, shuffle=True), DataLoader(Subset(data, held), 50)
+    for epoch in range(2):
+        train(loader, net, opt)
+        accuracy(val, net)
+""",
+    "folds, one model set back": """
+start = {k: v.clone() for k, v in model.state_dict().items()}
+for fold in range(4):
+    model.load_state_dict(start)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_loader = DataLoader(data, 50, sampler=SubsetRandomSampler([i for i in range(400) if i % 4 != fold]))
+    val_loader = DataLoader(data, 50, sampler=SubsetRandomSampler([i for i in range(400) if i % 4 == fold]))
+    for epoch in range(2):
+        train(train_loader, model, opt)
+        accuracy(val_loader)
+""",
+    "refit on everything": """
+train_set, held_out = random_split(data, [300, 100])
+train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50)
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+final = DataLoader(data, 50, shuffle=True)
+for epoch in range(2):
+    train(final)
+    accuracy(val_loader)
+""",
+    "repetitions by nature": """
+x = x[torch.randint(0, 60, (400,))]
+y = (x.sum(1) > 0).long()
+train_loader = DataLoader(TensorDataset(x[:300], y[:300]), 50, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[300:], y[300:]), 50)
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "a handful of equal rows": """
+x[300:306] = x[:6]
+train_loader = DataLoader(TensorDataset(x[:300], y[:300]), 50, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[300:], y[300:]), 50)
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "two views of one table, one augmented": """
+class Views(Dataset):
+    def __init__(self, noise):
+        self.x, self.y, self.noise = x, y, noise
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i] + self.noise * torch.randn(10), self.y[i]
+train_loader = DataLoader(Subset(Views(0.1), range(300)), 50, shuffle=True)
+val_loader = DataLoader(Subset(Views(0.0), range(300, 400)), 50)
+for epoch in range(2):
+    train(train_loader)
+    accuracy(val_loader)
+""",
+    "a pool that shrinks": """
+labelled, pool = list(range(100)), list(range(100, 400))
+for round in range(3):
+    train(DataLoader(Subset(data, labelled), 50, shuffle=True))
+    accuracy(DataLoader(Subset(data, pool), 50))
+    labelled, pool = labelled + pool[:50], pool[50:]
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)

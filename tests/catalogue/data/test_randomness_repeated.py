@@ -1,0 +1,178 @@
+"""DAT005: randomness that is the same each time by accident, or by design."""
+
+import pytest
+
+HEAD = """
+import random
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+table = torch.randn(160, 6)
+model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def fit(loader, epochs=2):
+    for epoch in range(epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+class Rows(Dataset):
+    def __len__(self):
+        return 160
+    def __getitem__(self, i):
+        return table[i] + self.noise(i)
+"""
+
+GUILTY = {
+    "seeded for every sample": """
+class Noisy(Rows):
+    def noise(self, i):
+        torch.manual_seed(0)  # <- DAT005
+        return torch.randn(6)
+fit(DataLoader(Noisy(), 8, shuffle=True))
+""",
+    "python's generator, in a transform": """
+def jitter(x):
+    random.seed(1234)  # <- DAT005
+    return x * random.uniform(0.9, 1.1)
+
+class Noisy(Dataset):
+    def __init__(self, transform):
+        self.transform = transform
+    def __len__(self):
+        return 160
+    def __getitem__(self, i):
+        return self.transform(table[i])
+fit(DataLoader(Noisy(jitter), 8))
+""",
+    "numpy's, in the collate function": """
+def collate(rows):
+    np.random.seed(7)  # <- DAT005
+    return torch.stack(rows) + torch.from_numpy(np.random.randn(len(rows), 6)).float()
+fit(DataLoader(table, 4, shuffle=True, collate_fn=collate))
+""",
+    "a generator copied into workers": """
+class Noisy(Rows):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def noise(self, i):
+        return torch.from_numpy(self.rng.normal(size=6)).float()
+loader = DataLoader(Noisy(), 20, shuffle=True, num_workers=2)  # <- DAT005
+fit(loader, epochs=1)
+""",
+    "a transform with a generator, one worker, two epochs": """
+class Jitter:
+    def __init__(self):
+        self.random = random.Random(0)
+    def __call__(self, x):
+        return x * self.random.uniform(0.9, 1.1)
+class Noisy(Dataset):
+    def __init__(self):
+        self.transform = Jitter()
+    def __len__(self):
+        return 80
+    def __getitem__(self, i):
+        return self.transform(table[i])
+def main():
+    fit(DataLoader(Noisy(), 20, shuffle=True, num_workers=1))  # <- DAT005
+main()
+""",
+}
+
+QUIET = {
+    "global generators": """
+class Noisy(Rows):
+    def noise(self, i):
+        return torch.randn(6) * random.random() * np.random.rand()
+fit(DataLoader(Noisy(), 8, shuffle=True))
+fit(DataLoader(Noisy(), 20, shuffle=True, num_workers=2))
+""",
+    "a seed for each sample": """
+class Synthetic(Rows):
+    def noise(self, i):
+        torch.manual_seed(i)
+        return torch.randn(6)
+fit(DataLoader(Synthetic(), 8))
+""",
+    "a generator of its own, in this process": """
+class Noisy(Rows):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def noise(self, i):
+        return torch.from_numpy(self.rng.normal(size=6)).float()
+fit(DataLoader(Noisy(), 8, shuffle=True))
+""",
+    "seeded in worker_init_fn": """
+class Noisy(Rows):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def noise(self, i):
+        return torch.from_numpy(self.rng.normal(size=6)).float()
+def seed(worker):
+    get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed())
+fit(DataLoader(Noisy(), 20, shuffle=True, num_workers=2, worker_init_fn=seed))
+""",
+    "used once, to split": """
+class Part(Rows):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+        self.order = self.rng.permutation(160)
+    def noise(self, i):
+        return torch.randn(6) * self.order[i] / 1000
+fit(DataLoader(Part(), 20, shuffle=True, num_workers=2))
+""",
+    "made anew for each sample": """
+class Noisy(Rows):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def noise(self, i):
+        self.rng = np.random.default_rng((0, int(i)))
+        return torch.from_numpy(self.rng.normal(size=6)).float()
+fit(DataLoader(Noisy(), 20, shuffle=True, num_workers=2))
+""",
+    "workers told apart": """
+class Stream(IterableDataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def __iter__(self):
+        rng = self.rng.spawn(4)[get_worker_info().id]
+        for _ in range(40):
+            yield torch.from_numpy(rng.normal(size=6)).float()
+fit(DataLoader(Stream(), 20, num_workers=2))
+""",
+    "held-out noise that is fixed": """
+class Noisy(Rows):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def noise(self, i):
+        return torch.from_numpy(self.rng.normal(size=6)).float()
+fit(DataLoader(table, 20, shuffle=True), epochs=1)
+model.eval()
+with torch.no_grad():
+    for x in DataLoader(Noisy(), 20, num_workers=2):
+        model(x)
+""",
+    "a sampler seeded once an epoch": """
+class Fixed(torch.utils.data.Sampler):
+    def __len__(self):
+        return 160
+    def __iter__(self):
+        torch.manual_seed(3)
+        return iter(torch.randperm(160).tolist())
+fit(DataLoader(table, 40, sampler=Fixed()), epochs=20)
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)

@@ -1,0 +1,48 @@
+"""DAT006: told by devices; the meta device stands for an accelerator, which these tests do not have."""
+
+from types import SimpleNamespace
+
+import torch
+
+from trueloop.catalogue.data.wrong_device import Detector
+from trueloop.ground.events import BackwardEnded, BackwardStarted, ModelCalled, Ref
+
+WEIGHTS = frozenset({Ref("Parameter", "weight")})
+
+
+def hear(detector, *, output="meta", targets="cpu", received=WEIGHTS, times=5):
+    """Call and differentiate a model several times, and return what was found."""
+    found = []
+    for _ in range(times):
+        for kind, fields in (
+            (ModelCalled, {"output": torch.empty(4, device=output), "parameters": WEIGHTS}),
+            (BackwardStarted, {"losses": (SimpleNamespace(targets=torch.empty(4, device=targets)),), "place": None}),
+            (BackwardEnded, {"received": received}),
+        ):
+            event = object.__new__(kind)
+            for name, value in fields.items():
+                object.__setattr__(event, name, value)
+            found.append(detector.observe(event))
+    return [evidence for evidence in found if evidence is not None]
+
+
+def test_a_loss_on_the_processor_is_told_once():
+    detector = Detector()
+    found = hear(detector)
+    assert len(found) == 1
+    assert "meta" in found[0].message
+    assert not detector.abstains()
+
+
+def test_a_loss_beside_the_output_is_not():
+    assert not hear(Detector(), targets="meta")
+    assert not hear(Detector(), output="cpu")
+    assert Detector().abstains()
+
+
+def test_a_loss_of_another_model_is_not():
+    assert not hear(Detector(), received=frozenset({Ref("Parameter", "other")}))
+
+
+def test_a_single_one_is_not():
+    assert not hear(Detector(), times=2)

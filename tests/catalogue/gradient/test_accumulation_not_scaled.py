@@ -1,0 +1,128 @@
+"""GRD003: the weights with which the losses of a window enter backward."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=8)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+mse = nn.MSELoss()
+K = 4
+"""
+
+GUILTY = {
+    "plain": """
+for i, (a, b) in enumerate(loader):
+    loss = mse(model(a), b)
+    loss.backward()  # <- GRD003
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "in a class, with cross-entropy and clipping": """
+classes = (y[:, 0] > 0).long()
+loader = DataLoader(TensorDataset(x, classes), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+class Trainer:
+    def __init__(self):
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.count = 0
+    def micro(self, a, b):
+        nn.functional.cross_entropy(model(a), b).backward()  # <- GRD003
+        self.count += 1
+        if self.count % 2 == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+trainer = Trainer()
+for a, b in loader:
+    trainer.micro(a, b)
+""",
+    "in nested loops": """
+batches = iter(loader)
+for update in range(3):
+    optimizer.zero_grad()
+    for _ in range(K):
+        a, b = next(batches)
+        mse(model(a), b).backward()  # <- GRD003
+    optimizer.step()
+""",
+    "with a GradScaler": """
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+for i, (a, b) in enumerate(loader):
+    loss = mse(model(a), b)
+    scaler.scale(loss).backward()  # <- GRD003
+    if (i + 1) % K == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+}
+
+QUIET = {
+    "divided": """
+for i, (a, b) in enumerate(loader):
+    (mse(model(a), b) / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "no accumulation": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+""",
+    "several losses of one batch": """
+for a, b in loader:
+    optimizer.zero_grad()
+    hidden = model[1](model[0](a))
+    mse(model[2](hidden), b).backward(retain_graph=True)
+    nn.functional.l1_loss(model[2](hidden), b).backward()
+    optimizer.step()
+""",
+    "sums divided by their count": """
+for i, (a, b) in enumerate(loader):
+    (nn.functional.mse_loss(model(a), b, reduction="sum") / (K * len(a))).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "gradients divided by hand": """
+for i, (a, b) in enumerate(loader):
+    mse(model(a), b).backward()
+    if (i + 1) % K == 0:
+        for p in model.parameters():
+            p.grad /= K
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "gradients divided through data, then clipped": """
+for i, (a, b) in enumerate(loader):
+    mse(model(a), b).backward()
+    if (i + 1) % K == 0:
+        for p in model.parameters():
+            p.grad.data.div_(K)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)

@@ -1,0 +1,139 @@
+"""GRD002: gradients that are cleared before a step can use them."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(240, 6)
+y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, y), batch_size=8)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = nn.functional.mse_loss
+"""
+
+GUILTY = {
+    "cleared between backward and step": """
+for a, b in loader:
+    mse(model(a), b).backward()
+    optimizer.zero_grad()  # <- GRD002
+    optimizer.step()
+""",
+    "by the model, in a function": """
+def update(a, b):
+    loss = mse(model(a), b)
+    loss.backward()
+    model.zero_grad()  # <- GRD002
+    optimizer.step()
+for a, b in loader:
+    update(a, b)
+""",
+    "in the clean-up of a class": """
+class Learner:
+    def __init__(self):
+        self.optimizer = torch.optim.Adam(model.parameters())
+    def backward(self, loss):
+        loss.backward()
+        self.clean()
+    def clean(self):
+        self.optimizer.zero_grad(set_to_none=True)  # <- GRD002
+    def step(self):
+        self.optimizer.step()
+learner = Learner()
+for a, b in loader:
+    learner.backward(mse(model(a), b))
+    learner.step()
+""",
+    "cleared for every micro-batch": """
+for i, (a, b) in enumerate(loader):
+    optimizer.zero_grad()  # <- GRD002
+    (mse(model(a), b) / 2).backward()
+    if i % 2 == 1:
+        optimizer.step()
+""",
+    "cleared for every micro-batch, with Adam and clipping": """
+adam = torch.optim.AdamW(model.parameters())
+def micro(a, b):
+    adam.zero_grad()  # <- GRD002
+    loss = mse(model(a), b) / 3
+    loss.backward()
+for i, (a, b) in enumerate(loader):
+    micro(a, b)
+    if (i + 1) % 3 == 0:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adam.step()
+""",
+}
+
+QUIET = {
+    "a probe before each update": """
+for a, b in loader:
+    mse(model(a), b).backward()
+    norms = [p.grad.norm().item() for p in model.parameters()]
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "batches that are skipped": """
+for i, (a, b) in enumerate(loader):
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    if i in (1, 3, 5, 6, 9, 11, 13, 15, 17):
+        optimizer.zero_grad()
+        continue
+    optimizer.step()
+""",
+    "gradients of two tasks, put together by hand": """
+from itertools import islice
+batches = iter(loader)
+while pair := list(islice(batches, 2)):
+    kept = []
+    for a, b in pair:
+        mse(model(a), b).backward()
+        kept.append([p.grad.clone() for p in model.parameters()])
+        optimizer.zero_grad()
+    for p, one, two in zip(model.parameters(), *kept):
+        p.grad = one + two
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "per-sample gradients": """
+for a, b in loader:
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for one, target in zip(a, b):
+        mse(model(one[None]), target[None]).backward()
+        for t, p in zip(total, model.parameters()):
+            t.add_(p.grad / p.grad.norm().clamp(min=1.0))
+        optimizer.zero_grad()
+    for t, p in zip(total, model.parameters()):
+        p.grad = t / len(a)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a generator's pass through the discriminator": """
+G = nn.Linear(2, 6)
+g = torch.optim.Adam(G.parameters())
+for a, b in loader:
+    fake = G(torch.randn(len(a), 2))
+    g.zero_grad()
+    model(fake).mean().backward()
+    g.step()
+    optimizer.zero_grad()
+    (model(fake.detach()).mean() - model(a).mean()).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)

@@ -1,0 +1,224 @@
+"""GRD001: a step uses gradients that a step has used before."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+x = torch.randn(64, 6)
+y = (x[:, :1] > 0).float()
+def net():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+def loss_of(model, rows=slice(0, 16)):
+    return nn.functional.mse_loss(model(x[rows]), y[rows])
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+"""
+
+GUILTY = {
+    "plain": """
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()  # <- GRD001
+""",
+    "in a class": """
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+    def fit(self, steps):
+        for step in range(steps):
+            self.one(step)
+    def one(self, step):
+        loss = loss_of(self.model)
+        loss.backward()
+        self.optimizer.step()  # <- GRD001
+Trainer(model, torch.optim.AdamW(model.parameters())).fit(4)
+""",
+    "cleared in a branch that is never taken": """
+debug = False
+for _ in range(4):
+    if debug:
+        optimizer.zero_grad()
+    loss_of(model).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()  # <- GRD001
+""",
+    "the wrong one of two optimizers is cleared": """
+other = net()
+other_optimizer = torch.optim.Adam(other.parameters())
+for _ in range(4):
+    other_optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()  # <- GRD001
+    loss_of(other).backward()
+    other_optimizer.step()
+""",
+    "half of the model is cleared": """
+for _ in range(4):
+    model[0].zero_grad()
+    loss_of(model).backward()
+    optimizer.step()  # <- GRD001
+""",
+    "accumulation that never clears": """
+for i in range(12):
+    (loss_of(model) / 3).backward()
+    if i % 3 == 2:
+        optimizer.step()  # <- GRD001
+""",
+    "only cleared once per epoch": """
+def batches():
+    for i in range(4):
+        yield slice(16 * i, 16 * i + 16)
+for epoch in range(2):
+    optimizer.zero_grad()
+    for rows in batches():
+        loss_of(model, rows).backward()
+        optimizer.step()  # <- GRD001
+""",
+    "with a GradScaler": """
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+for _ in range(4):
+    scaler.scale(loss_of(model)).backward()
+    scaler.step(optimizer)  # <- GRD001
+    scaler.update()
+""",
+}
+
+QUIET = {
+    "cleared before": "for _ in range(4):\n    optimizer.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
+    "cleared after": "for _ in range(4):\n    loss_of(model).backward(); optimizer.step(); optimizer.zero_grad()\n",
+    "by the model": "for _ in range(4):\n    model.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
+    "by hand": """
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        parameter.grad = None
+""",
+    "by data": """
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        parameter.grad.data.zero_()
+""",
+    "accumulation": """
+optimizer.zero_grad()
+for i in range(12):
+    (loss_of(model) / 3).backward()
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a GAN": """
+G, D = nn.Linear(2, 6), net()
+g, d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+bce = nn.functional.binary_cross_entropy_with_logits
+for _ in range(6):
+    d.zero_grad()
+    fake = G(torch.randn(16, 2))
+    (bce(D(x[:16]), torch.ones(16, 1)) + bce(D(fake.detach()), torch.zeros(16, 1))).backward()
+    d.step()
+    g.zero_grad()
+    bce(D(fake), torch.ones(16, 1)).backward()
+    g.step()
+""",
+    "a GAN that clears by hand": """
+G, D = nn.Linear(2, 6), net()
+g, d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for _ in range(6):
+    for p in D.parameters():
+        if p.grad is not None:
+            p.grad.zero_()
+    fake = G(torch.randn(16, 2))
+    (D(fake.detach()).mean() - D(x[:16]).mean()).backward()
+    d.step()
+    g.zero_grad(set_to_none=False)
+    (-D(fake).mean()).backward()
+    g.step()
+""",
+    "LBFGS": """
+lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=4)
+def closure():
+    lbfgs.zero_grad()
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(4):
+    lbfgs.step(closure)
+""",
+    "a closure": """
+def closure():
+    optimizer.zero_grad()
+    loss = loss_of(model)
+    loss.backward()
+    return loss
+for _ in range(4):
+    optimizer.step(closure)
+""",
+    "SAM": """
+for _ in range(4):
+    loss_of(model).backward()
+    ascent = [0.05 * p.grad for p in model.parameters()]
+    with torch.no_grad():
+        for p, e in zip(model.parameters(), ascent): p.add_(e)
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    with torch.no_grad():
+        for p, e in zip(model.parameters(), ascent): p.sub_(e)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "decayed gradients": """
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()
+    for p in model.parameters():
+        p.grad.mul_(0.9)
+""",
+    "two optimizers for one model": """
+first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+second = torch.optim.SGD(model[2].parameters(), lr=0.1)
+for _ in range(4):
+    first.zero_grad(); second.zero_grad()
+    loss_of(model).backward()
+    first.step(); second.step()
+""",
+    "a step that raises": """
+class Bad(torch.optim.SGD):
+    fails = True
+    def step(self, closure=None):
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("no")
+        return super().step(closure)
+bad = Bad(model.parameters(), lr=0.1)
+for _ in range(4):
+    bad.zero_grad()
+    loss_of(model).backward()
+    try:
+        bad.step()
+    except RuntimeError:
+        pass
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)
+
+
+def test_the_evidence_has_the_numbers_and_the_other_line(run):
+    ran = run(HEAD + GUILTY["plain"])
+    (finding,) = (found for found in ran.findings if found.code == "GRD001")
+    assert "stepped on all 4 gradients that an earlier step had already used" in finding.message
+    (related,) = finding.related
+    assert related[0].line == finding.site.line - 1
+    assert finding.count == 3

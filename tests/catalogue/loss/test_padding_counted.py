@@ -1,0 +1,130 @@
+"""LOS004: padding among the targets."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+PAD, VOCABULARY = 0, 12
+sentences = [torch.randint(1, VOCABULARY, (n,)) for n in (9, 4, 7, 3, 8, 5, 6, 2, 9, 3, 4, 5)]
+class Net(nn.Module):
+    def __init__(self, padding=PAD, classes=VOCABULARY):
+        super().__init__()
+        self.emb = nn.Embedding(VOCABULARY, 8, padding_idx=padding)
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+        self.out = nn.Linear(8, classes)
+    def forward(self, tokens):
+        return self.out(self.rnn(self.emb(tokens))[0])
+def collate(rows):
+    return pad_sequence(rows, batch_first=True, padding_value=PAD)
+loader = DataLoader(sentences, batch_size=4, collate_fn=collate)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+GUILTY = {
+    "flattened": """
+for tokens in loader:
+    logits = model(tokens[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())  # <- LOS004
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "classes_second": """
+criterion = nn.CrossEntropyLoss()
+def step(tokens):
+    loss = criterion(model(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:])  # <- LOS004
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+for tokens in loader:
+    step(tokens)
+""",
+    "sum_over_all": """
+for tokens in loader:
+    targets = tokens[:, 1:].reshape(-1)
+    loss = F.cross_entropy(model(tokens[:, :-1]).reshape(-1, VOCABULARY), targets, reduction="sum")  # <- LOS004
+    (loss / targets.numel()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "smoothed_and_accumulated": """
+class Trainer:
+    def __init__(self):
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=-1)
+    def loss(self, tokens):
+        out = model(tokens[:, :-1])
+        return self.criterion(out.view(-1, out.size(-1)), tokens[:, 1:].contiguous().view(-1))  # <- LOS004
+trainer, batch = Trainer(), collate(sentences[:4])
+for i in range(4):
+    (trainer.loss(batch) / 2).backward()
+    if i % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+LOOP = """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for tokens in loader:
+    loss_of(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+QUIET = {
+    "ignored": "loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=PAD)" + LOOP,
+    "masked": """
+def loss_of(z, y):
+    each = F.cross_entropy(z.transpose(1, 2), y, reduction="none")
+    mask = (y != PAD).float()
+    return (each * mask).sum() / mask.sum()
+"""
+    + LOOP,
+    "selected": """
+def loss_of(z, y):
+    each = F.cross_entropy(z.transpose(1, 2), y, reduction="none")
+    return each[y != PAD].mean()
+"""
+    + LOOP,
+    "weight_zero": """
+weight = torch.ones(VOCABULARY)
+weight[PAD] = 0
+loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), weight=weight)
+"""
+    + LOOP,
+    "minus_hundred": "loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.masked_fill(y == PAD, -100).flatten())"
+    + LOOP,
+    "no_padding_named": "model = Net(padding=None)\n"
+    "loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten())" + LOOP,
+    "tagger": "model = Net(classes=3)\nloss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten() % 3)" + LOOP,
+    "one_end_of_sequence": """
+loader = [torch.cat([torch.randint(1, VOCABULARY, (4, 7)), torch.zeros(4, 1, dtype=torch.long)], 1) for _ in range(3)]
+loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten())
+"""
+    + LOOP,
+    "an_id_that_is_everywhere": """
+loader = [torch.randint(0, 3, (4, 9)) for _ in range(3)]
+loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten())
+"""
+    + LOOP,
+    "only_selected_positions": """
+def loss_of(z, y):
+    keep = y != PAD
+    return F.cross_entropy(z[keep], y[keep])
+"""
+    + LOOP,
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "are padding at the ends" in guilty(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(DATA + script)

@@ -1,0 +1,129 @@
+"""LOS003: all predictions against all targets."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import warnings
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+warnings.filterwarnings("ignore")
+x = torch.randn(60, 6)
+y = x.sum(1)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+"""
+GUILTY = {
+    "column_against_row": """
+for _ in range(3):
+    loss = F.mse_loss(model(x), y)  # <- LOS003
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "loader_and_class": """
+class Fit:
+    criterion = nn.SmoothL1Loss()
+    def step(self, a, b):
+        optimizer.zero_grad()
+        loss = self.criterion(model(a), b)  # <- LOS003
+        loss.backward()
+        optimizer.step()
+fit = Fit()
+for a, b in DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True):
+    fit.step(a, b)
+""",
+    "row_against_column": """
+targets = y[:, None]
+for _ in range(2):
+    optimizer.zero_grad()
+    loss = nn.HuberLoss()(model(x).squeeze(-1), targets)  # <- LOS003
+    loss.backward()
+    optimizer.step()
+""",
+    "absolute": """
+from torch.nn.functional import l1_loss
+def loss_of(a, b):
+    return l1_loss(a, b)  # <- LOS003
+for i in range(4):
+    part = slice(15 * i, 15 * i + 15)
+    (loss_of(model(x[part]), y[part]) / 2).backward()
+    if i % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "by_hand_and_bfloat16": """
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)
+    loss = ((out.float() - y) ** 2).mean()
+    loss.backward()  # <- LOS003
+    optimizer.step()
+""",
+    "target_first": """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = model
+    def forward(self, x):
+        return self.net(x), x
+net = Two()
+for _ in range(2):
+    optimizer.zero_grad()
+    loss = F.mse_loss(y, net(x)[0])  # <- LOS003
+    loss.backward()
+    optimizer.step()
+""",
+}
+LOOP = """
+for _ in range(3):
+    optimizer.zero_grad()
+    loss_of(model(x)).backward()
+    optimizer.step()
+"""
+QUIET = {
+    "squeezed": "loss_of = lambda p: F.mse_loss(p.squeeze(1), y)" + LOOP,
+    "columns": "loss_of = lambda p: F.l1_loss(p, y[:, None])" + LOOP,
+    "pairs_by_an_axis": "loss_of = lambda p: F.mse_loss(p.squeeze(1)[:, None], y[None, :])" + LOOP,
+    "pairs_of_columns_and_rows": "loss_of = lambda p: F.mse_loss(p, y[None, :].expand(60, 60))" + LOOP,
+    "expanded": "loss_of = lambda p: F.mse_loss(p.expand(-1, 5), y[:, None].expand(-1, 5))" + LOOP,
+    "one_for_all": "loss_of = lambda p: F.mse_loss(p.mean(0), y)" + LOOP,
+    "quantiles": """
+quantiles = nn.Linear(6, 7)
+optimizer = torch.optim.Adam(quantiles.parameters())
+def loss_of(_):
+    theta = quantiles(x)
+    return F.smooth_l1_loss(theta.unsqueeze(-1), theta.detach().unsqueeze(1))
+"""
+    + LOOP,
+    "quantiles_of_one_state": """
+quantiles = nn.Linear(6, 7)
+optimizer = torch.optim.Adam(quantiles.parameters())
+def loss_of(_):
+    theta = quantiles(x[:1])
+    return F.huber_loss(theta.view(-1, 1), theta.detach().view(-1))
+"""
+    + LOOP,
+    "matrix_of_targets_for_one_column": "square = torch.randn(60, 60)\nloss_of = lambda p: F.l1_loss(p, square)" + LOOP,
+    "distances": "loss_of = lambda p: ((p - p.detach().squeeze(1)) ** 2).sum() / 3600" + LOOP,
+    "fitted_constant": """
+mean = nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([mean], lr=0.1)
+loss_of = lambda p: F.mse_loss(mean, y)
+"""
+    + LOOP,
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "pairs in place of" in guilty(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(DATA + script)

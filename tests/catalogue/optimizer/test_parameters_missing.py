@@ -1,0 +1,200 @@
+"""OPT001: gradients that no optimizer uses."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(96, 6)
+y = torch.randint(0, 3, (96,))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+    def forward(self, x):
+        return self.head(torch.relu(self.middle(self.body(x))))
+model = Net()
+"""
+GUILTY = {
+    "only_the_body": """
+optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
+    "head_added_later": """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    def step(self, a, b):
+        loss = F.cross_entropy(self.model(a), b)
+        loss.backward()
+        self.optimizer.step()  # <- OPT001
+        self.model.zero_grad()
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8))
+trainer = Trainer(model)
+model.extend([nn.ReLU(), nn.Linear(8, 3)])
+for a, b in DataLoader(TensorDataset(x, y), batch_size=12):
+    trainer.step(a, b)
+""",
+    "groups_by_name": """
+groups = [
+    {"params": [p for n, p in model.named_parameters() if n.startswith("body")], "lr": 0.01},
+    {"params": [p for n, p in model.named_parameters() if n.startswith("head.")], "lr": 0.1},
+]
+optimizer = optim.SGD(groups)
+def batches():
+    for i in range(0, 96, 8):
+        yield x[i : i + 8], y[i : i + 8]
+for i, (a, b) in enumerate(batches()):
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(a), b) / 2
+    loss.backward()
+    if i % 2:
+        optimizer.step()  # <- OPT001
+        model.zero_grad()
+""",
+    "two_optimizers_and_a_gap": """
+first = optim.Adam(model.body.parameters())
+second = optim.Adam(model.head.parameters())
+def update():
+    F.cross_entropy(model(x), y).backward()
+    first.step()  # <- OPT001
+    second.step()
+    model.zero_grad()
+for _ in range(9):
+    update()
+""",
+}
+LOOP = """
+for _ in range(12):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+QUIET = {
+    "all": "optimizer = optim.Adam(model.parameters())" + LOOP,
+    "head_of_an_unfrozen_backbone": "optimizer = optim.Adam(model.head.parameters())" + LOOP,
+    "last_half": "optimizer = optim.Adam([*model.middle.parameters(), *model.head.parameters()])" + LOOP,
+    "biases_only": "optimizer = optim.Adam([p for n, p in model.named_parameters() if n.endswith('bias')])" + LOOP,
+    "frozen": "model.head.requires_grad_(False)\n"
+    "optimizer = optim.Adam([*model.body.parameters(), *model.middle.parameters()])" + LOOP,
+    "one_optimizer_each": """
+optimizers = [optim.SGD(part.parameters(), lr=0.1) for part in model.children()]
+for _ in range(8):
+    F.cross_entropy(model(x), y).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "another_one_steps_seldom": """
+often = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
+seldom = optim.SGD(model.head.parameters(), lr=0.1)
+for i in range(20):
+    F.cross_entropy(model(x), y).backward()
+    often.step()
+    often.zero_grad()
+    if i % 10 == 9:
+        seldom.step()
+        seldom.zero_grad()
+""",
+    "head_by_hand": """
+optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
+for _ in range(12):
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    for p in model.head.parameters():
+        p.data -= 0.1 * p.grad
+""",
+    "everything_by_hand": """
+for _ in range(12):
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+""",
+    "gan": """
+G, D = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+og, od = optim.Adam(G.parameters()), optim.Adam(D.parameters())
+bce = F.binary_cross_entropy_with_logits
+for _ in range(8):
+    z = torch.randn(32, 4)
+    od.zero_grad()
+    (bce(D(x[:32]), torch.ones(32, 1)) + bce(D(G(z).detach()), torch.zeros(32, 1))).backward()
+    od.step()
+    og.zero_grad()
+    bce(D(G(z)), torch.ones(32, 1)).backward()
+    og.step()
+""",
+    "perceptual_loss": """
+features, student = nn.Linear(6, 8), nn.Linear(6, 6)
+optimizer = optim.Adam(student.parameters())
+for _ in range(8):
+    optimizer.zero_grad()
+    F.mse_loss(features(student(x)), features(x).detach()).backward()
+    optimizer.step()
+""",
+    "first_order_maml": """
+optimizer = optim.SGD(model.parameters(), lr=0.01)
+for _ in range(6):
+    learner = copy.deepcopy(model)
+    for _ in range(2):
+        learner.zero_grad()
+        F.cross_entropy(learner(x), y).backward()
+        with torch.no_grad():
+            for p in learner.parameters():
+                p -= 0.1 * p.grad
+    learner.zero_grad()
+    F.cross_entropy(learner(x), y).backward()
+    for p, q in zip(model.parameters(), learner.parameters()):
+        p.grad = q.grad.clone()
+    optimizer.step()
+""",
+    "adversarial_inputs": """
+optimizer = optim.Adam(model.parameters())
+delta = torch.zeros_like(x).requires_grad_()
+for _ in range(6):
+    F.cross_entropy(model(x + delta), y).backward()
+    with torch.no_grad():
+        delta += 0.01 * delta.grad.sign()
+    delta.grad = None
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "stages": """
+for p in model.parameters():
+    p.requires_grad_(False)
+optimizer = None
+for part in (model.head, model.middle, model.body):
+    part.requires_grad_(True)
+    if optimizer is None:
+        optimizer = optim.Adam(part.parameters())
+    else:
+        optimizer.add_param_group({"params": part.parameters()})
+    for _ in range(6):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "are in no optimizer" in guilty(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(DATA + script)

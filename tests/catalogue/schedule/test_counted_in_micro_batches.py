@@ -1,0 +1,155 @@
+"""SCH002: a schedule for updates that is advanced for each micro-batch."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import warnings
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+warnings.filterwarnings("ignore")
+x = torch.randn(240, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=10, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+K, EPOCHS = 4, 2
+UPDATES = EPOCHS * len(loader) // K
+"""
+GUILTY = {
+    "cosine": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=UPDATES)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        loss = F.mse_loss(model(a), b) / K
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()  # <- SCH002
+""",
+    "before_the_step": """
+class Trainer:
+    def __init__(self):
+        warm = lr_scheduler.LinearLR(optimizer, total_iters=2)
+        rest = lr_scheduler.CosineAnnealingLR(optimizer, UPDATES - 2)
+        self.scheduler = lr_scheduler.SequentialLR(optimizer, [warm, rest], [2])
+    def fit(self):
+        for _ in range(EPOCHS):
+            for i, (a, b) in enumerate(loader):
+                self.micro(i, a, b)
+    def micro(self, i, a, b):
+        (F.mse_loss(model(a), b) / K).backward()
+        self.scheduler.step()  # <- SCH002
+        if i % K == K - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+Trainer().fit()
+""",
+    "scaler": """
+scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+scheduler = lr_scheduler.PolynomialLR(optimizer, total_iters=UPDATES)
+def forever():
+    while True:
+        yield from loader
+for i, (a, b) in zip(range(EPOCHS * len(loader)), forever()):
+    scaler.scale(F.mse_loss(model(a), b) / K).backward()
+    if i % K == K - 1:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    scheduler.step()  # <- SCH002
+""",
+    "past_the_end_without_a_loader": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
+for i in range(36):
+    (F.mse_loss(model(x), x.sum(1, keepdim=True)) / K).backward()
+    if i % K == K - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+    scheduler.step()  # <- SCH002
+""",
+}
+LOOP = """
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()
+"""
+QUIET = {
+    "length_in_micro_batches": "scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))" + LOOP,
+    "one_cycle_in_micro_batches": "scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=EPOCHS, "
+    "steps_per_epoch=len(loader))" + LOOP,
+    "no_length": "scheduler = lr_scheduler.ExponentialLR(optimizer, 0.99)" + LOOP,
+    "with_the_update": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+""",
+    "no_accumulation": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))
+for epoch in range(EPOCHS):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+        scheduler.step()
+""",
+    "two_losses_of_one_batch": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 2 * len(loader))
+for epoch in range(2):
+    for a, b in loader:
+        out = model(a)
+        F.mse_loss(out, b).backward(retain_graph=True)
+        (0.1 * out.abs().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+""",
+    "several_advances_per_update": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 2 * EPOCHS * len(loader))
+for epoch in range(EPOCHS):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+        for _ in range(2):
+            scheduler.step()
+""",
+    "generator_every_few": """
+other = nn.Linear(6, 1)
+second = torch.optim.Adam(other.parameters(), lr=0.01)
+scheduler = lr_scheduler.CosineAnnealingLR(second, EPOCHS * len(loader))
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+        if i % 4 == 3:
+            second.zero_grad()
+            F.mse_loss(other(a), b).backward()
+            second.step()
+        scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "4 times per update" in guilty(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(DATA + script)

@@ -1,0 +1,135 @@
+"""SCH004: updates that cannot change anything."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import lr_scheduler
+x = torch.randn(64, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def update():
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+GUILTY = {
+    "a_whole_first_epoch": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, epoch / 3))
+for epoch in range(5):
+    for _ in range(4):
+        update()
+    scheduler.step()  # <- SCH004
+""",
+    "long_first_epoch": """
+class Warm:
+    def __init__(self):
+        self.scheduler = lr_scheduler.LambdaLR(optimizer, self.rate)
+    def rate(self, epoch):
+        return 0.0 if epoch < 1 else 0.9 ** epoch
+    def end(self):
+        self.scheduler.step()  # <- SCH004
+warm = Warm()
+for epoch in range(3):
+    for _ in range(50):
+        update()
+    warm.end()
+""",
+    "integer_division": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: min(1, step // 10))
+for _ in range(15):
+    update()
+    scheduler.step()  # <- SCH004
+""",
+    "decay_that_goes_to_nothing": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 5))
+def after():
+    scheduler.step()  # <- SCH004
+for _ in range(12):
+    (F.mse_loss(model(x), y) / 2).backward()
+    (F.mse_loss(model(x), y) / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    after()
+""",
+}
+QUIET = {
+    "first_update_of_a_warm_up": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 5))
+for _ in range(10):
+    update()
+    scheduler.step()
+""",
+    "cycles_that_touch_zero": """
+scheduler = lr_scheduler.CyclicLR(optimizer, 0.0, 0.1, step_size_up=3)
+for _ in range(40):
+    update()
+    scheduler.step()
+""",
+    "one_group_frozen": """
+head = nn.Linear(6, 1)
+optimizer = torch.optim.SGD([{"params": model.parameters()}, {"params": head.parameters()}], lr=0.1)
+scheduler = lr_scheduler.LambdaLR(optimizer, [lambda e: 1.0, lambda e: 0.0 if e < 3 else 1.0])
+for _ in range(8):
+    optimizer.zero_grad()
+    F.mse_loss(model(x) + head(x), y).backward()
+    optimizer.step()
+    scheduler.step()
+""",
+    "another_one_trains_meanwhile": """
+head = nn.Linear(6, 1)
+second = torch.optim.SGD(head.parameters(), lr=0.1)
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda e: 0.0 if e < 2 else 1.0)
+for epoch in range(4):
+    for _ in range(3):
+        for each in (optimizer, second):
+            each.zero_grad()
+        F.mse_loss(model(x) + head(x), y).backward()
+        for each in (optimizer, second):
+            each.step()
+    scheduler.step()
+""",
+    "rate_zero_by_hand": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for _ in range(5):
+    update()
+""",
+    "ends_at_zero": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 6))
+for _ in range(7):
+    update()
+    scheduler.step()
+""",
+    "plateau": """
+scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
+for _ in range(8):
+    update()
+    scheduler.step(1.0)
+""",
+    "read_beforehand": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: step / 5)
+import warnings
+warnings.filterwarnings("ignore")
+rates = [scheduler.get_last_lr()[0]]
+scheduler.step()
+for _ in range(4):
+    update()
+    rates.append(scheduler.get_last_lr()[0])
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "rate of 0" in guilty(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(DATA + script)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trueloop.engines.report.as_json import from_json, to_json
+from trueloop.ground.findings import Report
+
+REQUIRED = {"code", "slug", "severity", "message", "path", "line", "related", "first_update", "count", "fix"}
+
+
+def test_a_report_comes_back_as_it_was(report: Report):
+    written = json.dumps(to_json(report), allow_nan=False)
+    assert repr(from_json(json.loads(written))) == repr(report)
+
+
+def test_an_empty_report_comes_back(report: Report):
+    assert from_json(json.loads(json.dumps(to_json(Report(findings=()))))) == Report(findings=())
+
+
+def test_the_shape_is_the_promised_one(report: Report):
+    content = to_json(report)
+    assert content["schema"] == 1
+    assert content["verdict"] == "findings"
+    assert all(set(finding) >= REQUIRED for finding in content["findings"])
+    assert content["cost"] == {"seconds": 0.05, "share": 0.0125}
+    assert content["judged"][3] == {"code": "GRD002", "verdict": "passed", "reason": ""}
+    assert to_json(Report(findings=(), updates=1))["verdict"] == "clean"
+    assert to_json(Report(findings=()))["verdict"] == "not judged"
+
+
+def test_a_finding(report: Report):
+    first, _, last = to_json(report)["findings"]
+    assert (first["line"], first["function"], first["first_update"], first["count"]) == (11, "train", 1, 1199)
+    assert first["related"] == [{"path": first["path"], "line": 10, "function": "train", "message": "added here"}]
+    assert first["change"] == {
+        "path": first["path"], "line": 10, "function": "train", "text": "optimizer.zero_grad()", "where": "before",
+    }  # fmt: skip
+    assert (last["path"], last["line"], last["change"]) == (None, None, None)
+
+
+def test_another_schema_is_refused(report: Report):
+    with pytest.raises(ValueError, match="schema 2"):
+        from_json({**to_json(report), "schema": 2})

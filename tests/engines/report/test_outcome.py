@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
+from trueloop.ground.findings import Judged, Report, Severity, Verdict
+
+CLEAN = Report(findings=(), judged=(Judged("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
+
+
+def test_a_run_without_findings_is_clean():
+    assert outcome(CLEAN) is Outcome.CLEAN
+    assert headline(CLEAN) == "No silent failure found in 1200 updates"
+
+
+def test_a_run_that_never_stepped_is_not_judged_whatever_its_detectors_say():
+    never = replace(CLEAN, updates=0)
+    assert outcome(never) is Outcome.NOT_JUDGED
+    assert headline(never) == "Not judged: no optimizer made a step"
+    assert outcome(Report(findings=())) is Outcome.NOT_JUDGED
+
+
+def test_a_text_that_was_read_is_judged_without_updates():
+    read = replace(CLEAN, updates=0, seconds=0.0)
+    assert outcome(read) is Outcome.CLEAN
+    assert headline(read) == "No silent failure found"
+
+
+def test_the_headline_says_how_grave_it_is(report: Report):
+    errors, warning, note = report.findings
+    say = {
+        (errors, errors, warning, note): "2 errors, 1 warning, 1 note: this run is not training what you think",
+        (warning,): "1 warning in 1200 updates: look at this before you trust the result",
+        (warning, note): "1 warning, 1 note in 1200 updates: look at these before you trust the result",
+        (note,): "No silent failure found in 1200 updates, 1 note",
+    }
+    for findings, words in say.items():
+        assert headline(replace(report, findings=findings)) == words
+        assert outcome(replace(report, findings=findings)) is Outcome.FINDINGS
+    assert headline(replace(report, findings=(errors,), updates=0)) == "1 error"
+    assert report.worst() is Severity.ERROR
+
+
+def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(report: Report):
+    assert counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
+    assert list(reasons(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
+    assert more(report) == {"GRD001": "seen 312 more times, at other places"}
+
+
+def test_the_cost_is_a_share_of_the_time(report: Report):
+    assert cost_share(report) == 0.0125
+    assert cost_share(Report(findings=())) == 0

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from trueloop.engines.watch.attach import Attachment
+from trueloop.engines.watch.judge import Watched
+from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.stream import Stream
+from trueloop.engines.watch.watch import Watch
+from trueloop.ground.events import ErrorRaised, Event, GraphsAlive
+from trueloop.ground.failure import Failure
+from trueloop.ground.findings import Evidence, Finding, Severity, Verdict
+
+
+class Source:
+    """Tells of every ``zero_grad`` of an optimizer as if that many graphs were alive."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._count = stream, 0
+
+    def always(self, patches: Patches) -> None:
+        patches.replace(torch.optim.Optimizer, "zero_grad", self._make)
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more."""
+
+    def _make(self, original: Any) -> Callable[..., Any]:
+        tell = self._stream.fenced("zeroing", self._tell)
+
+        def zero_grad(*args: Any, **options: Any) -> Any:
+            if self._stream.on:
+                tell()
+            return original(*args, **options)
+
+        return zero_grad
+
+    def _tell(self) -> None:
+        self._count += 1
+        self._stream.update += 1
+        self._stream.emit(GraphsAlive, count=self._count, marked=0, oldest=0, holders=())
+
+
+def sources(stream: Stream, program: Program) -> Sequence[Source]:
+    return [Source(stream)]
+
+
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    attachment = Attachment(sources)
+    monkeypatch.setattr("trueloop.engines.watch.watch._attachment", lambda: attachment)
+
+
+class Detector:
+    moments: tuple[type[Event], ...] = (GraphsAlive, ErrorRaised)
+
+    def observe(self, event: Any) -> Evidence | None:
+        if isinstance(event, ErrorRaised):
+            return Evidence(message=repr(event.error), place=event.place)
+        return Evidence(message="cleared", place=None) if event.count >= 2 else None
+
+    def abstains(self) -> str:
+        return ""
+
+
+WATCHED = [
+    Watched(
+        Failure(code="GRD901", title="", severity=Severity.ERROR, doc="", bad="", good="", fix="", detector=Detector),
+        "made-up",
+    )
+]
+
+
+def clear(times: int) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    for _ in range(times):
+        optimizer.zero_grad()
+
+
+def test_a_stretch_is_watched_and_reported_with_its_curves():
+    told: list[Finding] = []
+    watch = Watch(WATCHED, found=told.append)
+    clear(5)
+    with watch:
+        clear(3)
+    report = watch.report()
+    assert [finding.message for finding in report.findings] == ["cleared"]
+    assert len(told) == 1
+    assert report.series["live_graphs"].values == (1.0, 2.0, 3.0)
+    assert report.updates == 3
+    assert report.judged[0].verdict is Verdict.FIRED
+    assert report.seconds > 0
+    assert not report.problems
+
+
+def test_nested_watches_judge_on_their_own():
+    with Watch(WATCHED) as outer:
+        clear(1)
+        with Watch(WATCHED) as inner:
+            clear(1)
+    assert (len(outer.report().series["live_graphs"].values), len(inner.report().series["live_graphs"].values)) == (
+        2,
+        1,
+    )
+
+
+def test_torch_is_as_it_was_afterwards():
+    before = torch.optim.Optimizer.zero_grad
+    with Watch(WATCHED):
+        assert torch.optim.Optimizer.zero_grad is not before
+    assert torch.optim.Optimizer.zero_grad is before
+
+
+def test_a_recorder_that_breaks_is_left_out_and_the_judge_goes_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "trueloop.engines.watch.recorder.Recorder.hear", lambda self, event: (_ for _ in ()).throw(KeyError("x"))
+    )
+    with Watch(WATCHED) as watch:
+        clear(3)
+    report = watch.report()
+    assert len(report.findings) == 1
+    assert report.series == {}
+    assert report.problems == ("no numbers of the run are kept: KeyError: 'x'",)
+
+
+def test_an_error_of_the_program_is_heard_with_its_line():
+    with Watch(WATCHED) as watch:
+        try:
+            torch.zeros(2) @ torch.zeros(3)
+        except RuntimeError as error:
+            watch.tell_error(error)
+    (finding,) = watch.report().findings
+    assert finding.site is not None
+    assert finding.site.path == __file__

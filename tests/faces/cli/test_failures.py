@@ -1,0 +1,48 @@
+"""`trueloop failures`: the catalogue for people, for programs and for papers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trueloop.faces.cli import failures as module
+from trueloop.faces.cli.app import main
+
+
+@pytest.fixture(autouse=True)
+def listed(made_up: None, monkeypatch: pytest.MonkeyPatch):
+    from trueloop.faces import choice
+
+    monkeypatch.setattr(module, "catalogue", choice.catalogue)
+
+
+def test_the_list_is_by_family(capsys: pytest.CaptureFixture[str]):
+    assert main(["failures"]) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:3] == ["gradient", "  GRD901  made-up-error  A made-up-error", ""]
+    assert lines[-1] == "4 failures; one in full: trueloop explain GRD901"
+
+
+def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
+    assert main(["failures", "--json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)
+    assert len(others) == 3
+    assert first == {
+        "code": "GRD901",
+        "slug": "made-up-error",
+        "family": "gradient",
+        "severity": "error",
+        "title": "A made-up-error",
+        "fix": "Do otherwise.",
+        "watched": True,
+    }
+
+
+def test_papers_get_a_table(capsys: pytest.CaptureFixture[str]):
+    assert main(["failures", "--table"]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "| code | failure | severity | title |",
+        "|---|---|---|---|",
+        "| GRD901 | gradient/made-up-error | error | A made-up-error |",
+    ]

@@ -1,0 +1,58 @@
+"""A made-up sanitizer behind the real doors; see `made_up.py`."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@cache
+def made_up_module() -> ModuleType:
+    """Load it under a name inside of the package, so that its frames are taken for ours, as a real source's are."""
+    import trueloop
+
+    assert trueloop.__file__
+    name = Path(trueloop.__file__).with_name("engines") / "watch" / "sources" / "made_up.py"
+    module = ModuleType("trueloop.engines.watch.sources.made_up")
+    exec(compile(Path(__file__).with_name("made_up.py").read_text(), str(name), "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the made-up catalogue and source in the place of the real ones."""
+    from trueloop.engines.watch.attach import Attachment
+    from trueloop.faces import choice
+
+    world = made_up_module()
+    entries = {entry.code: entry for entry in world.entries()}
+    attachment = Attachment(world.sources)
+    monkeypatch.setattr("trueloop.engines.watch.watch._attachment", lambda: attachment)
+    monkeypatch.setattr(choice, "catalogue", lambda: entries)
+    by_name = {name: entry for entry in entries.values() for name in (entry.code.lower(), entry.slug)}
+    monkeypatch.setattr(choice, "find", lambda word: by_name.get(word.lower()))
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Write programs in a folder that is the current one; what running them leaves in this process is put back."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    yield write
+    sys.modules["__main__"] = main

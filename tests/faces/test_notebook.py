@@ -1,0 +1,78 @@
+"""``%load_ext trueloop`` and ``%%watch``, with a shell that does what IPython's does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import trueloop
+from trueloop.faces.notebook import options
+from trueloop.ground.errors import InvalidConfig
+
+pytestmark = pytest.mark.usefixtures("made_up")
+
+MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+
+
+class Shell:
+    """As much of IPython's InteractiveShell as is used: cells run in one namespace, errors are shown, not raised."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {}
+        self.magics: dict[tuple[str, str], Callable[..., Any]] = {}
+
+    def register_magic_function(self, func: Callable[..., Any], magic_kind: str, magic_name: str) -> None:
+        self.magics[magic_kind, magic_name] = func
+
+    def run_cell(self, raw_cell: str) -> Any:
+        try:
+            exec(compile(raw_cell, "<ipython-input-1-abc>", "exec"), self.names)
+        except Exception as error:  # noqa: BLE001
+            return SimpleNamespace(error_before_exec=None, error_in_exec=error)
+        return SimpleNamespace(error_before_exec=None, error_in_exec=None)
+
+
+@pytest.fixture
+def cell() -> Callable[..., Any]:
+    shell = Shell()
+    trueloop.load_ipython_extension(shell)
+    return shell.magics["cell", "watch"]
+
+
+def test_the_extension_is_no_public_name():
+    assert "load_ipython_extension" not in trueloop.__all__
+
+
+def test_a_cell_is_watched_and_its_report_shown(cell: Callable[..., Any]):
+    report = cell("", MODEL + "optimizer.zero_grad()\n")
+    ((code, site),) = [(finding.code, finding.site) for finding in report.findings]
+    assert (code, site.line) == ("GRD901", 4)
+    assert "GRD901" in report._repr_html_()
+
+
+def test_only_the_cell_is_watched(cell: Callable[..., Any]):
+    import torch
+
+    report = cell("", MODEL)
+    torch.nn.Linear(1, 1).zero_grad()
+    assert report.ok
+
+
+def test_a_cell_that_raises_is_explained_and_ends_the_watch(cell: Callable[..., Any]):
+    report = cell("", MODEL + "1 / 0\n")
+    assert [finding.code for finding in report.findings] == ["ENV901"]
+
+
+def test_codes_are_chosen(cell: Callable[..., Any]):
+    text = MODEL + "optimizer.zero_grad()\nmodel.zero_grad()\n"
+    assert [finding.code for finding in cell("--select GRD", text).findings] == ["GRD901"]
+    assert [finding.code for finding in cell("--ignore=GRD901,MDL", text).findings] == ["MEM901"]
+
+
+@pytest.mark.parametrize("line", ["--nonsense", "train()", "--select"])
+def test_words_that_mean_nothing_are_refused(line: str):
+    with pytest.raises(InvalidConfig, match="%%watch does not know"):
+        options(line)

@@ -1,0 +1,86 @@
+"""The fixture ``trueloop_watch`` in other people's tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trueloop.faces import pytest_plugin
+
+MODEL = "    model = torch.nn.Linear(2, 1)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+TESTS = f"""\
+import pytest
+import torch
+
+def test_error(trueloop_watch):
+{MODEL}    optimizer.zero_grad()
+
+def test_note(trueloop_watch):
+{MODEL}    model.half()
+
+def test_unwatched():
+{MODEL}    optimizer.zero_grad()
+
+def test_its_own_assertion(trueloop_watch):
+{MODEL}    optimizer.zero_grad()
+    assert trueloop_watch.findings == ()
+
+@pytest.fixture
+def training(trueloop_watch):
+    return trueloop_watch
+
+def test_through_another_fixture(training):
+{MODEL}    model.zero_grad()
+"""
+CONFTEST = """\
+from trueloop.engines.watch.attach import Attachment
+from trueloop.engines.watch import watch
+from trueloop.faces import choice
+import made_up
+entries = {entry.code: entry for entry in made_up.entries()}
+attachment = Attachment(made_up.sources)
+watch._attachment = lambda: attachment
+choice.catalogue = lambda: entries
+"""
+
+
+def test_a_test_with_a_silent_failure_fails(tmp_path: Path):
+    (tmp_path / "test_training.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "made_up.py").write_text(Path(__file__).with_name("made_up.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", pytest_plugin.__name__, "-p", "no:randomly", "-rA", "--tb=short"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ends = {line.split("::")[1].split()[0]: line.split()[0] for line in done.stdout.splitlines() if line[:4] in WORDS}
+    assert ends == {
+        "test_error": "FAILED",
+        "test_note": "PASSED",
+        "test_unwatched": "PASSED",
+        "test_its_own_assertion": "FAILED",
+        "test_through_another_fixture": "FAILED",
+    }, done.stdout
+    assert "GRD901" in done.stdout
+    assert "assert (Finding(" in done.stdout, "a test's own failure comes first"
+
+
+WORDS = ("PASS", "FAIL", "ERRO")
+
+
+def test_loading_it_imports_nothing_heavy():
+    script = (
+        "import sys, trueloop.faces.pytest_plugin as p\n"
+        "assert p.trueloop_watch\n"
+        "assert not {'torch', 'numpy', 'rich', 'cyclopts'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ["trueloop"])
+def test_pytest_finds_it_by_its_entry_point(name: str):
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {name: pytest_plugin.__name__}

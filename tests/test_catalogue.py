@@ -1,0 +1,175 @@
+"""The promises every file of the catalogue keeps, proven for whatever files there are; a new one needs no edit here."""
+
+from __future__ import annotations
+
+import random
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trueloop.catalogue
+from trueloop.catalogue.load import FAMILIES, SECTIONS, Entry, catalogue
+from trueloop.engines.watch.judge import Watched
+from trueloop.engines.watch.watch import Watch
+from trueloop.faces.cli.explain import explain_command, sections
+from trueloop.ground.events import ErrorRaised
+from trueloop.ground.findings import Finding, Report, Severity, Verdict
+
+HERE = Path(trueloop.catalogue.__file__).parent
+ENTRIES = list(catalogue().values())
+SEEDS = (0, 1, 2)
+NEEDS_ACCELERATOR = {"DAT006"}  # what they name cannot happen on a CPU
+LINES_MIN, LINES_MAX = 60, 250
+
+every_failure = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.code}-{entry.slug}")
+every_watched_failure = pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if entry.failure.detector], ids=lambda entry: f"{entry.code}-{entry.slug}"
+)
+
+
+def file_of(entry: Entry) -> Path:
+    return HERE / entry.family / f"{entry.slug.replace('-', '_')}.py"
+
+
+# The page --------------------------------------------------------------------------------------------------------
+
+
+@every_failure
+def test_the_file_is_the_failure(entry: Entry):
+    assert re.fullmatch(FAMILIES[entry.family] + r"\d{3}", entry.code)
+    assert re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", entry.slug)
+    assert LINES_MIN <= len(file_of(entry).read_text().splitlines()) <= LINES_MAX
+    assert entry.failure.doc == docstring(entry), "the docstring is the page"
+
+
+def docstring(entry: Entry) -> str | None:
+    import importlib
+
+    return importlib.import_module(f"trueloop.catalogue.{entry.family}.{file_of(entry).stem}").__doc__
+
+
+@every_failure
+def test_the_page_has_every_section_in_order_and_something_in_each(entry: Entry):
+    parts = list(sections(entry.failure.doc))
+    assert [heading for heading, _ in parts] == ["", *SECTIONS]
+    assert all(len(text.split()) >= 2 for _, text in parts), [heading for heading, text in parts if not text.strip()]
+    assert one_sentence(" ".join(parts[0][1].split("\n\n")[0].split()))
+
+
+def one_sentence(text: str) -> bool:
+    return text.endswith(".") and not re.search(r"[.!?]\s+[A-Z]", text) and "\n" not in text
+
+
+@every_failure
+def test_title_and_fix_are_one_sentence(entry: Entry):
+    title, fix = entry.failure.title, entry.failure.fix
+    assert title[0].isupper() or not title[0].isalpha()
+    assert one_sentence(f"{title}."), title
+    assert not title.endswith("."), "a title has no full stop"
+    assert one_sentence(fix), fix
+
+
+@every_failure
+def test_the_page_is_printed_whole(entry: Entry, capsys: pytest.CaptureFixture[str]):
+    explain_command(entry.slug)
+    told = " ".join(capsys.readouterr().out.split())
+    assert entry.code in told
+    for words in (entry.failure.title, entry.failure.fix, *SECTIONS):
+        assert " ".join(words.split()) in told
+    if entry.failure.detector is None:
+        assert "text only" in told, "who is not watched for says so"
+
+
+# The detector ----------------------------------------------------------------------------------------------------
+
+
+@every_failure
+@pytest.mark.parametrize("name", ["bad", "good"])
+def test_the_scripts_stand_alone(entry: Entry, name: str):
+    script: str = getattr(entry.failure, name)
+    compile(script, name, "exec")
+    assert "trueloop" not in re.sub(r"#.*", "", script), "it is anybody's program"
+    assert entry.failure.bad != entry.failure.good
+
+
+@every_watched_failure
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bad_script_is_found_out_and_for_nothing_else(entry: Entry, seed: int, tmp_path: Path):
+    if entry.code in NEEDS_ACCELERATOR and not torch.cuda.is_available():
+        pytest.skip("there is no accelerator")
+    path, report = run(entry, "bad", seed, tmp_path)
+    if "cuda" in entry.failure.bad and not torch.cuda.is_available():
+        assert [each for each in report.judged if each.code == entry.code and each.verdict is Verdict.NOT_JUDGED]
+        return
+    fired = [finding for finding in report.findings if finding.code == entry.code]
+    assert fired, f"{entry.code} is not found; {[str(each) for each in report.judged if each.code == entry.code]}"
+    assert all(finding.site and finding.site.path == str(path) for finding in fired), words(fired)
+    assert all(finding.message.strip() and finding.fix.strip() for finding in fired)
+    assert not [others for others in words(grave(report)) if not others.startswith(entry.code)]
+
+
+@every_watched_failure
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_good_script_is_left_in_peace(entry: Entry, seed: int, tmp_path: Path):
+    _, report = run(entry, "good", seed, tmp_path)
+    assert not words(grave(report))
+    assert not [finding for finding in report.findings if finding.code == entry.code]
+
+
+@pytest.mark.parametrize("name", ["bad", "good"])
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if not entry.failure.detector], ids=lambda entry: f"{entry.code}-{entry.slug}"
+)
+def test_what_is_found_in_the_text_only_runs_and_disturbs_no_detector(entry: Entry, name: str, tmp_path: Path):
+    _, report = run(entry, name, 0, tmp_path)
+    assert not words(grave(report))
+
+
+def run(entry: Entry, name: str, seed: int, folder: Path) -> tuple[Path, Report]:
+    """Run a script of the page under the whole catalogue, its own seeds moved."""
+    script: str = getattr(entry.failure, name)
+    path = folder / f"{name}_script.py"
+    path.write_text(re.sub(r"seed\((\d+)\)", lambda found: f"seed({int(found[1]) + seed})", script))
+    for make in (torch.manual_seed, random.seed, np.random.seed):
+        make(seed)
+    raises = entry.failure.detector is not None and ErrorRaised in entry.failure.detector().moments
+    watch = Watch([Watched(each.failure, each.slug) for each in ENTRIES])
+    watch.start()
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except Exception as error:
+        watch.tell_error(error)
+        if not raises or name == "good":
+            raise
+    finally:
+        report = watch.stop()
+    assert not report.problems
+    return path, report
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let scripts write their checkpoints where they are thrown away, and keep what they set to themselves."""
+    monkeypatch.chdir(tmp_path)
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+
+
+def grave(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.severity != Severity.NOTE]
+
+
+def words(findings: list[Finding]) -> list[str]:
+    return [f"{finding.code} {finding.site}: {finding.message}" for finding in findings]
+
+
+def test_there_is_a_catalogue():
+    assert ENTRIES
