@@ -9,8 +9,8 @@ Why nothing raises
 
 Look-alikes
     ``scaler.unscale_(optimizer)`` before clipping, a scaler that is switched off, and a norm that is only read
-    (``max_norm=inf``) are all right. Certain because each gradient is followed from the scaled backward to the
-    clipping.
+    (``max_norm=inf``) are all right, and so is a limit that was multiplied by the factor too. Certain because each
+    gradient is followed from the scaled backward to the clipping.
 
 Fix
     Call ``scaler.unscale_(optimizer)`` after the last backward of the window and before clipping; ``scaler.step``
@@ -29,6 +29,8 @@ from trueloop.ground.events import Event, GradientsClipped, LossScaled
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
+SHARE = 0.01  # of the factor: nobody clips at 655 who has not multiplied the limit by 65536 as well
+
 
 class Detector:
     """Every clipping tells which of its gradients are scaled."""
@@ -43,7 +45,7 @@ class Detector:
         if isinstance(event, LossScaled):
             self._scale = event.scale
             return None
-        if event.probe or not event.scaled:
+        if event.probe or not event.scaled or (self._scale and event.limit >= SHARE * self._scale):
             return None
         by = f" by {self._scale:g}" if self._scale else ""
         norm = f" The norm it saw was {event.measured:.3g}." if event.measured else ""
