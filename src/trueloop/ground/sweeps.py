@@ -11,18 +11,21 @@ from trueloop.ground.events import (
     BackwardStarted,
     BatchDrawn,
     Event,
+    Gap,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
     Ref,
     Refs,
     StepTaken,
+    WatchEnded,
 )
 
 MOMENTS: Final[tuple[type[Event], ...]] = (
-    LoaderStarted, BatchDrawn, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted
+    LoaderStarted, BatchDrawn, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
 )  # fmt: skip
 """What `Sweeps.observe` wants to hear."""
+MOST_CALLS: Final = 64  # of one sweep that are kept
 
 
 @dataclass(slots=True)
@@ -32,10 +35,13 @@ class Sweep:
     loader: Ref
     update: int
     calls: list[ModelCalled] = field(default_factory=list[ModelCalled])
-    """Of trained models, on its batches; at most 64, without their LIVE fields."""
+    """Of trained models, on its batches; at most `MOST_CALLS`, without their LIVE fields."""
     batches: int = 0
     trained: bool = False
     """A backward or a step has happened within it: it is no sweep."""
+    again: bool = False
+    """Its loader was started once more before the next update, or a model called once more on a batch of it: several
+    samples of each prediction are wanted."""
 
     @property
     def models(self) -> Sequence[Ref]:
@@ -44,53 +50,71 @@ class Sweep:
 
 
 class Sweeps:
-    """Finds sweeps: from the start of a loader to its end without a backward or a step, over a trained model."""
+    """Finds sweeps: from the start of a loader to its end without a backward or a step, over a trained model.
+
+    What a sweep was for shows in what comes after it, so all those between two updates are returned together, when the
+    later one begins or the run ends.
+    """
 
     def __init__(self) -> None:
         self._open: dict[Ref, Sweep] = {}
+        self._ended: list[Sweep] = []
         self._stepped: Refs = NONE
-        self.training: set[Ref] = set()
+        self._training: set[Ref] = set()
         """Loaders that some backward's batch came from."""
 
-    def observe(self, event: Any) -> Sweep | None:
-        """Take in an event of `MOMENTS`; return a sweep that has just ended."""
+    def observe(self, event: Any) -> Sequence[Sweep]:
+        """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
         match event:
-            case LoaderStarted():
-                self._open[event.loader] = Sweep(event.loader, event.update)
+            case ModelCalled():
+                self._call(event)
             case BatchDrawn():
                 if event.loader in self._open:
                     self._open[event.loader].batches += 1
-            case ModelCalled():
-                self._call(event)
-            case BackwardStarted():
-                if event.loader is not None:
-                    self.training.add(event.loader)
-                self._train()
-            case StepTaken():
-                if not event.parameters <= self._stepped:
-                    self._stepped |= event.parameters
-                self._train()
+            case LoaderStarted():
+                self._start(event)
             case LoaderExhausted():
-                return self._ended(event)
+                self._end(event)
+            case BackwardStarted() | StepTaken():
+                return self._train(event)
+            case Gap():
+                self._ended = []
+            case WatchEnded():
+                return self._release()
             case _:
                 pass
-        return None
+        return ()
 
-    def is_trained(self, model: ModelCalled) -> bool:
-        """True for a model that an optimizer has stepped."""
-        return bool(model.parameters & self._stepped)
+    def _start(self, event: LoaderStarted) -> None:
+        for sweep in self._ended:
+            sweep.again |= sweep.loader is event.loader
+        again = any(sweep.loader is event.loader for sweep in self._ended)
+        self._open[event.loader] = Sweep(event.loader, event.update, again=again)
 
     def _call(self, event: ModelCalled) -> None:
+        if event.loader is None:  # once more on the same batch
+            for sweep in self._open.values():
+                sweep.again |= bool(sweep.calls) and sweep.calls[-1].model is event.model
         sweep = None if event.loader is None else self._open.get(event.loader)
-        if sweep is not None and self.is_trained(event) and not event.recomputed and len(sweep.calls) < 64:
+        trained = event.parameters & self._stepped
+        if sweep is not None and trained and not event.recomputed and len(sweep.calls) < MOST_CALLS:
             sweep.calls.append(replace(event, live=None, output=None))
 
-    def _train(self) -> None:
+    def _train(self, event: BackwardStarted | StepTaken) -> Sequence[Sweep]:
+        if isinstance(event, StepTaken):
+            if not event.parameters <= self._stepped:
+                self._stepped |= event.parameters
+        elif event.loader is not None:
+            self._training.add(event.loader)
         for sweep in self._open.values():
             sweep.trained = True
+        return self._release() if self._ended else ()
 
-    def _ended(self, event: LoaderExhausted) -> Sweep | None:
+    def _end(self, event: LoaderExhausted) -> None:
         sweep = self._open.pop(event.loader, None)
-        if sweep is None or sweep.trained or not sweep.calls or event.loader in self.training:
-            return None
-        return sweep if event.batches_with_backward == 0 else None
+        if sweep is not None and sweep.calls and not sweep.trained and event.batches_with_backward == 0:
+            self._ended.append(sweep)
+
+    def _release(self) -> Sequence[Sweep]:
+        ended, self._ended = self._ended, []
+        return [sweep for sweep in ended if sweep.loader not in self._training]

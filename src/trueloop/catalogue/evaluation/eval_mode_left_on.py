@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from trueloop.ground.events import Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
+from trueloop.ground.events import BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.teaching import TeachingLoop
@@ -37,7 +37,7 @@ STEPS = 3
 class _Model:
     """What is known of one model."""
 
-    __slots__ = ("lively", "measured", "place", "set_at", "steps", "waits")
+    __slots__ = ("lively", "measured", "place", "set_at", "steps", "unused", "waits")
 
     def __init__(self) -> None:
         self.lively = False
@@ -48,6 +48,8 @@ class _Model:
         """Since then, it was called without being trained."""
         self.waits: ModelCalled | None = None
         """The latest call, not yet followed by a step."""
+        self.unused = False
+        """No backward has followed it."""
         self.steps = 0
         self.place: Place | None = None
 
@@ -55,12 +57,12 @@ class _Model:
 class Detector:
     """Follows the mode of each model from step to step."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, StepTaken, Gap)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._models: dict[Ref, _Model] = {}
 
-    def observe(self, event: ModeSet | ModelCalled | StepTaken | Gap) -> Evidence | None:
+    def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         match event:
             case ModeSet():
@@ -69,27 +71,31 @@ class Detector:
                 self._called(event)
             case StepTaken():
                 return self._step(event)
+            case BackwardStarted():
+                for model in self._models.values():
+                    model.unused = False
             case Gap():
                 for model in self._models.values():
-                    model.waits = None
+                    model.waits, model.unused = None, False
         return None
 
     def _set(self, event: ModeSet) -> None:
         for ref, model in self._models.items():
             if ref is event.module:
                 model.set_at = None if event.training else event.place
-                model.measured, model.steps, model.waits = False, 0, None
+                model.measured, model.steps, model.waits, model.unused = False, 0, None, False
             elif event.training:
                 model.steps = 0  # a part of it, perhaps
 
     def _called(self, event: ModelCalled) -> None:
         model = self._models.setdefault(event.model, _Model())
-        if model.waits is not None and model.set_at is not None:
+        if model.unused and model.set_at is not None:
             model.measured = True  # the call before was not trained on
         if model.set_at is not None and not event.has_graph:
             model.measured = True
         trains = event.has_graph and not event.recomputed
         model.waits = replace(event, live=None, output=None) if trains else None
+        model.unused = trains
 
     def _step(self, event: StepTaken) -> Evidence | None:
         found = None

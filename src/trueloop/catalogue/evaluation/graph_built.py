@@ -7,9 +7,10 @@ Why nothing raises
     Eval mode and gradients are two things: ``model.eval()`` does not switch graphs off.
 
 Look-alikes
-    Saliency maps and adversarial evaluation need the graph, by ``torch.autograd.grad`` or backward. The former is not
-    seen; so this is a note, told at the end of a sweep over a loader that is never trained on, in which every call of
-    a trained model built a graph and no backward followed.
+    Saliency maps, adversarial evaluation and second-order quantities need the graph, by ``torch.autograd.grad`` or
+    backward; and a loss summed over a whole epoch is run backward after the loader's end. Told where a trained model
+    in eval mode built a graph for every batch of a loader that is never trained on, and none of them was run backward
+    by the time the next one was built. A note, since it is slow, not wrong.
 
 Fix
     Put the sweep under ``torch.no_grad()``, or ``torch.inference_mode()`` where nothing of it is used in training.
@@ -26,7 +27,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.sweeps import MOMENTS, Sweeps
+from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 
 
 class Detector:
@@ -38,25 +39,29 @@ class Detector:
         self._sweeps = Sweeps()
         self._seen = 0
 
-    def observe(self, event: Event) -> Evidence | None:
-        """Return evidence at the end of a sweep."""
-        sweep = self._sweeps.observe(event)
-        if sweep is None:
+    def observe(self, event: Event) -> list[Evidence] | None:
+        """Return evidence when the next update begins, or the run ends."""
+        sweeps = self._sweeps.observe(event)
+        if not sweeps:
             return None
-        self._seen += 1
-        if not all(call.has_graph for call in sweep.calls):
-            return None
-        first = sweep.calls[0]
-        return Evidence(
-            message=f"{first.model.name} went through {sweep.batches} held-out batches and built a graph for each, "
-            "though no backward followed.",
-            place=first.place,
-            update=sweep.update,
-        )
+        self._seen += len(sweeps)
+        return [evidence for sweep in sweeps if (evidence := _judge(sweep)) is not None]
 
     def abstains(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
+
+
+def _judge(sweep: Sweep) -> Evidence | None:
+    first = sweep.calls[0]
+    if len(sweep.calls) < 2 or not all(c.has_graph and c.all_eval and not c.graph_used for c in sweep.calls):
+        return None
+    return Evidence(
+        message=f"{first.model.name} went through {sweep.batches} held-out batches in eval mode and built a graph for "
+        "each, which nobody used.",
+        place=first.place,
+        update=sweep.update,
+    )
 
 
 FAILURE = Failure(

@@ -8,11 +8,13 @@ Why nothing raises
     Train mode is the default. Dropout and batch normalisation do in it what they are told to do.
 
 Look-alikes
-    MC dropout (the model in eval mode, its dropout layers switched on; or several passes over each batch), the
-    re-estimation of batch normalisation's statistics, teachers and averaged models that no optimizer steps, and passes
-    over the training loader are not told. Certain where a model that is being trained, in train mode as a whole, with
-    dropout in it, was called once per batch of a loader that no backward ever drew from, to the loader's end, with no
-    backward and no step in between; with batch normalisation alone it has to happen twice.
+    MC dropout (the model in eval mode, its dropout layers switched on; or several passes over each batch or over the
+    loader), the re-estimation of batch normalisation's statistics, teachers and averaged models that no optimizer
+    steps, and passes over the training loader are not told. Certain where a model that is being trained, in train mode
+    as a whole, with dropout in it, was called once per batch of a loader that no backward ever drew from, to the
+    loader's end, with no backward and no step in between; and where, up to the next update, the loader was not gone
+    through again, nor the model through any loader in eval mode. With batch normalisation alone it has to happen
+    twice.
 
 Fix
     Call ``model.eval()`` before the sweep, and ``model.train()`` after it.
@@ -45,17 +47,21 @@ class Detector:
         self._normalised: Counter[Ref] = Counter()
         self._seen = 0
 
-    def observe(self, event: Event) -> Evidence | None:
-        """Return evidence at the end of a sweep."""
-        sweep = self._sweeps.observe(event)
-        return None if sweep is None else self._judge(sweep)
+    def observe(self, event: Event) -> list[Evidence] | None:
+        """Return evidence when the next update begins, or the run ends."""
+        sweeps = self._sweeps.observe(event)
+        if not sweeps:
+            return None
+        self._seen += len(sweeps)
+        measured = {call.model for sweep in sweeps for call in sweep.calls if not call.training}
+        found = [
+            self._judge(sweep) for sweep in sweeps if not sweep.again and sweep.calls[0].model not in measured
+        ]  # fmt: skip
+        return [evidence for evidence in found if evidence is not None]
 
     def _judge(self, sweep: Sweep) -> Evidence | None:
-        self._seen += 1
         calls = [call for call in sweep.calls if call.model is sweep.calls[0].model]
         first = calls[0]
-        if len(calls) > sweep.batches or not all(call.training for call in calls):
-            return None
         dropout = all(call.dropout_active for call in calls)
         normalised = all(call.batchnorm_active for call in calls)
         self._normalised[first.model] += normalised

@@ -9,10 +9,10 @@ Why nothing raises
     not see them; calling them works all the same.
 
 Look-alikes
-    A frozen network that is kept out of ``parameters()`` on purpose (a perceptual loss, a teacher), and one whose
-    parameters an optimizer holds in another way, are not told. It is told where a module with parameters that want a
-    gradient ran inside a model, is not among its modules, shares no parameter with it, and still belongs to no
-    optimizer when the model has been stepped three times.
+    A frozen network that is kept out of ``parameters()`` on purpose (a perceptual loss, a teacher), a random one that
+    is called without gradients (as in random network distillation), one in eval mode, and one whose parameters an
+    optimizer holds in another way, are not told. It is told where a module in train mode ran inside a model, is not
+    among its modules, got gradients, and belongs to no optimizer when there were three updates.
 
 Fix
     Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``; if it is meant to stay outside, freeze it with
@@ -66,9 +66,10 @@ class Detector:
         first = outside[0]
         parameters = sum(len(stranger.parameters) for stranger in outside)
         kinds = ", ".join(sorted({stranger.module.kind for stranger in outside}))
+        count = f"A module ({kinds})" if len(outside) == 1 else f"{len(outside)} modules ({kinds})"
         return Evidence(
-            message=f"{len(outside)} modules ({kinds}) with {parameters} parameters ran inside {first.model.name}, "
-            "which does not hold them, and neither does any optimizer: they are not trained, moved or saved.",
+            message=f"{count} with {parameters} parameters ran inside {first.model.name}, "
+            "which does not hold them, and neither does any optimizer: these are not trained, moved or saved.",
             place=first.place,
             update=first.update,
         )

@@ -39,11 +39,16 @@ class ModelCalled(Event):
     """LIVE: the module."""
     output: Any
     """LIVE."""
+    graph_used: bool = False
+    """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerCalled(Event):
-    """Within a model's forward a module with parameters ran that the model does not hold, told once for each."""
+    """Within a model's forward a module in train mode ran that the model does not hold, and has got gradients.
+
+    It is told once; of modules within each other the outermost is.
+    """
 
     module: Ref
     model: Ref
@@ -55,12 +60,14 @@ class StrangerCalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNormOfOne(Event):
-    """A batch normalisation in train mode saw a batch of one sample, told once for each module."""
+    """A batch normalisation in train mode saw a batch of one sample after a larger one, told once for each module."""
 
     module: Ref
     model: Ref
     values: int
     """Values per channel it took the statistics over."""
+    before: int = 0
+    """Samples in the larger batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
