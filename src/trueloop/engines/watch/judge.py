@@ -95,7 +95,7 @@ class Judge:
         if code in {unwanted for unwanted, *_ in self._unwanted}:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
-            return Judged(code, Verdict.NOT_JUDGED, "it is found in the text only: trueloop lint")
+            return Judged(code, Verdict.NOT_JUDGED, "nothing that happens at run time proves it")
         if code in self._broken:
             return Judged(code, Verdict.NOT_JUDGED, self._broken[code])
         if not self._heard.intersection(detector.moments):
