@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 
 MISSING: Any = object()
 UNSEEN: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
-"""The file that replacements say they come from. Where Python counts the frames of a warning's ``stacklevel``, it leaves
-out those of a file with "importlib" and "_bootstrap" in its name, so torch's warnings name the program's line as ever."""
+"""The file that replacements say they come from. Where Python counts the frames of a warning's ``stacklevel``, it
+leaves out those whose file has "importlib" and "_bootstrap" in its name: torch's warnings name the program's lines."""
 
 
 class Patches:
