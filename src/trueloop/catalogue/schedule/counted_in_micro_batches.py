@@ -152,9 +152,13 @@ def _past(event: ScheduleAdvanced, counting: Counting) -> str:
 
 
 def _length(event: LoaderStarted) -> int:
+    from torch.utils.data import IterableDataset
+
+    if isinstance(event.live.dataset, IterableDataset):  # being asked, its loader begins to warn of a wrong answer
+        return 0
     try:
         return len(event.live)
-    except TypeError:  # an iterable dataset without a length
+    except TypeError:  # a sampler without one
         return 0
 
 
