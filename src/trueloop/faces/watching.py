@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trueloop.catalogue.load import known_errors
 from trueloop.engines.report.outcome import headline
 from trueloop.faces.choice import choose
 from trueloop.faces.live import Live
@@ -63,6 +64,7 @@ class Watching:
             [Watched(entry.failure, entry.slug) for entry in choice.entries()],
             found=self._live.tell,
             silenced=choice.silenced,
+            errors=known_errors(),
         )
         for model in models:
             self._watch.know(model)

@@ -1,0 +1,52 @@
+"""A process of the DataLoader ended without a word of its own.
+
+It was killed by the system, which had no memory left, or ran out of shared memory (the 64 MB of /dev/shm in a
+container), or crashed in a library.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trueloop.ground.raised import Explanation, KnownError, Raised
+
+_SIGNALS = {
+    "Killed": (
+        "The system killed it: there was no memory left. Every worker holds a copy of what its dataset keeps as Python "
+        "objects, and prefetched batches.",
+        "Fewer workers, a smaller prefetch_factor; keep arrays or memory-mapped files in the dataset, not lists.",
+    ),
+    "Bus error": (
+        "Workers pass batches through shared memory, and there was none left: a container has 64 MB unless it is told "
+        "otherwise.",
+        "Give the container more (docker run --shm-size=8g, or --ipc=host), or take fewer workers or smaller batches.",
+    ),
+    "Segmentation fault": (
+        "It crashed in code that is not Python: mostly a library that does not survive a fork, or a broken file.",
+        'Run with num_workers=0 and python -X faulthandler to see where; try multiprocessing_context="spawn".',
+    ),
+}
+_OTHER = (
+    "It ended by itself, without an exception that could be passed on.",
+    'Run with num_workers=0 to see its own error. With "spawn", the script needs if __name__ == "__main__":.',
+)
+
+
+def explain(raised: Raised, match: re.Match[str]) -> Explanation | None:
+    """Say what the signal means."""
+    if not any(file.startswith("utils/data/") for file in raised.through):
+        return None
+    signal = match.groupdict().get("signal") or ""
+    why, fix = next((words for name, words in _SIGNALS.items() if signal.startswith(name)), _OTHER)
+    return Explanation(meaning=f"A worker of the DataLoader died. {why}", fix=fix)
+
+
+ERROR = KnownError(
+    title="A worker of the DataLoader died",
+    types=frozenset({"RuntimeError"}),
+    texts=(
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<signal>[\w ]+)",
+        r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
+    ),
+    explain=explain,
+)

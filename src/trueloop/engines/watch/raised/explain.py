@@ -1,0 +1,179 @@
+"""An error that has ended the program, to its explanation: what kind it is, what is known of it, what to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.engines.watch.places import is_users
+from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.raised.bindings import changes
+from trueloop.engines.watch.raised.frames import Frame, operands, stack, torch_file
+from trueloop.engines.watch.raised.graph import leaves, used_up
+from trueloop.engines.watch.raised.past import Recent
+from trueloop.engines.watch.raised.tensors import Describer, modules
+from trueloop.ground.findings import Explained, Site
+from trueloop.ground.raised import KnownError, Raised, TensorSeen
+
+LONGEST: Final = 300  # characters of torch's message; some name every tensor there is
+CHAIN: Final = 10  # errors raised from one another that are looked at
+
+
+class Context(NamedTuple):
+    """What the run knows beside the error itself."""
+
+    program: Program
+    recent: Recent
+    update: int
+    found: frozenset[str]
+
+
+def explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> Explained | None:
+    """Explain an error that ended the program, or the one it was raised from; None where it is none of torch's.
+
+    Args:
+        error: with its traceback.
+        known: every kind of error that can be explained, by its name.
+        context: of the run.
+
+    Cost: nothing before an error; some milliseconds after it.
+    """
+    for each in _causes(error):
+        told = _explain(each, known, context)
+        if told is not None:
+            return told
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Follow ``raise ... from ...`` only: what was being handled when another error came is not why it came."""
+    for _ in range(CHAIN):
+        yield error
+        if error.__cause__ is None:
+            return
+        error = error.__cause__
+
+
+def _explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> Explained | None:
+    kind = type(error)
+    if kind.__module__.partition(".")[0] not in ("builtins", "torch", "_pickle", "pickle"):
+        return None
+    message = str(error)
+    matches = [
+        (name, entry, match)
+        for name, entry in known.items()
+        if kind.__name__ in entry.types
+        for match in (_match(entry, message),)
+        if match is not None
+    ]
+    frames = stack(error) if matches else []
+    if not frames or (not torch_file(frames[-1]) and frames[-1].raises):
+        return None  # said by somebody else, in torch's words
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        raised = _read(frames, kind.__name__, message, context)
+    for name, entry, match in matches:
+        words = entry.explain(raised, match)
+        if words is not None:
+            made = words.made
+            return Explained(
+                kind=name, type=kind.__name__, title=entry.title, message=_short(message), site=raised.site,
+                meaning=words.meaning, fix=words.fix, others=words.related, update=context.update,
+                made_at=made.made_at if made else None, made=_made(made) if made else "",
+            )  # fmt: skip
+    return None
+
+
+def _match(entry: KnownError, message: str) -> re.Match[str] | None:
+    return next((match for text in entry.texts if (match := re.match(text, message, re.DOTALL))), None)
+
+
+def _short(message: str) -> str:
+    words = " ".join(message.split())
+    return words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
+
+
+def _made(tensor: TensorSeen) -> str:
+    how = "comes from" if tensor.made_by == "for" else "is made"
+    return f"{tensor.called} {how} here"
+
+
+# Facts -----------------------------------------------------------------------------------------------------------
+
+
+def _read(frames: Sequence[Frame], kind: str, message: str, context: Context) -> Raised:
+    models = list(context.program.models)
+    describer = Describer(frames, models)
+    users = [frame for frame in frames if frame.users] or [frame for frame in frames if not torch_file(frame)]
+    roots = _roots(frames)
+    again, kept = used_up(roots, context.recent.order)
+    return Raised(
+        type=kind,
+        message=message,
+        site=users[-1].site if users else None,
+        through=tuple(file for frame in frames if (file := torch_file(frame))),
+        tensors=tuple(_operands(frames, users, describer)),
+        roots=tuple(describer.tensor(root, text=_called(root, users)) for root in roots),
+        module=describer.module(),
+        changes=tuple(_changes(users, describer.models)),
+        inplace=tuple(_inplace(describer.models)),
+        leaves=tuple(describer.tensor(leaf) for leaf in leaves(roots)[:500]),
+        again=again,
+        kept=kept,
+        past=context.recent.past(update=context.update, frozen=_frozen(models), found=context.found),
+    )
+
+
+def _operands(frames: Sequence[Frame], users: Sequence[Frame], describer: Describer) -> Iterator[TensorSeen]:
+    """Describe what went into the innermost call that took tensors, at the user's line or behind it."""
+    last = users[-1] if users else None
+    own = {id(tensor): (text, holder) for text, tensor, holder in (operands(last) if last else ())}
+    for frame in reversed(frames):
+        found = operands(frame)
+        if found or frame is last:
+            for role, tensor, holder in found:
+                text, owner = own.get(id(tensor), ("", holder))
+                yield describer.tensor(tensor, text=text, role="" if frame is last else role, holder=owner or holder)
+            return
+
+
+def _roots(frames: Sequence[Frame]) -> list[Tensor]:
+    for frame in frames:
+        if torch_file(frame) == "autograd/__init__.py" and frame.frame.f_code.co_name in ("backward", "grad"):
+            local = frame.frame.f_locals
+            given = local.get("tensors", local.get("outputs"))
+            return [each for each in (given if type(given) in (tuple, list) else [given]) if isinstance(each, Tensor)]
+    return []
+
+
+def _called(tensor: Tensor, users: Sequence[Frame]) -> str:
+    named = [text for text, each, _ in operands(users[-1]) if each is tensor] if users else []
+    return named[0] if named else ""
+
+
+def _changes(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[Site]:
+    codes = {frame.frame.f_code: None for frame in users}
+    kinds = {type(module): None for model in models for _, module in modules(model)}
+    for kind in kinds:
+        code = getattr(vars(kind).get("forward"), "__code__", None)
+        if code is not None and is_users(code):
+            codes[code] = None
+    for code in codes:
+        yield from changes(code)
+
+
+def _inplace(models: Sequence[nn.Module]) -> Iterator[str]:
+    for model in models:
+        for path, module in modules(model):
+            if vars(module).get("inplace") is True:
+                yield f"{path} ({type(module).__name__})" if path else type(module).__name__
+
+
+def _frozen(models: Sequence[nn.Module]) -> str:
+    """Name the first model, where all of them are frozen."""
+    own = [p for each in models for _, m in modules(each) for p in vars(m).get("_parameters", {}).values()]
+    wanted = [parameter.requires_grad for parameter in own if parameter is not None]
+    return type(models[0]).__name__ if wanted and not any(wanted) else ""

@@ -1,0 +1,137 @@
+"""The stack an exception came through: whose code raised it, and what its line was called with."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import linecache
+import os
+import sys
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor, nn
+
+from trueloop.engines.watch.places import is_ours, is_users
+from trueloop.ground.findings import Place, Site
+
+_RAISES: Final = ("RAISE_VARARGS", "RERAISE")
+_DEEP: Final = 6  # attributes of attributes that are followed, and tuples within tuples
+
+
+class Frame(NamedTuple):
+    """A function that was running when the exception left it. Live: gone once it has been read."""
+
+    frame: FrameType
+    instruction: int
+
+    @property
+    def place(self) -> Place:
+        """Where it was."""
+        return Place(self.frame.f_code, self.instruction)
+
+    @property
+    def site(self) -> Site:
+        """The line it was at."""
+        return self.place.site
+
+    @property
+    def users(self) -> bool:
+        """It is the program's own code."""
+        return is_users(self.frame.f_code)
+
+    @property
+    def raises(self) -> bool:
+        """Its instruction is a ``raise``; otherwise it called something that is not Python."""
+        code = self.frame.f_code
+        return dis.opname[code.co_code[self.instruction]] in _RAISES
+
+
+def stack(error: BaseException) -> list[Frame]:
+    """Return the frames of an exception's traceback, outermost first, without those of trueloop."""
+    frames: list[Frame] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not is_ours(trace.tb_frame.f_code):
+            frames.append(Frame(trace.tb_frame, trace.tb_lasti))
+        trace = trace.tb_next
+    return frames
+
+
+def torch_file(frame: Frame) -> str:
+    """Return a file of torch by its path within it, "nn/modules/linear.py"; "" for any other."""
+    folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
+    name = frame.frame.f_code.co_filename
+    return name.removeprefix(folder).replace(os.sep, "/") if name.startswith(folder) else ""
+
+
+def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
+    """Return the tensors that the running expression of a frame takes: its text, it, and the module that holds it.
+
+    The text of the expression is read as names and attributes, which are looked up without running anything.
+    """
+    found: list[tuple[str, Tensor, Any]] = []
+    for expression in _parts(_running(frame)):
+        value, holder = _look(expression, frame.frame, _DEEP)
+        text = ast.unparse(expression)
+        if isinstance(value, Tensor):
+            found.append((text, value, holder))
+        elif type(value) in (tuple, list):
+            found += [(f"{text}[{i}]", each, None) for i, each in enumerate(value[:8]) if isinstance(each, Tensor)]
+    return found
+
+
+def _running(frame: Frame) -> ast.expr | None:
+    code = frame.frame.f_code
+    first, last, start, end = list(code.co_positions())[frame.instruction // 2]
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]  # columns are of bytes
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    try:
+        return ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None  # a statement, such as `raise`
+
+
+def _parts(expression: ast.expr | None) -> list[ast.expr]:
+    if isinstance(expression, ast.Call):
+        method = [expression.func.value] if isinstance(expression.func, ast.Attribute) else []
+        given = [*expression.args, *(keyword.value for keyword in expression.keywords)]
+        return [*method, *(each.value if isinstance(each, ast.Starred) else each for each in given)]
+    if isinstance(expression, ast.BinOp):
+        return [expression.left, expression.right]
+    if isinstance(expression, ast.Subscript):
+        return [expression.value, expression.slice]
+    if isinstance(expression, ast.Compare):
+        return [expression.left, *expression.comparators]
+    return [expression] if isinstance(expression, ast.Name | ast.Attribute) else []
+
+
+def _look(expression: ast.expr, frame: FrameType, deep: int) -> tuple[Any, Any]:
+    """Return what an expression stands for, and the module it is an attribute of; None where that would take a call."""
+    if isinstance(expression, ast.Name):
+        here = frame.f_locals
+        return (here[expression.id] if expression.id in here else frame.f_globals.get(expression.id)), None
+    if isinstance(expression, ast.Attribute) and deep:
+        owner, _ = _look(expression.value, frame, deep - 1)
+        return held(owner, expression.attr), owner
+    return None, None
+
+
+def held(owner: Any, name: str) -> Any:
+    """Return an attribute as it is stored, without asking any method of the object for it."""
+    try:
+        stored: Any = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    if type(stored) is not dict:
+        return None
+    if issubclass(type(owner), nn.Module):
+        for kind in ("_parameters", "_buffers", "_modules"):
+            if type(stored.get(kind)) is dict and name in stored[kind]:
+                return stored[kind][name]
+    return stored.get(name)
