@@ -12,7 +12,7 @@ from trueloop.engines.report.markup import Markup, element, section
 from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
 from trueloop.engines.report.plots import Plot, figure
 from trueloop.engines.report.quantities import duration, percent, sentence, shown, when
-from trueloop.ground.findings import Finding, Report, Severity, UpdateRate
+from trueloop.ground.findings import Explained, Finding, Report, Severity, UpdateRate
 from trueloop.ground.words import number
 
 # Nothing is loaded and nothing runs, whatever a hostile file name or message says.
@@ -41,6 +41,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
     found = [_finding(finding, base) for finding in report.findings]
     parts = [
         _header(report),
+        _explained(report.error, base) if report.error else Markup(),
         _cards(report),
         section("Findings", *found) if found else Markup(),
         _curves(report),
@@ -80,6 +81,22 @@ def _cards(report: Report) -> Markup:
         for name, value, unit in shown_cards
     )
     return element("dl", *cards, class_="cards") if shown_cards else Markup()
+
+
+def _explained(error: Explained, base: Path | None) -> Markup:
+    return section(
+        "What ended the run",
+        element(
+            "article",
+            element("h3", element("span", error.type, class_="pill error"), " ", sentence(error.title)),
+            element("p", element("code", sentence(error.message)), class_="soft"),
+            element("p", sentence(error.meaning)),
+            *(part for excerpt in excerpts(error) for part in _excerpt(excerpt, base)),
+            element("p", element("strong", "Fix: "), sentence(error.fix)),
+            class_="finding error",
+            id="error",
+        ),
+    )
 
 
 def _finding(finding: Finding, base: Path | None) -> Markup:

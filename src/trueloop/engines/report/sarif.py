@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from trueloop.ground.findings import Finding, Report, Site
+from trueloop.ground.findings import Explained, Finding, Report, Severity, Site
 from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -24,7 +24,8 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
         report: of a run, or of a tree of sources.
         base: paths below it are told relative to it, as code hosts want them to the repository.
     """
-    rules = list({finding.code: _rule(finding) for finding in report.findings}.values())
+    findings = [*([_raised(report.error)] if report.error else []), *report.findings]
+    rules = list({finding.code: _rule(finding) for finding in findings}.values())
     index = {rule["id"]: place for place, rule in enumerate(rules)}
     driver = {
         "name": "trueloop",
@@ -35,7 +36,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(report.findings, index, base)),
+        "results": list(_results(findings, index, base)),
         "invocations": [_invocation(report.problems)],
     }
     if base is not None:
@@ -68,6 +69,15 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         yield result
 
 
+def _raised(error: Explained) -> Finding:
+    """Tell the error that ended a run as a result like any other."""
+    return Finding(
+        code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
+        message=f"{error.type}: {error.message} {error.meaning}", site=error.site, related=error.related,
+        first_update=error.update, fix=error.fix,
+    )  # fmt: skip
+
+
 def _content(finding: Finding) -> str:
     """Return what stays the same while lines move: the code, the function and the words of the line, not its number."""
     site = finding.site
@@ -77,11 +87,12 @@ def _content(finding: Finding) -> str:
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
+    page = "" if "/" in finding.code else f" The whole page: trueloop explain {finding.code}"
     return {
         "id": finding.code,
         "name": "".join(word.capitalize() for word in finding.slug.split("-")),
         "shortDescription": {"text": finding.title},
-        "help": {"text": f"{finding.fix} The whole page: trueloop explain {finding.code}".strip()},
+        "help": {"text": f"{finding.fix}{page}".strip()},
         "defaultConfiguration": {"level": finding.severity.value},
     }
 
