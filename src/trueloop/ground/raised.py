@@ -44,8 +44,8 @@ class TensorSeen:
 
     @property
     def size(self) -> str:
-        """Its shape, for people: "32x256", "a single number"."""
-        return "x".join(map(str, self.shape)) or "a single number"
+        """Its shape, for people: "(32, 256)"."""
+        return str(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ModuleSeen:
     made_at: Site | None = None
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.kind} of {self.model})" if self.path else self.kind
+        return f"`{self.path}` ({self.kind} of {self.model})" if self.path else f"the {self.kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,8 @@ class Raised:
     message: str
     site: Site | None
     """The innermost line of the user's on the way to it."""
+    causes: tuple[str, ...] = ()
+    """The messages of the errors it was raised from, and its own, as far as they are Python's own errors."""
     through: tuple[str, ...] = ()
     """Files of torch on the way, outermost first: "utils/data/dataloader.py"."""
     tensors: tuple[TensorSeen, ...] = ()

@@ -38,7 +38,11 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
             "before it still carries its graph, and that part is freed."
         )
     else:
-        what = "Part of the graph was freed by an earlier backward: a tensor from before that still carries its graph."
+        return Explanation(
+            meaning="Part of the graph was freed by an earlier backward: of this loss, of another one that shares it, or "
+            "of an iteration before, whose tensors still carry their graph.",
+            fix=f"{_SECOND} Detach what is kept between iterations: hidden = hidden.detach().",
+        )
     fix = (
         "Detach what is kept from before: hidden = hidden.detach() between iterations, D(fake.detach()) for a GAN's "
         "discriminator. If gradients are to flow there, call backward() once, on the sum of the losses."

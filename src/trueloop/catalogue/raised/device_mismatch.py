@@ -21,9 +21,10 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
             fix="Move the batch to where the model is, x = x.to(device), and make new tensors with device=x.device.",
         )
     stray = _stray(tensors)
-    listed = ", ".join(f"{each.called} on {each.device}" for each in tensors)
+    other = next(each for each in tensors if each.device != stray.device)
+    listed = f"{stray.called} on {stray.device}, and {other.called} on {other.device}"
     return Explanation(
-        meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, tensors), made=stray
+        meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, other), made=stray
     )
 
 
@@ -35,8 +36,7 @@ def _stray(tensors: list[TensorSeen]) -> TensorSeen:
     return (held or given or cpu)[0]
 
 
-def _fix(stray: TensorSeen, tensors: list[TensorSeen]) -> str:
-    other = next(each for each in tensors if each.device != stray.device)
+def _fix(stray: TensorSeen, other: TensorSeen) -> str:
     name = stray.text or stray.role or "x"
     if stray.held == "attribute":
         short = name.rpartition(".")[2]

@@ -32,7 +32,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
             fix="Convert the batch where it is made: x = x.float(); numpy makes float64 unless it is told float32.",
         )
     stray, wanted = _stray(raised.tensors)
-    listed = ", ".join(f"{each.called} is {each.dtype}" for each in raised.tensors)
+    other = next(each for each in raised.tensors if each.dtype != stray.dtype)
+    listed = f"{stray.called} is {stray.dtype}, and {other.called} is {other.dtype}"
     where = f", in {raised.module}" if raised.module and raised.module.path else ""
     return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{where}.", fix=_fix(stray, wanted), made=stray)
 

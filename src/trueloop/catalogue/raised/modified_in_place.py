@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-from trueloop.ground.raised import Explanation, KnownError, Raised, TensorSeen
+from trueloop.ground.raised import Explanation, KnownError, Raised
 
+_WEIGHTS = ("", "T", "Transpose", "AsStrided", "Permute")  # a weight as it is, or turned by a linear layer
 SHOWN = 3  # in-place lines; of more none is likely to be the one
 
 
@@ -18,37 +19,34 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     shape = tuple(int(part) for part in match["shape"].split(",") if part.strip())
     version, expected = int(match["version"]), int(match["expected"])
     times = "once" if version - expected == 1 else f"{version - expected} times"
-    weight = _weight(raised, shape, version)
-    if weight is not None:
-        return _stepped(raised, weight, times)
-    operation = f"the result of {match['operation']}" if match["operation"] else "a leaf, no operation's result"
-    size = "x".join(map(str, shape)) or "a single number"
-    what = f"The tensor of shape {size} that was changed is {operation}; it was changed in place {times} since."
+    operation = re.sub(r"Backward\d*$", "", match["operation"] or "")
+    stepped = _stepped(raised, shape, version, times) if operation in _WEIGHTS else None
+    if stepped is not None:
+        return stepped
+    whose = f"the result of {operation}" if operation else "no operation's result: a weight, or a batch"
+    what = f"What was changed has the shape {shape} and is {whose}; it was changed in place {times} since."
     if raised.inplace:
         what += f" These modules work in place: {', '.join(raised.inplace[:SHOWN])}."
     few = raised.changes if len(raised.changes) <= SHOWN else ()
+    fix = "Write x = x + y for x += y, leave inplace=True out, or change a clone: x = x.clone()."
+    if operation in _WEIGHTS:
+        fix += " An optimizer's step between the forward and the backward does so, too, with the weights."
     return Explanation(
         meaning=what,
-        fix="Write x = x + y for x += y, leave inplace=True out, or change a clone: x = x.clone().",
+        fix=fix,
         related=tuple((site, "changes something in place") for site in few if site != raised.site),
     )
 
 
-def _weight(raised: Raised, shape: tuple[int, ...], version: int) -> TensorSeen | None:
-    """Find the one parameter it can be: of this shape, or saved transposed, and changed as often as torch says."""
-    fitting = [each for each in raised.leaves if each.version == version and shape in (each.shape, each.shape[::-1])]
-    return fitting[0] if fitting and fitting[0].name else None
-
-
-def _stepped(raised: Raised, weight: TensorSeen, times: str) -> Explanation:
+def _stepped(raised: Raised, shape: tuple[int, ...], version: int, times: str) -> Explanation | None:
+    """Find the parameter a step has changed: of this shape, or saved transposed, and changed as often as torch says."""
     past = raised.past
-    what = f"The weight {weight.called} was changed in place {times} between the forward and this backward"
-    if past.step is None or not past.stepped:
-        return Explanation(
-            meaning=f"{what}.", fix="Change weights after the backward only, and run the forward again after a change."
-        )
+    fitting = [each for each in raised.leaves if each.version == version and shape in (each.shape, each.shape[::-1])]
+    if not fitting or not fitting[0].name or past.step is None or not past.stepped:
+        return None
     return Explanation(
-        meaning=f"{what}: an optimizer's step on line {past.step.line} came after the latest forward.",
+        meaning=f"The weight {fitting[0].called} was changed in place {times} between the forward and this backward: an "
+        f"optimizer's step on line {past.step.line} came after the latest forward.",
         fix="Run every backward before any step, or run the forward again after the step.",
         related=((past.step, "this step came in between"),),
     )

@@ -1,4 +1,4 @@
-"""The accelerator has no memory left for one more tensor.
+"""The accelerator, or the machine, has no memory left for one more tensor.
 
 What takes it: weights, gradients and the optimizer's state, which do not depend on the batch; activations kept for the
 backward, which grow with it; and graphs of past updates that something still refers to.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from trueloop.ground.raised import Explanation, KnownError, Raised
+from trueloop.ground.words import size
 
+_CPU = re.compile(r"you tried to allocate (\d+) bytes")
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 _FREE = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
 _RESERVED = re.compile(r"([\d.]+) (\w+) is reserved by PyTorch but unallocated")
@@ -21,6 +23,9 @@ _IN_ORDER = (
 
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Say the numbers, and what to try in which order; a leak that was found comes first."""
+    if (bytes_ := _CPU.search(raised.message)) is not None:
+        what = f"{size(int(bytes_[1]))} were asked for in one piece, and the machine has no such room."
+        return Explanation(meaning=what, fix="Look at the sizes this line is called with; read large data in parts.")
     asked, free = _ASKED.search(raised.message), _FREE.search(raised.message)
     what = f"{asked[1]} were asked for" if asked else "More was asked for than there is"
     if free:
@@ -39,8 +44,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
 
 
 ERROR = KnownError(
-    title="The accelerator is out of memory",
+    title="Out of memory",
     types=frozenset({"OutOfMemoryError", "RuntimeError"}),
-    texts=(r"(?:CUDA|HIP|XPU|MPS backend) out of memory",),
+    texts=(r"(?:CUDA|HIP|XPU|MPS backend) out of memory", r"\[enforce fail at alloc_cpu.*can't allocate memory"),
     explain=explain,
 )

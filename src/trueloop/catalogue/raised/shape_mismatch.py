@@ -20,14 +20,37 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     given = next((each for each in raised.tensors if not each.name and not each.held), None)
     if module is not None and expects is not None and given is not None:
         return _into(module, expects, given, raised)
-    listed = ", ".join(f"{each.called} has the shape {each.size}" for each in raised.tensors)
+    seen = _two(raised.tensors)
+    listed = ", ".join(f"{each.called} has the shape {each.size}" for each in seen)
     where = f" That happened in {module}." if module is not None and module.path else ""
     if not listed:
         return Explanation(meaning=f"The shapes do not fit the operation.{where}", fix=_FIX)
-    return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}.{where}", fix=_FIX, made=_last_made(raised))
+    last = max((e for e in seen if e.made_at), key=lambda each: each.made_at.line if each.made_at else 0, default=None)
+    related = tuple((e.made_at, f"{e.called} is made here") for e in seen if e.made_at and e is not last)
+    listed = listed[0].upper() + listed[1:]
+    return Explanation(meaning=f"{listed}.{where}", fix=_fix(raised, seen), made=last, related=related)
 
 
 _FIX = "Print the shapes before this line, and bring the two into one order of dimensions (batch, channel, ...)."
+
+
+def _two(tensors: tuple[TensorSeen, ...]) -> list[TensorSeen]:
+    """Take what was given, and the first parameter of another shape."""
+    given = [each for each in tensors if not each.name]
+    other = [each for each in tensors if each.name and all(each.shape != one.shape for one in given)]
+    return [*given[:4], *other[:1]]
+
+
+def _fix(raised: Raised, seen: list[TensorSeen]) -> str:
+    if "is invalid for input of size" in raised.message:
+        return "The sizes that are asked for have to multiply to what is there: x.flatten(1), or x.reshape(len(x), -1)."
+    shapes = [tuple(size for size in each.shape if size != 1) for each in seen]
+    if len(seen) == 2 and shapes[0] == shapes[1]:
+        longer, shorter = sorted(seen, key=lambda each: -len(each.shape))
+        place = next((n for n, size in enumerate(longer.shape) if size == 1), -1)
+        names = [each.text if each.text.isidentifier() else each.role or "x" for each in (longer, shorter)]
+        return f"They differ by a dimension of 1: {names[0]}.squeeze({place}), or {names[1]}.unsqueeze({place})."
+    return _FIX
 
 
 def _into(module: ModuleSeen, expects: str, given: TensorSeen, raised: Raised) -> Explanation:
@@ -43,14 +66,14 @@ def _into(module: ModuleSeen, expects: str, given: TensorSeen, raised: Raised) -
     if expects == "in_features" and given.size and _count(given.shape[1:]) == wanted:
         fix = f"{called} has {wanted} numbers per sample once it is flattened: torch.flatten(x, 1) before this layer."
     elif wanted in given.shape:
-        fix = "The dimensions are in another order than the layer's: move this one there with transpose or permute."
+        fix = f"The {wanted} stands in another place of the shape: if that is it, move it with transpose or permute."
     else:
         fix = f"Build the layer with {expects}={got}, or bring {given.called} to {wanted} there."
     return Explanation(meaning=f"{what}: {got} where {wanted} belongs.", fix=fix, made=given, related=related)
 
 
 def _called(module: ModuleSeen) -> str:
-    return f"`{module.path}` ({module.kind}) of {module.model}" if module.path else f"The {module.kind}"
+    return f"{module}"[:1].upper() + f"{module}"[1:]
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -58,12 +81,6 @@ def _count(shape: tuple[int, ...]) -> int:
     for each in shape:
         product *= each
     return product
-
-
-def _last_made(raised: Raised) -> TensorSeen | None:
-    """Take the one whose line is nearest before the failing one: that is where the shape was given last."""
-    made = [each for each in raised.tensors if each.made_at is not None]
-    return max(made, key=lambda each: each.made_at.line if each.made_at else 0, default=None)
 
 
 ERROR = KnownError(

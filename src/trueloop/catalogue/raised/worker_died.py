@@ -10,9 +10,10 @@ import re
 
 from trueloop.ground.raised import Explanation, KnownError, Raised
 
+_KILLED = re.compile(r"is killed by signal: ([\w ]+)")
 _SIGNALS = {
     "Killed": (
-        "The system killed it: there was no memory left. Every worker holds a copy of what its dataset keeps as Python "
+        "It was killed, mostly by the system because no memory was left: every worker holds a copy of what its dataset keeps as Python "
         "objects, and prefetched batches.",
         "Fewer workers, a smaller prefetch_factor; keep arrays or memory-mapped files in the dataset, not lists.",
     ),
@@ -36,7 +37,7 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation | None:
     """Say what the signal means."""
     if not any(file.startswith("utils/data/") for file in raised.through):
         return None
-    signal = match.groupdict().get("signal") or ""
+    signal = next((found[1] for cause in raised.causes if (found := _KILLED.search(cause))), "")
     why, fix = next((words for name, words in _SIGNALS.items() if signal.startswith(name)), _OTHER)
     return Explanation(meaning=f"A worker of the DataLoader died. {why}", fix=fix)
 
@@ -45,7 +46,7 @@ ERROR = KnownError(
     title="A worker of the DataLoader died",
     types=frozenset({"RuntimeError"}),
     texts=(
-        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<signal>[\w ]+)",
+        r"DataLoader worker \(pid \d+\) is killed by signal: ",
         r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
     ),
     explain=explain,

@@ -67,25 +67,28 @@ def attribute(code: CodeType, name: str) -> Site | None:
     return Site(code.co_filename, *found.pop()) if len(found) == 1 else None
 
 
-def changes(code: CodeType) -> list[Site]:
-    """Return the lines of a function that change something in place: ``x += 1``, ``x[0] = 1``, ``x.relu_()``."""
-    body = _body(code)
+def changes(code: CodeType) -> list[tuple[Site, ast.expr]]:
+    """Return the lines of a function that change something in place, and what: ``x += 1``, ``x[0] = 1``, ``x.relu_()``."""
     function = "" if code.co_name == "<module>" else code.co_qualname
-    lines = {node.lineno for node in _walk(body or []) if isinstance(node, ast.stmt | ast.expr) and _changes(node)}
-    return [Site(code.co_filename, line, function) for line in sorted(lines)]
+    return [
+        (Site(code.co_filename, node.lineno, function), target)
+        for node in _walk(_body(code) or [])
+        if isinstance(node, ast.stmt | ast.expr) and (target := _changed(node)) is not None
+    ]
 
 
-def _changes(node: ast.stmt | ast.expr) -> bool:
+def _changed(node: ast.stmt | ast.expr) -> ast.expr | None:
     if isinstance(node, ast.AugAssign):
-        return not isinstance(node.value, ast.Constant | ast.JoinedStr) or isinstance(node.target, ast.Subscript)
+        return node.target.value if isinstance(node.target, ast.Subscript) else node.target
     if isinstance(node, ast.Assign):
-        return any(isinstance(target, ast.Subscript) for target in node.targets)
+        return next((target.value for target in node.targets if isinstance(target, ast.Subscript)), None)
     if not isinstance(node, ast.Call):
-        return False
+        return None
     if any(k.arg == "inplace" and isinstance(k.value, ast.Constant) and k.value.value is True for k in node.keywords):
-        return True
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    return called.endswith("_") and not called.endswith("__") and called not in ("requires_grad_", "zero_")
+        return node.args[0] if node.args else None
+    if not isinstance(node.func, ast.Attribute) or not node.func.attr.endswith("_") or node.func.attr[-2] == "_":
+        return None
+    return None if node.func.attr == "requires_grad_" else node.func.value
 
 
 # The function a code object was compiled from --------------------------------------------------------------------

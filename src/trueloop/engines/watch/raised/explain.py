@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import torch
@@ -12,14 +14,15 @@ from torch import Tensor, nn
 from trueloop.engines.watch.places import is_users
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.raised.bindings import changes
-from trueloop.engines.watch.raised.frames import Frame, operands, stack, torch_file
+from trueloop.engines.watch.raised.frames import Frame, held, look, operands, stack, torch_file
 from trueloop.engines.watch.raised.graph import leaves, used_up
 from trueloop.engines.watch.raised.past import Recent
 from trueloop.engines.watch.raised.tensors import Describer, modules
 from trueloop.ground.findings import Explained, Site
 from trueloop.ground.raised import KnownError, Raised, TensorSeen
 
-LONGEST: Final = 300  # characters of torch's message; some name every tensor there is
+LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole
+LONGEST: Final = 300  # of its first sentence; some name every tensor there is
 CHAIN: Final = 10  # errors raised from one another that are looked at
 
 
@@ -74,7 +77,7 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
     if not frames or (not torch_file(frames[-1]) and frames[-1].raises):
         return None  # said by somebody else, in torch's words
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        raised = _read(frames, kind.__name__, message, context)
+        raised = _read(frames, error, message, context)
     for name, entry, match in matches:
         words = entry.explain(raised, match)
         if words is not None:
@@ -92,8 +95,13 @@ def _match(entry: KnownError, message: str) -> re.Match[str] | None:
 
 
 def _short(message: str) -> str:
-    words = " ".join(message.split())
-    return words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
+    """Keep whole sentences, as long as they fit, or the beginning of the first."""
+    kept = ""
+    for part in re.split(r"(?<=[.!]) (?=[A-Z])", " ".join(message.split())):
+        if kept and len(kept) + len(part) > LONG:
+            break
+        kept += f" {part}" if kept else part
+    return kept if len(kept) <= LONGEST else f"{kept[: LONGEST - 3]}..."
 
 
 def _made(tensor: TensorSeen) -> str:
@@ -104,19 +112,21 @@ def _made(tensor: TensorSeen) -> str:
 # Facts -----------------------------------------------------------------------------------------------------------
 
 
-def _read(frames: Sequence[Frame], kind: str, message: str, context: Context) -> Raised:
+def _read(frames: Sequence[Frame], error: BaseException, message: str, context: Context) -> Raised:
+    causes = [str(each) for each in _causes(error) if type(each).__module__ == "builtins"]
     models = list(context.program.models)
     describer = Describer(frames, models)
     users = [frame for frame in frames if frame.users] or [frame for frame in frames if not torch_file(frame)]
     roots = _roots(frames)
     again, kept = used_up(roots, context.recent.order)
     return Raised(
-        type=kind,
+        type=type(error).__name__,
         message=message,
         site=users[-1].site if users else None,
+        causes=tuple(causes),
         through=tuple(file for frame in frames if (file := torch_file(frame))),
         tensors=tuple(_operands(frames, users, describer)),
-        roots=tuple(describer.tensor(root, text=_called(root, users)) for root in roots),
+        roots=tuple(describer.tensor(root, text=_called(root, users), role="loss") for root in roots),
         module=describer.module(),
         changes=tuple(_changes(users, describer.models)),
         inplace=tuple(_inplace(describer.models)),
@@ -131,7 +141,9 @@ def _operands(frames: Sequence[Frame], users: Sequence[Frame], describer: Descri
     """Describe what went into the innermost call that took tensors, at the user's line or behind it."""
     last = users[-1] if users else None
     own = {id(tensor): (text, holder) for text, tensor, holder in (operands(last) if last else ())}
-    for frame in reversed(frames):
+    behind = frames[frames.index(last) :] if last in frames else frames
+    # From its first private file on it is how torch does what was asked for: its tensors are made on the way.
+    for frame in reversed([*takewhile(lambda frame: not torch_file(frame).startswith("_"), behind)]):
         found = operands(frame)
         if found or frame is last:
             for role, tensor, holder in found:
@@ -155,14 +167,20 @@ def _called(tensor: Tensor, users: Sequence[Frame]) -> str:
 
 
 def _changes(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[Site]:
-    codes = {frame.frame.f_code: None for frame in users}
-    kinds = {type(module): None for model in models for _, module in modules(model)}
-    for kind in kinds:
-        code = getattr(vars(kind).get("forward"), "__code__", None)
-        if code is not None and is_users(code):
-            codes[code] = None
-    for code in codes:
-        yield from changes(code)
+    """Yield lines that change a tensor in place: in the functions that are running, and in the forwards of models."""
+    running = {frame.frame.f_code for frame in users}
+    for frame in users:
+        for site, target in changes(frame.frame.f_code):
+            if isinstance(look(target, frame), Tensor):
+                yield site
+    for module in {type(module): module for model in models for _, module in modules(model)}.values():
+        code = getattr(vars(type(module)).get("forward"), "__code__", None)
+        if code is None or code in running or not is_users(code):
+            continue
+        for site, target in changes(code):
+            counter = isinstance(target, ast.Attribute) and not isinstance(held(module, target.attr), Tensor)
+            if not counter:
+                yield site
 
 
 def _inplace(models: Sequence[nn.Module]) -> Iterator[str]:

@@ -65,6 +65,11 @@ def torch_file(frame: Frame) -> str:
     return name.removeprefix(folder).replace(os.sep, "/") if name.startswith(folder) else ""
 
 
+def look(expression: ast.expr, frame: Frame) -> Any:
+    """Return what a name or an attribute stands for in a frame; None where that would take a call."""
+    return _look(expression, frame.frame, _DEEP)[0]
+
+
 def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
     """Return the tensors that the running expression of a frame takes: its text, it, and the module that holds it.
 
@@ -81,7 +86,8 @@ def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
     return found
 
 
-def _running(frame: Frame) -> ast.expr | None:
+def _running(frame: Frame) -> ast.expr | ast.stmt | None:
+    """Parse the part of the source that the frame's instruction was compiled from."""
     code = frame.frame.f_code
     first, last, start, end = list(code.co_positions())[frame.instruction // 2]
     if first is None or last is None or start is None or end is None:
@@ -91,13 +97,20 @@ def _running(frame: Frame) -> ast.expr | None:
         return None
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
+    text = b"".join(lines)
     try:
-        return ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+        return ast.parse(b"(" + text + b")", mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
-        return None  # a statement, such as `raise`
+        pass  # a statement, such as `raise` or `x += 1`
+    try:
+        return ast.parse(text).body[0]
+    except (SyntaxError, ValueError, RecursionError, IndexError):
+        return None
 
 
-def _parts(expression: ast.expr | None) -> list[ast.expr]:
+def _parts(expression: ast.expr | ast.stmt | None) -> list[ast.expr]:
+    if isinstance(expression, ast.AugAssign):
+        return [expression.target, expression.value]
     if isinstance(expression, ast.Call):
         method = [expression.func.value] if isinstance(expression.func, ast.Attribute) else []
         given = [*expression.args, *(keyword.value for keyword in expression.keywords)]

@@ -108,7 +108,16 @@ class Describer:
                 for kind in ("_parameters", "_buffers"):
                     for name, each in stored.get(kind, {}).items():
                         if each is tensor:
-                            return f"{path}.{name}" if path else name
+                            return ".".join(part for part in (self._called(model), path, name) if part)
+        return ""
+
+    def _called(self, model: nn.Module) -> str:
+        """Return the name the user's functions have for a model, where there are several."""
+        if len(self.models) > 1:
+            for frame in self._users:
+                for name, value in frame.frame.f_locals.items():
+                    if value is model and name != "self":
+                        return name
         return ""
 
 
