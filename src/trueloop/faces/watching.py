@@ -98,10 +98,11 @@ class Watching:
             atexit.unregister(self._at_exit)
         return self._ended
 
-    def tell_error(self, error: BaseException) -> None:
-        """Have an exception explained that has left the program."""
+    def tell_error(self, error: BaseException) -> bool:
+        """Have an exception explained that has left the program; true where it could be."""
         if isinstance(error, Exception) and self._ended is None:
             self._watch.tell_error(error)
+        return self.report.error is not None
 
     def __enter__(self) -> Watching:
         return self

@@ -136,7 +136,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownError:
-    """One kind of error that torch raises, as its file in ``catalogue/raised`` knows it. The file's name is its kind."""
+    """One kind of error that torch raises, as its file in ``catalogue/raised`` knows it; the file's name."""
 
     title: str
     types: frozenset[str]

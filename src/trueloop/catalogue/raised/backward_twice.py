@@ -1,8 +1,8 @@
 """A backward went through a part of the graph that an earlier one had used up.
 
-``backward()`` frees what the graph has saved, as it goes. A second one from the same loss, from another loss of the same
-forward, or from a loss that depends on a tensor of an earlier iteration (a hidden state, a GAN's generated samples) finds
-it gone.
+``backward()`` frees what the graph has saved, as it goes. A second one from the same loss, from another loss of the
+same forward, or from a loss that depends on a tensor of an earlier iteration (a hidden state, a GAN's samples) finds it
+gone.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
         )
     else:
         return Explanation(
-            meaning="Part of the graph was freed by an earlier backward: of this loss, of another one that shares it, or "
-            "of an iteration before, whose tensors still carry their graph.",
+            meaning="Part of the graph was freed by an earlier backward: of this loss, of another one that shares it, "
+            "or of an iteration before, whose tensors still carry their graph.",
             fix=f"{_SECOND} Detach what is kept between iterations: hidden = hidden.detach().",
         )
     fix = (

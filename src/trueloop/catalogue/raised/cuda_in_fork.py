@@ -15,10 +15,10 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Say whether it was a worker of a loader."""
     worker = match.groupdict().get("worker") is not None
     return Explanation(
-        meaning=f"{'A worker of the DataLoader' if worker else 'A forked process'} touched the GPU after its parent had: "
-        "what the parent knows of the driver does not survive the fork.",
-        fix="Let the dataset, its transforms and collate_fn return tensors on the CPU, and move the batch in the training "
-        'loop. Where a worker must use the device: multiprocessing_context="spawn".',
+        meaning=f"{'A worker of the DataLoader' if worker else 'A forked process'} touched the GPU after its parent "
+        "had: what the parent knows of the driver does not survive the fork.",
+        fix="Let the dataset, its transforms and collate_fn return tensors on the CPU, and move the batch in the "
+        'training loop. Where a worker must use the device: multiprocessing_context="spawn".',
     )
 
 

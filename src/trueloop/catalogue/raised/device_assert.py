@@ -13,9 +13,9 @@ from trueloop.ground.raised import Explanation, KnownError, Raised
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Say that the line is a later one, and how the right one is found."""
     return Explanation(
-        meaning="A check within a kernel failed: nearly always a target of a loss, or an index of an embedding, that is "
-        "negative or too large. The kernel runs later than the line that starts it, so the line above is only where it "
-        "was noticed.",
+        meaning="A check within a kernel failed: nearly always a target of a loss, or an index of an embedding, that "
+        "is negative or too large. The kernel runs later than the line that starts it, so the line above is only where "
+        "it was noticed.",
         fix="Run one batch on the CPU, where the message names the number, or run with CUDA_LAUNCH_BLOCKING=1 for the "
         "line. The process cannot use the device any more and has to be started anew.",
     )

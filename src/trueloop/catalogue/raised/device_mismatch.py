@@ -1,7 +1,7 @@
 """The tensors of one operation lie on different devices.
 
-``model.to(device)`` moves parameters and buffers only. A batch stays where the loader made it, and so does a tensor that
-a module holds as a plain attribute, or that a forward makes without ``device=``.
+``model.to(device)`` moves parameters and buffers only. A batch stays where the loader made it, and so does a tensor
+that a module holds as a plain attribute, or that a forward makes without ``device=``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,18 @@ def _fix(stray: TensorSeen, other: TensorSeen) -> str:
         )
     if stray.name:
         return f"The model was not moved: call model.to({other.device!r}) before the optimizer is built."
-    if stray.made_by in ("zeros", "ones", "full", "randn", "rand", "arange", "tensor", "empty", "eye", "linspace"):
+    if not other.name and stray.made_by in (
+        "zeros",
+        "ones",
+        "full",
+        "randn",
+        "rand",
+        "arange",
+        "tensor",
+        "empty",
+        "eye",
+        "linspace",
+    ):
         return f"Make it where the others are: device={other.called.strip('`')}.device."
     name = name if name.isidentifier() else "x"
     return f"Move it to where the others are: {name} = {name}.to({other.device!r})."
@@ -66,8 +77,8 @@ ERROR = KnownError(
     texts=(
         r"Expected all tensors to be on the same device",
         r"Tensor on device \S+ is not on the expected device \S+!",
-        r"Input type \((?:torch\.\w+\.)?\w+\) and (?:weight|bias) type \(torch\.cuda\.\w+\) should be the same",
-        r"Input type \(torch\.cuda\.\w+\) and (?:weight|bias) type \((?:torch\.)?\w+\) should be the same",
+        r"Input type \((?!torch\.cuda)[\w.]+\) and (?:weight|bias) type \(torch\.cuda\.\w+\) should be the same",
+        r"Input type \(torch\.cuda\.\w+\) and (?:weight|bias) type \((?!torch\.cuda)[\w.]+\) should be the same",
         r"Expected (?:object|input and hidden tensors) .*device",
         r"indices should be either on cpu or on the same device as the indexed tensor",
         r"Input and (?:parameter|hidden) tensors are not at the same device",

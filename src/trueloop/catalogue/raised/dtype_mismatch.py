@@ -83,7 +83,7 @@ ERROR = KnownError(
         r"expected scalar type \w+ but found \w+",
         r"expected target dtype to be Long",
         r"Found dtype \w+ but expected \w+",
-        r"Input type \((?!torch\.cuda)[\w:. ]+\) and (?:weight|bias) type \((?!torch\.cuda)[\w:. ]+\) should be the same",
+        r"Input type \((?!torch\.cuda)[\w:. ]+\) and (?:weight|bias) type \((?!torch\.cuda)[\w:. ]+\) should be ",
         r"Input type \(torch\.cuda\.\w+\) and (?:weight|bias) type \(torch\.cuda\.\w+\) should be the same",
         r"mixed dtype \(CPU\)",
         r"RNN input dtype \(\S+\) does not match weight dtype",

@@ -17,8 +17,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     return Explanation(
         meaning=f"{called} requires a gradient and was made by no operation (a parameter, or a tensor with "
         "requires_grad=True): it must not be overwritten while gradients are recorded.",
-        fix="For an update or an initialisation by hand: with torch.no_grad(). For a value that belongs to the forward: "
-        "y = x + 1 instead of x += 1.",
+        fix="For an update or an initialisation by hand: with torch.no_grad(). For a value that belongs to the "
+        "forward: y = x + 1 instead of x += 1.",
         made=leaf,
     )
 

@@ -11,6 +11,11 @@ import re
 from trueloop.ground.raised import Explanation, KnownError, Raised
 
 _WEIGHTS = ("", "T", "Transpose", "AsStrided", "Permute")  # a weight as it is, or turned by a linear layer
+_TEXT = (
+    r"one of the variables needed for gradient computation has been modified by an inplace operation: "
+    r"\[[\w.]+ \[(?P<shape>[\d, ]*)\]\](?:, which is output \d+ of (?P<operation>[\w.]+),)? "
+    r"is at version (?P<version>\d+); expected version (?P<expected>\d+)"
+)
 SHOWN = 3  # in-place lines; of more none is likely to be the one
 
 
@@ -45,8 +50,8 @@ def _stepped(raised: Raised, shape: tuple[int, ...], version: int, times: str) -
     if not fitting or not fitting[0].name or past.step is None or not past.stepped:
         return None
     return Explanation(
-        meaning=f"The weight {fitting[0].called} was changed in place {times} between the forward and this backward: an "
-        f"optimizer's step on line {past.step.line} came after the latest forward.",
+        meaning=f"The weight {fitting[0].called} was changed in place {times} between the forward and this backward: "
+        f"an optimizer's step on line {past.step.line} came after the latest forward.",
         fix="Run every backward before any step, or run the forward again after the step.",
         related=((past.step, "this step came in between"),),
     )
@@ -55,10 +60,6 @@ def _stepped(raised: Raised, shape: tuple[int, ...], version: int, times: str) -
 ERROR = KnownError(
     title="A tensor that backward needs was changed in place",
     types=frozenset({"RuntimeError"}),
-    texts=(
-        r"one of the variables needed for gradient computation has been modified by an inplace operation: "
-        r"\[[\w.]+ \[(?P<shape>[\d, ]*)\]\](?:, which is output \d+ of (?P<operation>[\w.]+),)? "
-        r"is at version (?P<version>\d+); expected version (?P<expected>\d+)",
-    ),
+    texts=(_TEXT,),
     explain=explain,
 )

@@ -1,7 +1,8 @@
 """Something of the dataset cannot be sent to a worker process.
 
-Workers that are spawned, as they are on macOS and Windows and with ``multiprocessing_context="spawn"``, get the dataset,
-``collate_fn`` and ``worker_init_fn`` as a pickle. A lambda, a function within a function and an open file have none.
+Workers that are spawned, as they are on macOS and Windows and with ``multiprocessing_context="spawn"``, get the
+dataset, ``collate_fn`` and ``worker_init_fn`` as a pickle. A lambda, a function within a function and an open file
+have none.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation | None:
     return Explanation(
         meaning=f"Workers are started as new processes here, and get the dataset, collate_fn and worker_init_fn as a "
         f"pickle: {kind} has none.",
-        fix="Write it as a function (or a class) at the top of a module, with functools.partial for its arguments; open "
-        "files and connections in the worker, when they are first used.",
+        fix="Write it as a function (or a class) at the top of a module, with functools.partial for its arguments; "
+        "open files and connections in the worker, when they are first used.",
     )
 
 

@@ -23,6 +23,10 @@ _CUTS = {
     "round": "its gradient is lost in `round`",
     "eq": "a comparison has no gradient",
 }
+_LOOK = (
+    "Look for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the model's output and the "
+    "loss; and check that the parameters require gradients."
+)
 
 
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
@@ -49,11 +53,7 @@ def _why(raised: Raised, root: TensorSeen | None) -> tuple[str, str]:
             f": no parameter of {past.frozen} has requires_grad set",
             "Set requires_grad on what is to be trained, or check which layers the freezing was meant for.",
         )
-    return (
-        "",
-        "Look for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the model's output and the "
-        "loss; and check that the parameters require gradients.",
-    )
+    return "", _LOOK
 
 
 def _related(raised: Raised) -> tuple[tuple[Site, str], ...]:

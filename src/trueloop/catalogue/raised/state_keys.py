@@ -12,8 +12,10 @@ from trueloop.ground.raised import Explanation, KnownError, Raised
 
 _MISSING = re.compile(r"Missing key\(s\) in state_dict: (.*?)\.\s*(?:\n|$)")
 _UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict: (.*?)\.\s*(?:\n|$)")
-_SIZES = re.compile(r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[(.*?)\]\) from checkpoint, the "
-                    r"shape in current model is torch\.Size\(\[(.*?)\]\)")  # fmt: skip
+_SIZES = re.compile(
+    r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[(.*?)\]\) from checkpoint, "
+    r"the shape in current model is torch\.Size\(\[(.*?)\]\)"
+)
 _BY = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.": "torch.compile", "model.": "Lightning"}
 
 

@@ -1,7 +1,7 @@
 """A class number or an index is larger than there are classes or rows.
 
-``cross_entropy`` with C outputs takes the targets 0 to C-1; an ``Embedding`` of N rows the indices 0 to N-1. Labels that
-count from 1, a vocabulary that has grown and a padding of -1 go beyond. On an accelerator the same mistake is a
+``cross_entropy`` with C outputs takes the targets 0 to C-1; an ``Embedding`` of N rows the indices 0 to N-1. Labels
+that count from 1, a vocabulary that has grown and a padding of -1 go beyond. On an accelerator the same mistake is a
 device-side assertion.
 """
 
@@ -29,8 +29,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     related = ((module.made_at, "the table is made here"),) if module and module.made_at else ()
     return Explanation(
         meaning=what,
-        fix=f"Look at {called.strip('`')}.min() and .max(): num_embeddings is the largest index + 1, special tokens and "
-        "padding included.",
+        fix=f"Look at {called.strip('`')}.min() and .max(): num_embeddings is the largest index + 1, special tokens "
+        "and padding included.",
         made=indices,
         related=related,
     )

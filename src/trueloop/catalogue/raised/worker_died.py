@@ -11,22 +11,19 @@ import re
 from trueloop.ground.raised import Explanation, KnownError, Raised
 
 _KILLED = re.compile(r"is killed by signal: ([\w ]+)")
-_SIGNALS = {
-    "Killed": (
-        "It was killed, mostly by the system because no memory was left: every worker holds a copy of what its dataset keeps as Python "
-        "objects, and prefetched batches.",
-        "Fewer workers, a smaller prefetch_factor; keep arrays or memory-mapped files in the dataset, not lists.",
-    ),
-    "Bus error": (
-        "Workers pass batches through shared memory, and there was none left: a container has 64 MB unless it is told "
-        "otherwise.",
-        "Give the container more (docker run --shm-size=8g, or --ipc=host), or take fewer workers or smaller batches.",
-    ),
-    "Segmentation fault": (
-        "It crashed in code that is not Python: mostly a library that does not survive a fork, or a broken file.",
-        'Run with num_workers=0 and python -X faulthandler to see where; try multiprocessing_context="spawn".',
-    ),
-}
+_MEMORY = (
+    "It was killed, mostly by the system because no memory was left; each holds a copy of what its dataset keeps.",
+    "Fewer workers, a smaller prefetch_factor; keep arrays or memory-mapped files in the dataset, not lists.",
+)
+_SHARED = (
+    "Workers pass batches through shared memory, and none was left: a container has 64 MB unless it is told otherwise.",
+    "Give the container more (docker run --shm-size=8g, or --ipc=host), or take fewer workers or smaller batches.",
+)
+_CRASH = (
+    "It crashed in code that is not Python: mostly a library that does not survive a fork, or a broken file.",
+    'Run with num_workers=0 and python -X faulthandler to see where; try multiprocessing_context="spawn".',
+)
+_SIGNALS = {"Killed": _MEMORY, "Bus error": _SHARED, "Segmentation fault": _CRASH}
 _OTHER = (
     "It ended by itself, without an exception that could be passed on.",
     'Run with num_workers=0 to see its own error. With "spawn", the script needs if __name__ == "__main__":.',

@@ -61,14 +61,13 @@ def attribute(code: CodeType, name: str) -> Site | None:
             continue
         own = method.args.args[0].arg
         for target in _targets(method):
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-                if target.attr == name and target.value.id == own:
-                    found.add((target.lineno, f"{owner.name}.{method.name}"))
+            if isinstance(target, ast.Attribute) and target.attr == name and _is_name(target.value, own):
+                found.add((target.lineno, f"{owner.name}.{method.name}"))
     return Site(code.co_filename, *found.pop()) if len(found) == 1 else None
 
 
 def changes(code: CodeType) -> list[tuple[Site, ast.expr]]:
-    """Return the lines of a function that change something in place, and what: ``x += 1``, ``x[0] = 1``, ``x.relu_()``."""
+    """Return the lines of a function that change something in place, and what: ``x += 1``, ``x.relu_()``."""
     function = "" if code.co_name == "<module>" else code.co_qualname
     return [
         (Site(code.co_filename, node.lineno, function), target)
@@ -237,6 +236,10 @@ def _may_bind(node: ast.AST, name: str) -> bool:
 
 def _aug_target(node: ast.AST) -> ast.AST | None:
     return node.target if isinstance(node, ast.AugAssign) else None
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _names(target: ast.AST) -> set[str]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -156,8 +156,9 @@ def _roots(frames: Sequence[Frame]) -> list[Tensor]:
     for frame in frames:
         if torch_file(frame) == "autograd/__init__.py" and frame.frame.f_code.co_name in ("backward", "grad"):
             local = frame.frame.f_locals
-            given = local.get("tensors", local.get("outputs"))
-            return [each for each in (given if type(given) in (tuple, list) else [given]) if isinstance(each, Tensor)]
+            given: Any = local.get("tensors", local.get("outputs"))
+            roots: Sequence[Any] = given if isinstance(given, tuple | list) else [given]
+            return [root for root in roots if isinstance(root, Tensor)]
     return []
 
 

@@ -45,7 +45,9 @@ def used_up(roots: Iterable[Tensor], order: int | None) -> tuple[str, str]:
     for node in _nodes(roots):
         own = sequence(node)
         for child, _ in node.next_functions:
-            below = sequence(child) if child is not None and not hasattr(child, "variable") else None
+            if child is None or hasattr(child, "variable"):
+                continue
+            below = sequence(child)
             if own is not None and below is not None and below <= order < own:
                 return "part", str(child.name())
     return "", ""

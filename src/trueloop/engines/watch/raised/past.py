@@ -51,7 +51,7 @@ class Recent:
         self._stepped = self._inference = self._forward_since = False
         self._started: int | None = None
         self.order: int | None = None
-        """The place of the latest backward's root among all operations of its thread; later ones have higher numbers."""
+        """The number of the latest backward's root among all operations of its thread."""
 
 
 def _site(place: Place | None) -> Site | None:
