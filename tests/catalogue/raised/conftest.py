@@ -48,7 +48,7 @@ def ended(tmp_path: Path) -> Callable[[str], Ended]:
         watch.start()
         try:
             runpy.run_path(str(path), run_name="__main__")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whichever it is, it is what is told of
             watch.tell_error(error)
             report = watch.stop()
             assert not report.problems
@@ -61,7 +61,7 @@ def ended(tmp_path: Path) -> Callable[[str], Ended]:
 
 @pytest.fixture
 def explained(ended: Callable[[str], Ended], tmp_path: Path) -> Callable[..., Explained]:
-    """Run a script whose lines end in ``# <- raised`` and ``# <- made``: these must be told, and words be in the text."""
+    """Run a script whose lines end in ``# <- raised`` and ``# <- made``: these are told, and words are in the text."""
 
     def explained(script: str, kind: str, *words: str) -> Explained:
         end = ended(script)

@@ -64,15 +64,16 @@ def test_a_tensor_made_in_a_forward(explained: Callable[..., Explained]):
 
 
 # What CUDA says, word for word.
+SAME = "Expected all tensors to be on the same device, but"
+TYPES = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)"
+
+
 @pytest.mark.parametrize(
     "message",
     [
-        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking "
-        "argument for argument mat1 in method wrapper_CUDA_addmm)",
-        "Expected all tensors to be on the same device, but got mat1 is on cpu, different from other tensors on cuda:0 "
-        "(when checking argument in method wrapper_CUDA_addmm)",
-        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same or input should be a "
-        "MKLDNN tensor and weight is a dense tensor",
+        f"{SAME} found at least two devices, cuda:0 and cpu! (when checking argument for argument mat1 in method addmm)",
+        f"{SAME} got mat1 is on cpu, different from other tensors on cuda:0 (when checking argument in method addmm)",
+        f"{TYPES} should be the same or input should be a MKLDNN tensor and weight is a dense tensor",
         "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
         "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
     ],

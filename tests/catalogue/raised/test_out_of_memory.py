@@ -11,8 +11,8 @@ from trueloop.ground.findings import Explained
 from trueloop.ground.raised import Past, Raised
 
 MESSAGE = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB of which 1.12 GiB is free. "
-    "Including non-PyTorch memory, this process has 22.55 GiB memory in use. Of the allocated memory 20.10 GiB is "
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.68 GiB of which 1.12 GiB is free"
+    ". Including non-PyTorch memory, this process has 22.55 GiB memory in use. Of the allocated memory 20.10 GiB is "
     "allocated by PyTorch, and 2.03 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is "
     "large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for "
     "Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"

@@ -44,8 +44,8 @@ def test_shared_memory_in_the_words_of_torch():
     from trueloop.ground.raised import Raised
 
     message = (
-        "DataLoader worker (pid 87) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
-        "shared memory. Please try to raise your shared memory limit."
+        "DataLoader worker (pid 87) is killed by signal: Bus error. It is possible that dataloader's workers are out "
+        "of shared memory. Please try to raise your shared memory limit."
     )
     match = re.match(ERROR.texts[0], message)
     assert match

@@ -154,8 +154,8 @@ def _operands(frames: Sequence[Frame], users: Sequence[Frame], describer: Descri
 
 def _roots(frames: Sequence[Frame]) -> list[Tensor]:
     for frame in frames:
-        if torch_file(frame) == "autograd/__init__.py" and frame.frame.f_code.co_name in ("backward", "grad"):
-            local = frame.frame.f_locals
+        if torch_file(frame) == "autograd/__init__.py" and frame.code.co_name in ("backward", "grad"):
+            local = frame.locals
             given: Any = local.get("tensors", local.get("outputs"))
             roots: Sequence[Any] = given if isinstance(given, tuple | list) else [given]
             return [root for root in roots if isinstance(root, Tensor)]
@@ -169,9 +169,9 @@ def _called(tensor: Tensor, users: Sequence[Frame]) -> str:
 
 def _changes(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[Site]:
     """Yield lines that change a tensor in place: in the functions that are running, and in the forwards of models."""
-    running = {frame.frame.f_code for frame in users}
+    running = {frame.code for frame in users}
     for frame in users:
-        for site, target in changes(frame.frame.f_code):
+        for site, target in changes(frame.code):
             if isinstance(look(target, frame), Tensor):
                 yield site
     for module in {type(module): module for model in models for _, module in modules(model)}.values():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import dis
+import inspect
 import linecache
 import os
 import sys
-from types import FrameType
+from collections.abc import Mapping
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
@@ -22,13 +24,15 @@ _DEEP: Final = 6  # attributes of attributes that are followed, and tuples withi
 class Frame(NamedTuple):
     """A function that was running when the exception left it. Live: gone once it has been read."""
 
-    frame: FrameType
+    code: CodeType
     instruction: int
+    locals: Mapping[str, Any]
+    globals: Mapping[str, Any]
 
     @property
     def place(self) -> Place:
         """Where it was."""
-        return Place(self.frame.f_code, self.instruction)
+        return Place(self.code, self.instruction)
 
     @property
     def site(self) -> Site:
@@ -38,13 +42,12 @@ class Frame(NamedTuple):
     @property
     def users(self) -> bool:
         """It is the program's own code."""
-        return is_users(self.frame.f_code)
+        return is_users(self.code)
 
     @property
     def raises(self) -> bool:
         """Its instruction is a ``raise``; otherwise it called something that is not Python."""
-        code = self.frame.f_code
-        return dis.opname[code.co_code[self.instruction]] in _RAISES
+        return dis.opname[self.code.co_code[self.instruction]] in _RAISES
 
 
 def stack(error: BaseException) -> list[Frame]:
@@ -53,21 +56,37 @@ def stack(error: BaseException) -> list[Frame]:
     trace = error.__traceback__
     while trace is not None:
         if not is_ours(trace.tb_frame.f_code):
-            frames.append(Frame(trace.tb_frame, trace.tb_lasti))
+            frame = trace.tb_frame
+            frames.append(Frame(frame.f_code, trace.tb_lasti, _locals(frame), frame.f_globals))
         trace = trace.tb_next
     return frames
+
+
+def _locals(frame: FrameType) -> Mapping[str, Any]:
+    """Return the local variables of a frame, and leave nothing behind in it.
+
+    Before Python 3.13 a function's frame keeps the dictionary it was asked for, and with it everything in it, as long as
+    it runs: and it does run where the program catches the exception itself.
+    """
+    given = frame.f_locals
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return given  # a module's or a class's own dictionary
+    copy = dict(given)
+    if sys.version_info < (3, 13):
+        given.clear()
+    return copy
 
 
 def torch_file(frame: Frame) -> str:
     """Return a file of torch by its path within it, "nn/modules/linear.py"; "" for any other."""
     folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
-    name = frame.frame.f_code.co_filename
+    name = frame.code.co_filename
     return name.removeprefix(folder).replace(os.sep, "/") if name.startswith(folder) else ""
 
 
 def look(expression: ast.expr, frame: Frame) -> Any:
     """Return what a name or an attribute stands for in a frame; None where that would take a call."""
-    return _look(expression, frame.frame, _DEEP)[0]
+    return _look(expression, frame, _DEEP)[0]
 
 
 def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
@@ -77,7 +96,7 @@ def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
     """
     found: list[tuple[str, Tensor, Any]] = []
     for expression in _parts(_running(frame)):
-        value, holder = _look(expression, frame.frame, _DEEP)
+        value, holder = _look(expression, frame, _DEEP)
         text = ast.unparse(expression)
         if isinstance(value, Tensor):
             found.append((text, value, holder))
@@ -88,7 +107,7 @@ def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
 
 def _running(frame: Frame) -> ast.expr | ast.stmt | None:
     """Parse the part of the source that the frame's instruction was compiled from."""
-    code = frame.frame.f_code
+    code = frame.code
     first, last, start, end = list(code.co_positions())[frame.instruction // 2]
     if first is None or last is None or start is None or end is None:
         return None
@@ -124,11 +143,11 @@ def _parts(expression: ast.expr | ast.stmt | None) -> list[ast.expr]:
     return [expression] if isinstance(expression, ast.Name | ast.Attribute) else []
 
 
-def _look(expression: ast.expr, frame: FrameType, deep: int) -> tuple[Any, Any]:
+def _look(expression: ast.expr, frame: Frame, deep: int) -> tuple[Any, Any]:
     """Return what an expression stands for, and the module it is an attribute of; None where that would take a call."""
     if isinstance(expression, ast.Name):
-        here = frame.f_locals
-        return (here[expression.id] if expression.id in here else frame.f_globals.get(expression.id)), None
+        name = expression.id
+        return (frame.locals[name] if name in frame.locals else frame.globals.get(name)), None
     if isinstance(expression, ast.Attribute) and deep:
         owner, _ = _look(expression.value, frame, deep - 1)
         return held(owner, expression.attr), owner

@@ -75,8 +75,8 @@ class Describer:
         """Find the name that an object was first given by the user's functions that are running."""
         for frame in reversed(self._users):
             line = frame.site.line
-            for name, value in frame.frame.f_locals.items():
-                found = binding(frame.frame.f_code, line, name) if value is tensor else None
+            for name, value in frame.locals.items():
+                found = binding(frame.code, line, name) if value is tensor else None
                 if found is not None and not found.alias:
                     return frame.site._replace(line=found.line), found.made_by
         return None, ""
@@ -115,7 +115,7 @@ class Describer:
         """Return the name the user's functions have for a model, where there are several."""
         if len(self.models) > 1:
             for frame in self._users:
-                for name, value in frame.frame.f_locals.items():
+                for name, value in frame.locals.items():
                     if value is model and name != "self":
                         return name
         return ""
@@ -123,8 +123,8 @@ class Describer:
 
 def own_module(frame: Frame) -> nn.Module | None:
     """Return the module a frame is a method of."""
-    code = frame.frame.f_code
-    first = frame.frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    code = frame.code
+    first = frame.locals.get(code.co_varnames[0]) if code.co_argcount else None
     return first if issubclass(type(first), nn.Module) else None
 
 
