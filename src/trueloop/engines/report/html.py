@@ -10,7 +10,7 @@ from typing import Final
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
 from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 from trueloop.engines.report.plots import Plot, figure
-from trueloop.ground.findings import Finding, Report, Severity, UpdateRate
+from trueloop.ground.findings import Explained, Finding, Report, Severity, UpdateRate
 from trueloop.ground.markup import Markup, element, section
 from trueloop.ground.words import duration, number, percent, sentence
 
@@ -40,6 +40,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
     found = [_finding(finding, base) for finding in report.findings]
     parts = [
         _header(report),
+        _explained(report.error, base) if report.error else Markup(),
         _cards(report),
         section("Findings", *found) if found else Markup(),
         _curves(report),
@@ -79,6 +80,22 @@ def _cards(report: Report) -> Markup:
         for name, value, unit in shown_cards
     )
     return element("dl", *cards, class_="cards") if shown_cards else Markup()
+
+
+def _explained(error: Explained, base: Path | None) -> Markup:
+    return section(
+        "What ended the run",
+        element(
+            "article",
+            element("h3", element("span", error.type, class_="pill error"), " ", sentence(error.title)),
+            element("p", element("code", sentence(error.message)), class_="soft"),
+            element("p", sentence(error.meaning)),
+            *(part for excerpt in excerpts(error) for part in _excerpt(excerpt, base)),
+            element("p", element("strong", "Fix: "), sentence(error.fix)),
+            class_="finding error",
+            id="error",
+        ),
+    )
 
 
 def _finding(finding: Finding, base: Path | None) -> Markup:

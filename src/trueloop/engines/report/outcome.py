@@ -32,7 +32,12 @@ def outcome(report: Report) -> Outcome:
 
 
 def headline(report: Report) -> str:
-    """Say so in one line."""
+    """Say so in one line, after what ended the run, where that is explained."""
+    error = report.error
+    return f"{error.type}, explained below. {_headline(report)}" if error else _headline(report)
+
+
+def _headline(report: Report) -> str:
     found = [finding.severity for finding in report.findings]
     words = ", ".join(counted(found.count(each), each.value) for each in Severity if each in found)
     where = f" in {counted(report.updates, 'update')}" if report.updates else ""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from trueloop.catalogue.load import catalogue
 from trueloop.catalogue.page import markdown, reference
-from trueloop.ground.findings import Finding, Report, Site
+from trueloop.ground.findings import Explained, Finding, Report, Severity, Site
 from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -27,7 +27,8 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
         report: of a run, or of a tree of sources.
         base: paths below it are told relative to it, as code hosts want them to the repository.
     """
-    rules = list({finding.code: _rule(finding) for finding in report.findings}.values())
+    findings = [*([_raised(report.error)] if report.error else []), *report.findings]
+    rules = list({finding.code: _rule(finding) for finding in findings}.values())
     index = {rule["id"]: place for place, rule in enumerate(rules)}
     driver = {
         "name": "trueloop",
@@ -38,7 +39,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(report.findings, index, base)),
+        "results": list(_results(findings, index, base)),
         "invocations": [_invocation(report.problems)],
     }
     if base is not None:
@@ -71,6 +72,15 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         yield result
 
 
+def _raised(error: Explained) -> Finding:
+    """Tell the error that ended a run as a result like any other."""
+    return Finding(
+        code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
+        message=f"{error.type}: {error.message} {error.meaning}", site=error.site, related=error.related,
+        first_update=error.update, fix=error.fix,
+    )  # fmt: skip
+
+
 def _content(finding: Finding, base: Path | None) -> str:
     """Return what stays the same while lines move, on every machine: the code, the file, the words of the line."""
     site = finding.site
@@ -83,12 +93,12 @@ def _rule(finding: Finding) -> dict[str, Any]:
     """Describe a failure by its page; one that is not in the catalogue here, by what the finding says."""
     entry = catalogue().get(finding.code)
     fix = entry.failure.fix if entry else finding.fix
-    help_text = f"{fix} The whole page: trueloop explain {finding.code}".strip()
+    page = f" The whole page: trueloop explain {finding.code}" if entry else ""
     rule: dict[str, Any] = {
         "id": finding.code,
         "name": "".join(word.capitalize() for word in finding.slug.split("-")),
         "shortDescription": {"text": f"{finding.title}."},
-        "help": {"text": help_text},
+        "help": {"text": f"{fix}{page}".strip()},
         "defaultConfiguration": {"level": finding.severity.value},
     }
     if entry:

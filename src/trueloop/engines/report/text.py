@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
 from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
-from trueloop.ground.findings import Finding, Report, Series, Severity, UpdateRate
+from trueloop.ground.findings import Explained, Finding, Report, Series, Severity, UpdateRate
 from trueloop.ground.words import counted, duration, number, percent, printable, sentence, short
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ def one_line(finding: Finding, *, base: Path) -> str:
 def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
     yield []
     yield [("trueloop: ", "bold"), (headline(report), _tone(report))]
+    if report.error:
+        yield []
+        yield from _explained(report.error, look)
     beyond = more(report)
     for index, finding in enumerate(report.findings):
         yield []
@@ -74,7 +77,18 @@ def _tone(report: Report) -> str:
     return "bold yellow" if outcome(report) is Outcome.NOT_JUDGED else "bold green"
 
 
-# One finding -----------------------------------------------------------------------------------------------------
+# One finding, and what ended the run ------------------------------------------------------------------------------
+
+
+def _explained(error: Explained, look: _Look) -> Iterator[Sequence[Part]]:
+    yield [(error.type, COLOURS[Severity.ERROR]), (f"  {sentence(error.title)}", "bold")]
+    yield from _prose(f"torch: {error.message}", look, style="dim")
+    yield from _prose(error.meaning, look)
+    for excerpt in excerpts(error):
+        yield []
+        yield from _excerpt(excerpt, look)
+    yield []
+    yield from _prose(error.fix, look, label="fix   ", style="green")
 
 
 def _finding(finding: Finding, look: _Look) -> Iterator[Sequence[Part]]:

@@ -49,6 +49,11 @@ def is_users(code: CodeType) -> bool:
     return not code.co_filename.startswith(_LIBRARIES)
 
 
+def is_ours(code: CodeType) -> bool:
+    """True for trueloop's own code."""
+    return code.co_filename.startswith(_OURS)
+
+
 def _of_library(frame: FrameType | None) -> Place | None:
     """Where a whole program lies among the libraries (``python -m package``), its lines are those outside torch."""
     torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120

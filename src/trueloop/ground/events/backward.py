@@ -54,6 +54,8 @@ class BackwardStarted(Event):
     """The loader that gave the latest batch."""
     batch: int
     """A number that grows with every batch drawn from any loader; equal = the same batch."""
+    order: int | None = None
+    """A number of the root's operation that is higher than those of all operations before it in its thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

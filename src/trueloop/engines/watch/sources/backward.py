@@ -14,6 +14,7 @@ from trueloop.engines.watch.losses import LossProbe
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.raised.graph import sequence
 from trueloop.engines.watch.sources.leftovers import at_backward
 from trueloop.engines.watch.sources.scaling import is_scaled
 from trueloop.engines.watch.stream import Stream
@@ -129,6 +130,7 @@ class Backward:
             losses=probe.losses(),
             loader=program.loader,
             batch=program.batch,
+            order=sequence(root.grad_fn),
         )
         self._windows.backward_begins()
         return _Begun(probe, _value(root, scale or 1.0), scale, place, perf_counter())
