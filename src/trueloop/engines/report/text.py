@@ -152,7 +152,7 @@ def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
 
 def _watched(report: Report) -> str:
     seen = f"{counted(report.updates, 'update')} in {duration(report.seconds)}, {number(report.watched)} in full detail"
-    return f"{seen}; watching took {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
+    return f"{seen}; watching took at least {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
 
 
 def pace(rate: UpdateRate) -> str:
