@@ -31,10 +31,14 @@ def test_paragraphs_are_wrapped_once():
     assert reflowed(text) == "One line.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more"
 
 
+def test_each_reference_begins_its_own_line():
+    text = "A, https://a.org/x.\nB, of two\nlines, https://b.org/y\nC, without one.\n"
+    assert reflowed(text) == "A, https://a.org/x.\nB, of two lines, https://b.org/y\nC, without one."
+
+
 def test_a_page_as_markdown_has_headings_and_whole_paragraphs():
-    assert markdown(PAGE).startswith(
-        "Something is wrong.\n\n### Symptom\n\nThe loss falls.\n\n### References\n\nA book"
-    )
+    assert markdown(PAGE).endswith("module.html.\n- Another, https://arxiv.org/abs/1803.08494")
+    assert markdown(PAGE).startswith("Something is wrong.\n\n### Symptom\n\nThe loss falls.\n\n### References\n\n- A")
 
 
 def test_the_first_reference_with_an_address_counts():

@@ -24,10 +24,13 @@ def sections(doc: str) -> Iterator[tuple[str, str]]:
 
 
 def reflowed(text: str) -> str:
-    """Put the lines of each paragraph together, so that they are wrapped once; lists and indented code stay."""
+    """Put the lines of each paragraph together, so that they are wrapped once; lists and indented code stay.
+
+    A line ends where an address does: of several references each begins its own.
+    """
     lines = list[str]()
     for line in text.splitlines():
-        goes_on = bool(lines) and lines[-1] and not lines[-1].startswith(" ")
+        goes_on = bool(lines) and lines[-1] and not lines[-1].startswith(" ") and not _ends_with_address(lines[-1])
         if goes_on and line and not line.startswith((" ", "- ", "* ", "|")):
             lines[-1] += f" {line}"
         else:
@@ -37,7 +40,12 @@ def reflowed(text: str) -> str:
 
 def markdown(doc: str) -> str:
     """Return a page as Markdown, for whoever shows help beside a finding."""
-    parts = ((f"### {heading}\n\n" if heading else "") + reflowed(text) for heading, text in sections(doc))
+    parts: list[str] = []
+    for heading, text in sections(doc):
+        words = reflowed(text)
+        if heading == "References":
+            words = "\n".join(f"- {line}" for line in words.splitlines() if line)
+        parts.append(f"### {heading}\n\n{words}" if heading else words)
     return "\n\n".join(parts)
 
 
@@ -45,3 +53,7 @@ def reference(doc: str) -> str | None:
     """Return the address of a page's first reference, most often torch's own documentation; None where it has none."""
     found = _ADDRESS.search(dict(sections(doc)).get("References", ""))
     return found.group().rstrip(".,;)") if found else None
+
+
+def _ends_with_address(line: str) -> bool:
+    return bool(_ADDRESS.fullmatch(line.rsplit(" ", 1)[-1]))

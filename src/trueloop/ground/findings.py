@@ -121,7 +121,7 @@ class UpdateRate:
     """Where the time of an update went, as measured in the updates watched in full."""
 
     update_s: float
-    """Median seconds between two updates, over the whole run."""
+    """Seconds between two updates: the median of single ones, or of stretches that were not watched in full."""
     data: float
     """Share of the time spent waiting for the loader; the shares add up to at most 1."""
     forward: float
@@ -178,7 +178,7 @@ class Report:
     """Of those, in full detail."""
     seconds: float = 0.0
     cost_s: float = 0.0
-    """Spent watching, as measured by itself."""
+    """Spent watching, at least: what is done within torch's calls is timed, passing them on is not."""
     rate: UpdateRate | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
     """"loss", "grad_norm", "lr", "live_graphs"."""

@@ -202,6 +202,18 @@ def test_modes_within_an_update_are_no_sweeps():
     assert rate.update_s == 0.5
 
 
+def test_the_time_spent_watching_is_no_part_of_an_update():
+    busy = 0.0
+    recorder = Recorder(lambda: busy)
+    for update in range(4):
+        recorder.hear(call(update, update * 1.0 + 0.5, seconds=0.25))
+        busy += 0.5
+        recorder.hear(step(update, update * 1.0 + 1.0))
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (0.5, 0.5)
+
+
 def test_nothing_is_known_before_the_second_update():
     recorder = Recorder()
     assert recorder.rate() is None

@@ -18,7 +18,8 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning w
   "passed", "not applicable" or "not judged".
 - ``silenced``: findings that were not to be told.
 - ``updates`` (optimizer steps), ``watched`` (of those, in full detail), ``seconds``.
-- ``cost``: ``{"seconds", "share"}`` of the run's time that watching took, as measured by itself.
+- ``cost``: ``{"seconds", "share"}`` of the run's time that watching took at least: what is done within
+  torch's calls is timed, passing them on is not.
 - ``rate``: null or ``{"update_s", "data", "forward", "backward", "optimizer"}``: seconds between two updates, and the
   shares of it.
 - ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.

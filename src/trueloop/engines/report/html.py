@@ -69,10 +69,10 @@ def _cards(report: Report) -> Markup:
         shown_cards += [
             ("updates", number(report.updates), f"in {duration(report.seconds)}"),
             ("watched in full", number(report.watched), "the others for what is cheap to see"),
-            ("cost of watching", percent(cost_share(report)), f"{duration(report.cost_s)}, measured by itself"),
+            ("cost of watching", f"≥ {percent(cost_share(report))}", f"{duration(report.cost_s)}, timed from within"),
         ]
     if report.rate:
-        shown_cards.append(("an update", duration(report.rate.update_s), "the median"))
+        shown_cards.append(("an update", duration(report.rate.update_s), "as a rule"))
     if report.silenced:
         shown_cards.append(("silenced", number(report.silenced), "by comments or the settings"))
     cards = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", S
 SIGNS: Final = {"+": "green", "-": "red", " ": "dim"}
 READABLE: Final = 100  # columns of prose; a longer line is hard to find the next one from
 LABEL: Final = 12
+UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
 Part = tuple[str, str]
 """Words and their style."""
 
@@ -166,7 +168,7 @@ def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
 
 def _watched(report: Report) -> str:
     seen = f"{counted(report.updates, 'update')} in {duration(report.seconds)}, {number(report.watched)} in full detail"
-    return f"{seen}; watching took {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
+    return f"{seen}; watching took at least {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
 
 
 def pace(rate: UpdateRate) -> str:
@@ -204,7 +206,7 @@ def _labelled(label: str, text: str, look: _Look, *, style: str = "") -> Iterato
 
 def _wrapped(text: str, look: _Look, *, taken: int) -> list[str]:
     room = max(24, min(look.width, READABLE) - taken)
-    whole = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number stays with its unit, and a path in one piece
+    whole = UNIT.sub("\N{NO-BREAK SPACE}", text)  # a number stays with its unit, and a path in one piece
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 

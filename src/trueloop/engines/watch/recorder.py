@@ -57,9 +57,14 @@ class Thinned:
 
 
 class Recorder:
-    """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came."""
+    """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came.
 
-    def __init__(self) -> None:
+    Args:
+        busy_s: returns the time spent watching so far, which is no part of an update's.
+    """
+
+    def __init__(self, busy_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._busy_s, self._busy_before_s = busy_s, 0.0
         self._series = {name: Thinned() for name in ("loss", "grad_norm", "lr", "live_graphs")}
         self._between, self._whole, self._all = Thinned(), _Timed(), _Timed()
         self._time = _TimeSplit()
@@ -118,7 +123,7 @@ class Recorder:
     def _step(self, event: StepTaken) -> None:
         self._time.step(event.seconds, closure=event.closure)
         if self._last_s is not None:
-            seconds = event.time_s - self._last_s
+            seconds = self._since(event, self._last_s)
             self._all.add(event.update, seconds, self._time)
             if self._done is not None and not self._interrupted:
                 self._whole.add(event.update, seconds, self._time)
@@ -149,11 +154,15 @@ class Recorder:
             return
         updates = event.update - self._done
         if updates >= STRETCH:
-            self._between.add(event.update, (event.time_s - self._last_s) / updates)
+            self._between.add(event.update, self._since(event, self._last_s) / updates)
+
+    def _since(self, event: Event, start_s: float) -> float:
+        return event.time_s - start_s - (self._busy_s() - self._busy_before_s)
 
     def _begin(self, event: Event, done: int | None) -> None:
         self._time.begin()
         self._last_s, self._done, self._interrupted = event.time_s, done, False
+        self._busy_before_s = self._busy_s()
 
 
 class _TimeSplit:

@@ -48,7 +48,7 @@ class Watch:
         self._attachment = _attachment()
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
-        self._recorder: Recorder | None = Recorder()
+        self._recorder: Recorder | None = Recorder(self._busy_s)
         self._errors, self._recent = errors or {}, Recent()
         self._explained: Explained | None = None
         self._began = (0, 0, 0.0, 0.0)
@@ -110,6 +110,9 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _busy_s(self) -> float:
+        return self._attachment.stream.busy_s
 
     def _hear(self, event: Event) -> None:
         if self._recorder is not None:
