@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trueloop.engines.report.sarif import FINGERPRINT, to_sarif
-from trueloop.ground.findings import Report, Site
+from trueloop.ground.findings import Explained, Report, Site
 
 
 def prints(report: Report) -> list[str]:
@@ -59,3 +59,13 @@ def test_names_of_files_are_quoted(report: Report, tmp_path: Path):
     log = to_sarif(replace(report, findings=(odd,)), base=tmp_path)
     uri = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "file:///a%20b/%C3%BC%25%FF.py"
+
+
+def test_what_ended_the_run_is_a_result(report: Report, error: Explained, folder: Path):
+    run = to_sarif(replace(report, error=error), base=folder)["runs"][0]
+    result, rule = run["results"][0], run["tool"]["driver"]["rules"][0]
+    assert (result["ruleId"], result["level"]) == ("raised/shape-mismatch", "error")
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 9
+    lines = [each["physicalLocation"]["region"]["startLine"] for each in result["relatedLocations"]]
+    assert lines == [8, 6]
+    assert rule["help"]["text"] == error.fix

@@ -65,8 +65,8 @@ def stack(error: BaseException) -> list[Frame]:
 def _locals(frame: FrameType) -> Mapping[str, Any]:
     """Return the local variables of a frame, and leave nothing behind in it.
 
-    Before Python 3.13 a function's frame keeps the dictionary it was asked for, and with it everything in it, as long as
-    it runs: and it does run where the program catches the exception itself.
+    Before Python 3.13 a function's frame keeps the dictionary it was asked for, and with it everything in it, as long
+    as it runs: and it does run where the program catches the exception itself.
     """
     given = frame.f_locals
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
