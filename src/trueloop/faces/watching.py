@@ -125,6 +125,9 @@ class Watching:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:
+            error = getattr(sys, "last_value", None)  # what Python has printed before it came here
+            if isinstance(error, BaseException) and not hasattr(sys, "ps1"):
+                self.tell_error(error)
             print_page(self.stop(), file=sys.stderr, base=self._base)
 
 

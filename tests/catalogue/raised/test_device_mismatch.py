@@ -71,7 +71,7 @@ TYPES = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)
 @pytest.mark.parametrize(
     "message",
     [
-        f"{SAME} found at least two devices, cuda:0 and cpu! (when checking argument for argument mat1 in method mm)",
+        f"{SAME} found at least two devices, cuda:0 and cpu! (when checking argument for argument mat1 in addmm)",
         f"{SAME} got mat1 is on cpu, different from other tensors on cuda:0 (when checking argument in method addmm)",
         f"{TYPES} should be the same or input should be a MKLDNN tensor and weight is a dense tensor",
         "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",

@@ -11,7 +11,7 @@ from jsonschema import Draft4Validator, FormatChecker
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.report.sarif import FINGERPRINT, to_sarif
-from trueloop.ground.findings import Finding, Report, Site
+from trueloop.ground.findings import Explained, Finding, Report, Site
 
 # Version 2.1.0-rtm.5 as published by the OASIS committee and Microsoft; from the npm package
 # @microsoft/jest-sarif 1.0.0-beta.0 (MIT), lib/schemas, unchanged.
@@ -145,3 +145,13 @@ def test_what_lies_below_the_base_is_told_relative_to_it(path: str, uri: str | N
         artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
         outside = {"uri": (tmp_path / "other.py").as_uri()}
         assert artifact == ({"uri": uri, "uriBaseId": "SRCROOT"} if uri else outside)
+
+
+def test_what_ended_the_run_is_a_result(report: Report, error: Explained, folder: Path):
+    run = to_sarif(replace(report, error=error), base=folder)["runs"][0]
+    result, rule = run["results"][0], run["tool"]["driver"]["rules"][0]
+    assert (result["ruleId"], result["level"]) == ("raised/shape-mismatch", "error")
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 9
+    lines = [each["physicalLocation"]["region"]["startLine"] for each in result["relatedLocations"]]
+    assert lines == [8, 6]
+    assert rule["help"]["text"] == error.fix

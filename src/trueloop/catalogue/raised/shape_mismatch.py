@@ -68,7 +68,7 @@ def _into(module: ModuleSeen, expects: str, given: TensorSeen, raised: Raised) -
     elif wanted in given.shape:
         fix = f"The {wanted} stands in another place of the shape: if that is it, move it with transpose or permute."
     else:
-        fix = f"Build the layer with {expects}={got}, or bring {given.called} to {wanted} there."
+        fix = f"Build the layer with {expects}={got}, or change what comes before it so that {wanted} arrive."
     return Explanation(meaning=f"{what}: {got} where {wanted} belongs.", fix=fix, made=given, related=related)
 
 

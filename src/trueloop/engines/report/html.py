@@ -57,8 +57,8 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
 
 def _header(report: Report) -> Markup:
     worst = report.worst()
-    tone = "good" if worst in (None, Severity.NOTE) else str(worst)
-    if outcome(report) is Outcome.NOT_JUDGED:
+    tone = "error" if report.error else "good" if worst in (None, Severity.NOTE) else str(worst)
+    if outcome(report) is Outcome.NOT_JUDGED and not report.error:
         tone = "warning"
     return element("header", element("p", "trueloop", class_="kicker"), element("h1", headline(report), class_=tone))
 

@@ -73,7 +73,7 @@ def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
 
 
 def _tone(report: Report) -> str:
-    worst = report.worst()
+    worst = Severity.ERROR if report.error else report.worst()
     if worst is not None and worst is not Severity.NOTE:
         return COLOURS[worst]
     return "bold yellow" if outcome(report) is Outcome.NOT_JUDGED else "bold green"

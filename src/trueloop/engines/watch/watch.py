@@ -126,10 +126,11 @@ class Watch:
 
     def _explain(self, error: BaseException) -> None:
         found = frozenset(finding.code for finding in self._judge.findings())
-        recent = self._recent if self._attachment.stream.full else Recent()  # between full views nothing is recent
-        context = Context(self._attachment.program, recent, self._attachment.stream.update, found)
+        stream, program = self._attachment.stream, self._attachment.program
+        recent = self._recent if stream.full else Recent()  # between full views nothing is recent
         try:
-            self._explained = explain(error, self._errors, context)
+            models = [model for model, _ in program.models.items() if stream.registry.of(model) in self._recent.models]
+            self._explained = explain(error, self._errors, Context(models, recent, stream.update, found))
         except Exception as fault:  # noqa: BLE001 - the host is sacred: its own traceback is all it needs
             self._trouble("the error is not explained", fault)
 

@@ -123,7 +123,7 @@ def test_an_objects_own_methods_are_not_called():
 
     report = told(caught(program))
     assert report.error is not None
-    assert "`x` has the shape (2, 3)" in report.error.meaning
+    assert "has the shape (2, 3)" in report.error.meaning
     assert not report.problems
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.watch.places import is_users
-from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.raised.bindings import changes
 from trueloop.engines.watch.raised.frames import Frame, held, look, operands, stack, torch_file
 from trueloop.engines.watch.raised.graph import leaves, used_up
@@ -29,7 +28,8 @@ CHAIN: Final = 10  # errors raised from one another that are looked at
 class Context(NamedTuple):
     """What the run knows beside the error itself."""
 
-    program: Program
+    models: Sequence[nn.Module]
+    """That were called."""
     recent: Recent
     update: int
     found: frozenset[str]
@@ -114,8 +114,7 @@ def _made(tensor: TensorSeen) -> str:
 
 def _read(frames: Sequence[Frame], error: BaseException, message: str, context: Context) -> Raised:
     causes = [str(each) for each in _causes(error) if type(each).__module__ == "builtins"]
-    models = [model for model, _ in context.program.models.items()]
-    describer = Describer(frames, models)
+    describer = Describer(frames, context.models)
     users = [frame for frame in frames if frame.users] or [frame for frame in frames if not torch_file(frame)]
     roots = _roots(frames)
     again, kept = used_up(roots, context.recent.order)
@@ -133,7 +132,7 @@ def _read(frames: Sequence[Frame], error: BaseException, message: str, context: 
         leaves=tuple(describer.tensor(leaf) for leaf in leaves(roots)[:500]),
         again=again,
         kept=kept,
-        past=context.recent.past(update=context.update, frozen=_frozen(models), found=context.found),
+        past=context.recent.past(update=context.update, frozen=_frozen(context.models), found=context.found),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
-from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, ModelCalled, StepTaken
+from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, ModelCalled, Ref, StepTaken
 from trueloop.ground.findings import Place, Site
 from trueloop.ground.raised import Past
 
@@ -13,11 +14,14 @@ class Recent:
     """Hears the events of a run; keeps the latest of a few of them, as places and numbers."""
 
     def __init__(self) -> None:
+        self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Those that were called."""
         self._forget()
 
     def hear(self, event: Event) -> None:
         """Take one event in."""
         if isinstance(event, ModelCalled):
+            self.models.add(event.model)
             self._call, self._stepped, self._forward_since = event.place, False, True
             self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
         elif isinstance(event, BackwardStarted):

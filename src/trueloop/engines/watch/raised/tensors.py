@@ -39,11 +39,12 @@ class Describer:
             role: what torch calls it there.
             holder: the module whose attribute it is, as far as known.
         """
-        name = self._name(tensor)
+        model, path = self._path(tensor)
+        name = ".".join(part for part in (self._called(model), path) if part) if model is not None else ""
         attribute_of = role.rpartition(".")[2] or text.rpartition(".")[2]
         site, by = self._made(tensor)
-        if site is None and name:
-            site = self._line_of(name)
+        if site is None and model is not None:
+            site = self._line_of(path, model)
         elif site is None and holder is not None:
             site = self._attribute(holder, attribute_of)
         return TensorSeen(
@@ -81,11 +82,8 @@ class Describer:
                     return frame.site._replace(line=found.line), found.made_by
         return None, ""
 
-    def _line_of(self, path: str, model: nn.Module | None = None) -> Site | None:
+    def _line_of(self, path: str, model: nn.Module) -> Site | None:
         """Return the line that made what lies at a path of a model, or the nearest thing around it."""
-        model = model or next((each for each in self.models), None)
-        if model is None:
-            return None
         names, holders = path.split(".") if path else [], [model]
         for name in names[:-1]:
             holders.append(held(holders[-1], name))
@@ -101,15 +99,16 @@ class Describer:
                 return site
         return None
 
-    def _name(self, tensor: Tensor) -> str:
+    def _path(self, tensor: Tensor) -> tuple[nn.Module | None, str]:
+        """Return the model whose parameter or buffer a tensor is, and what that calls it."""
         for model in self.models:
             for path, module in modules(model):
                 stored = vars(module)
                 for kind in ("_parameters", "_buffers"):
                     for name, each in stored.get(kind, {}).items():
                         if each is tensor:
-                            return ".".join(part for part in (self._called(model), path, name) if part)
-        return ""
+                            return model, f"{path}.{name}" if path else name
+        return None, ""
 
     def _called(self, model: nn.Module) -> str:
         """Return the name the user's functions have for a model, where there are several."""
