@@ -73,7 +73,7 @@ class Program:
     stepping_scaler: weakref.ref[Any] | None = None
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
-    """The type of autocast the newest model call ran under."""
+    """The type of autocast the newest call of a model ran under that made a graph."""
     scaled_loss: weakref.ref[Tensor] | None = None
     """What GradScaler.scale returned last."""
 

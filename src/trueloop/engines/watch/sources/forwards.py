@@ -120,7 +120,9 @@ class Forwards:
         training = [module for module in modules if module.training]
         drawn = self._drawn.get(ref, -1)
         self._drawn[ref] = program.batch
-        program.autocast = _autocast()
+        autocast = _autocast()
+        if torch.is_grad_enabled():  # not that of a teacher
+            program.autocast = autocast
         if self._waiting and not program.in_backward:
             self._met()
         graphs = [tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None]
@@ -137,7 +139,7 @@ class Forwards:
             grad_mode=torch.is_grad_enabled(),
             inference_mode=torch.is_inference_mode_enabled(),
             has_graph=bool(graphs),
-            autocast=program.autocast,
+            autocast=autocast,
             bypassed=False,
             recomputed=program.in_backward > 0,
             loader=program.loader if program.batch != drawn else None,
