@@ -95,7 +95,7 @@ class NotFinite(Event):
     value: str
     """"nan", "inf", "-inf"."""
     module: str
-    """The first module whose output was not finite, by name; "" = not found."""
+    """The module it ran in: "tail (Tail)"; "" = not found, or in none."""
     operation: str
     """The first operation whose result was not finite though its inputs were: "log"."""
     operation_place: Place | None
@@ -104,6 +104,8 @@ class NotFinite(Event):
     parameters: Refs
     since: int
     """The last update known to have been finite."""
+    output_finite: bool = False
+    """The model gave finite values only: where there is an operation, its result did not reach the output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.replay import remember
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BatchNormOfOne, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
@@ -50,6 +51,7 @@ class Forwards:
         self._stream, self._program = stream, program
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
+        self._note = stream.fenced("arguments of models", self._noted)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -91,6 +93,8 @@ class Forwards:
                 if id(module) not in self._plain and root is not None and module is not root:
                     self._look(root, module, args)
                 return original(module, *args, **options)
+            if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
+                self._note(module, args, options)
             program.in_forward, self._root = 1, module
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
@@ -103,6 +107,11 @@ class Forwards:
             return output
 
         return __call__
+
+    def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        call = remember(module, args, options, self._stream.update, self._stream.micro)
+        if call is not None:
+            self._program.calls.append(call)
 
     def _called(self, model: nn.Module, output: Any, seconds: float, place: Place | None) -> None:
         parameters = list(model.parameters())

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from trueloop.engines.watch.localise import locate
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
@@ -70,6 +71,7 @@ class Steps:
         self._look = stream.fenced("steps of optimizers", self._begin)
         self._tell = stream.fenced("steps of optimizers", self._end)
         self._meet = stream.fenced("optimizers", self._met)
+        self._locate = stream.fenced("batches with gradients that are not finite", locate)
         self._leftover = stream.fenced("windows left over", at_step)
 
     def always(self, patches: Patches) -> None:
@@ -156,6 +158,9 @@ class Steps:
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
         graded = [p for p in holds if p.grad is not None]
         reused, reused_from = self._windows.account.mixed(graded)
+        norms = _norms(graded)
+        if norms.not_finite and not closure and self._program.stepping_scaler is None:
+            self._locate(self._stream, self._program)
         frozen = [
             (p, p.detach().flatten()[:SLICE].clone() if p.grad is not None and p.device.type == "cpu" else None)
             for p in holds
@@ -166,7 +171,7 @@ class Steps:
             graded,
             reused,
             reused_from,
-            _norms(graded),
+            norms,
             frozen,
             here(),
             rates(optimizer),
