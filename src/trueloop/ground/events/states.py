@@ -24,6 +24,14 @@ class GraphsAlive(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GraphsRetained(Event):
+    """RARE. A line retains the graph of every backward, and those that are gone were never run backward again."""
+
+    count: int
+    """Graphs that died unused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateCaptured(Event):
     """RARE. ``state_dict()`` of a model was called by the program."""
 
