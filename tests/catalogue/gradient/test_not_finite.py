@@ -175,6 +175,8 @@ for step in range(6):
         ("self.out(h.log())", "The first such value came out of log in tail (Tail), which was given min 0, max 0, 128"),
         ("self.out(h / h.sum(1, keepdim=True))", "out of div in tail (Tail), which was given min 0, max 0, 128 of 128"),
         ("self.out(torch.where(h > 0, h.log(), 0.0))", "did not reach the model's output"),
+        ("self.out(h.square().sum(1, keepdim=True).sqrt() + h)", "gradient of sqrt in tail (Tail) is infinite there"),
+        ("self.out(torch.pow(h, 0.5))", "of pow in tail (Tail) is infinite there, which was given min 0, max 0, 128"),
         ("torch.nan_to_num(self.out(h.log()))", "did not reach the model's output"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.engines.watch.replay import remember, replayed
+from trueloop.engines.watch.replay import Replay, remember, replayed
 from trueloop.engines.watch.watch import Watch
 
 
@@ -202,19 +202,18 @@ def test_what_is_not_the_same_any_more_or_would_be_seen_is_left(what, monkeypatc
                 stack.enter_context(torch.autograd.profiler.profile())
             case "processes":
                 monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        assert replayed([call]) == (None, False)
+        assert replayed([call]) == Replay(None, finite=False)
 
 
 def test_what_fails_the_second_time_is_told_and_put_back():
     module, x = Failing(), torch.randn(2, 4)
-    drawn, own = torch.get_rng_state(), vars(module)
+    drawn, own, called = torch.get_rng_state(), vars(module), nn.Module.__call__
     with pytest.raises(RuntimeError, match="no second time"):
         replayed([remember(module, (x,), {}, 0)])
     assert vars(module) is own
     assert module.count == 0
     assert not module._forward_hooks
-    assert not nn.modules.module._global_forward_hooks
-    assert not nn.modules.module._global_forward_pre_hooks
+    assert nn.Module.__call__ is called
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
@@ -308,7 +307,7 @@ class Calling(nn.Module):
 def test_modules_that_were_not_registered_are_not_run(where):
     net, x = Calling(where), torch.randn(6, 4)
     call = remember(net, (x,), {}, 0)
-    assert replayed([call]) == (None, False)
+    assert replayed([call]) == Replay(None, finite=False)
     assert int((net.held[0] if net.held else OUTSIDE).num_batches_tracked) == 0
 
 
@@ -338,7 +337,7 @@ def test_a_model_that_takes_missing_values_is_not_accused():
 
     net, x = Filling(), torch.ones(6, 4)
     x[2, 3] = float("nan")
-    assert replayed([remember(net, (x,), {}, 0)]) == (None, True)
+    assert replayed([remember(net, (x,), {}, 0)]) == Replay(None, finite=True)
 
 
 def test_what_is_hidden_within_is_told_apart():
@@ -356,6 +355,23 @@ def test_what_is_hidden_within_is_told_apart():
     shown = replayed([remember(net, (x,), {}, 0)])
     assert shown.finite
     assert (shown.origin.operation, shown.origin.module) == ("log", "Hidden")
+
+
+def test_what_is_compiled_within_is_not_compiled_anew():
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(1)
+        return graph.forward
+
+    inner = torch.compile(nn.Linear(4, 4), backend=backend)
+    net, x = nn.Sequential(inner, Log()), torch.randn(2, 4)
+    call = remember(net, (x,), {}, 0)
+    net(x)
+    assert len(compiled) == 1
+    assert replayed([call]).origin.operation == "log"
+    net(x)
+    assert len(compiled) == 1
 
 
 def test_nothing_is_kept_alive():
@@ -485,5 +501,5 @@ def test_what_cannot_be_given_again_is_not_noted():
     net = Log()
     with torch.inference_mode():
         inferred = torch.ones(2)
-    for argument in (inferred, iter([1]), object(), torch.empty(2, device="meta"), [[[[[torch.ones(1)]]]]]):
+    for argument in (inferred, iter([1]), object(), torch.empty(2, device="meta"), [[[[[torch.ones(1)]]]]], [1] * 100):
         assert remember(net, (argument,), {}, 0) is None

@@ -69,7 +69,7 @@ class Detector:
         first = f" The loss was {loss.value} at update {loss.update} already." if loss else ""
         lines = (
             (loss and loss.place, "the loss was not finite here"),
-            (shown and shown.operation_place, "the first such value was made here"),
+            (shown and shown.operation_place, "it came from here"),
         )
         return Evidence(
             message=f"{event.optimizer.name} stepped on {counted(count, 'gradient')} that "
@@ -88,7 +88,9 @@ class Detector:
 def _origin(loss: NotFinite | None, shown: NotFinite | None) -> str:
     """Say where it came from, as far as the batch could be run again or the loss's graph said it."""
     words: list[str] = []
-    if shown is not None and shown.operation:
+    if shown is not None and shown.only_gradient and loss is None:
+        words.append(f"The gradient of {shown.operation} in {shown.module} is infinite there{_given(shown)}")
+    elif shown is not None and shown.operation and not shown.only_gradient:
         words.append(f"The first such value came out of {shown.operation} in {shown.module}{_given(shown)}")
         if shown.output_finite:
             words.append("It did not reach the model's output, but what is behind it has a gradient")
@@ -96,7 +98,7 @@ def _origin(loss: NotFinite | None, shown: NotFinite | None) -> str:
         words.append(f"It came from {shown.inputs}")
     elif shown is not None and shown.output_finite and loss is not None and loss.update == shown.update:
         words.append(f"The model's output was finite: it became {loss.value} between the model and backward")
-    if loss is not None and loss.operation and (shown is None or not shown.operation):
+    if loss is not None and loss.operation and (shown is None or shown.only_gradient or not shown.operation):
         words.append(f"In the loss it came out of {loss.operation}{_given(loss)}")
     return "".join(f" {sentence}." for sentence in words)
 

@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, NamedTuple, cast
@@ -22,6 +22,7 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import is_users
 from trueloop.engines.watch.standing_in import HOOKS, CannotReplayError, StandIns
 from trueloop.engines.watch.values import described, not_finite, tensors_in, wild
@@ -29,6 +30,7 @@ from trueloop.ground.findings import Place
 from trueloop.ground.words import counted
 
 DEEPEST: Final = 4  # containers within containers in a model's arguments
+WIDEST: Final = 64  # arguments in one of them
 FILLS: Final = ("fill", "full", "where", "tensor", "empty", "copy_", "setitem", "nan_to_num", "finfo")
 _PLAIN: Final = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 _module: Any = torch_module
@@ -70,6 +72,8 @@ class Replay(NamedTuple):
     """Where what is not finite in an output was made; with finite outputs, the first such value within."""
     finite: bool
     """Every module with parameters was run again, and gave finite values only."""
+    steep: Origin | None = None
+    """With finite values throughout: the first operation whose gradient is infinite for what it was given."""
 
 
 def remember(
@@ -101,7 +105,7 @@ def replayed(calls: Sequence[Call]) -> Replay:
     """
     if _is_watched():
         return Replay(None, finite=False)
-    hidden: Origin | None = None
+    hidden = steep = None
     finite, ran = True, False
     for call in calls:
         module = call.module()
@@ -110,14 +114,15 @@ def replayed(calls: Sequence[Call]) -> Replay:
         module = cast("nn.Module", getattr(module, "_orig_mod", module))
         matters = next(module.parameters(), None) is not None
         try:
-            found, output_is_finite, within = _of_call(module, call)
+            found, output_is_finite, watching = _of_call(module, call)
         except CannotReplayError:
             finite = finite and not matters  # the arguments of a loss are often gone: it was behind the model
             continue
         if found is not None:
             return Replay(found, finite=False)
-        hidden, ran, finite = hidden or within, ran or matters, finite and output_is_finite
-    return Replay(hidden if finite else None, finite=finite and ran)
+        hidden, steep = hidden or watching.first, steep or watching.steep
+        ran, finite = ran or matters, finite and output_is_finite
+    return Replay(hidden if finite else None, finite=finite and ran, steep=steep if finite and not hidden else None)
 
 
 def _is_watched() -> bool:
@@ -130,8 +135,8 @@ def _is_watched() -> bool:
     )
 
 
-def _of_call(module: nn.Module, call: Call) -> tuple[Origin | None, bool, Origin | None]:
-    """Return the origin of what is not finite in the output, whether there is none, and what is hidden within."""
+def _of_call(module: nn.Module, call: Call) -> tuple[Origin | None, bool, _Watching]:
+    """Return the origin of what is not finite in the output, whether there is none, and what else was seen."""
     modules = list(module.modules())
     if any(isinstance(each, torch.jit.ScriptModule) for each in modules):
         raise CannotReplayError
@@ -149,7 +154,7 @@ def _of_call(module: nn.Module, call: Call) -> tuple[Origin | None, bool, Origin
             watching.weights(module)
             with watching:
                 output = module(*args, **options)
-        return watching.of(output), not any(map(not_finite, tensors_in(output))), watching.first
+        return watching.of(output), not any(map(not_finite, tensors_in(output))), watching
 
 
 class _Watching(TorchFunctionMode):
@@ -162,6 +167,8 @@ class _Watching(TorchFunctionMode):
         super().__init__()
         self.first: Origin | None = None
         """The first value of all that is not finite and has a gradient."""
+        self.steep: Origin | None = None
+        """The first operation whose gradient is infinite for what it was given."""
         self._names = {module: name for name, module in root.named_modules()}
         self._path: list[tuple[str, nn.Module]] = []
         self._thread = threading.get_ident()
@@ -175,6 +182,8 @@ class _Watching(TorchFunctionMode):
         before = [value for value in given if not_finite(value)]
         words = next((described(value) for value in given if value.is_floating_point()), "")
         had_nan = any(bool(value.isnan().any()) for value in before)
+        if self.steep is None and given and given[0].requires_grad and _is_steep(_name(func), args):
+            self.steep = Origin(self._module(), _name(func), _users_line(), words)
         result = func(*args, **(kwargs or {}))
         made = [value for value in tensors_in(result) if not_finite(value)]
         if made:
@@ -208,23 +217,26 @@ class _Watching(TorchFunctionMode):
     def modules(self) -> Generator[None]:
         """Follow which module runs, and stop at one that has no copies to work on."""
 
-        def enter(module: nn.Module, _: Any) -> None:
-            if threading.get_ident() == self._thread:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def __call__(module: nn.Module, *args: Any, **options: Any) -> Any:  # noqa: N807
+                if threading.get_ident() != self._thread:
+                    return original(module, *args, **options)
                 if module not in self._names and _has_state(module):
                     raise CannotReplayError
                 self._path.append((self._names.get(module, ""), module))
+                try:
+                    return original(module, *args, **options)
+                finally:
+                    self._path.pop()
 
-        def leave(*_: Any) -> None:
-            if threading.get_ident() == self._thread and self._path:
-                self._path.pop()
+            return __call__
 
-        entering = torch_module.register_module_forward_pre_hook(enter)
-        leaving = torch_module.register_module_forward_hook(leave, always_call=True)
+        patches = Patches()
+        patches.replace(nn.Module, "__call__", make)
         try:
             yield
         finally:
-            entering.remove()
-            leaving.remove()
+            patches.restore()
 
     def _follow(self, func: Any, before: Sequence[Tensor], made: Sequence[Tensor], here: Origin, had_nan: bool) -> None:
         found = next((o for value in before if (o := self._origins.get(id(value), (value, None))[1])), None)
@@ -252,9 +264,11 @@ def _noted(value: Any, depth: int) -> Any:
         return _Given(weakref.ref(value), value._version)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if isinstance(value, _PLAIN):
         return value
-    if depth < DEEPEST and type(value) in (tuple, list):
+    if depth == DEEPEST or (type(value) in (tuple, list, dict) and len(value) > WIDEST):
+        raise CannotReplayError
+    if type(value) in (tuple, list):
         return type(value)(_noted(each, depth + 1) for each in value)
-    if depth < DEEPEST and type(value) is dict:
+    if type(value) is dict:
         return {key: _noted(each, depth + 1) for key, each in value.items()}
     raise CannotReplayError
 
@@ -273,6 +287,14 @@ def _restored(value: Any) -> Any:
 
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
+
+
+def _is_steep(name: str, args: Sequence[Any]) -> bool:
+    """True where the gradient of a root is infinite: at zero."""
+    exponent = args[1] if name == "pow" and len(args) > 1 else 0.5 if name == "sqrt" else None
+    if not isinstance(exponent, float) or not 0 < exponent < 1:
+        return False
+    return bool((cast("Tensor", args[0]) == 0).any())
 
 
 def _has_state(module: nn.Module) -> bool:

@@ -114,6 +114,8 @@ class NotFinite(Event):
     """The last update known to have been finite."""
     output_finite: bool = False
     """The model gave finite values only: where there is an operation, its result did not reach the output."""
+    only_gradient: bool = False
+    """The result of the operation is finite, and its gradient is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
