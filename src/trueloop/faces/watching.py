@@ -118,7 +118,7 @@ class Watching:
         return f"<trueloop: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        return page(self.report)
+        return page(self.report, base=self._base)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:

@@ -67,8 +67,8 @@ judged      4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not
 not judged  DAT001, DAT002: no held-out loader was swept
             CKP003: it is found in the text only: trueloop lint
 silenced    2 findings, by comments or the settings
-watched     1200 updates in 4.00 s, 52 in full detail; watching took 1.2 % of
-            the time (50.0 ms)
+watched     1200 updates in 4.0 s, 52 in full detail; watching took 1.2 % of the
+            time (50.0 ms)
 update      3.40 ms each: data 12 %, forward 25 %, backward 38 %, optimizer
             12 %, the rest 12 %
 values      loss nan to 0.810, gradient norm 0.500 to 120, learning rate 0.00100

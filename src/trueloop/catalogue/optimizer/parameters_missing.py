@@ -46,6 +46,8 @@ class Known:
 
     parameters: Refs
     order: dict[str, int]
+    left: Refs | None = None
+    """Of the parameters, those that no optimizer holds; None = to be found out."""
     missing: Refs = NONE
     updates: int = 0
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
@@ -86,6 +88,8 @@ class Detector:
         if self._groups.get(optimizer) is not parameters:
             self._groups[optimizer] = parameters
             self._held.update(parameters)
+            for known in self._models.values():
+                known.left = None
 
     def _called(self, event: ModelCalled) -> None:
         known = self._models.get(event.model)
@@ -103,7 +107,9 @@ class Detector:
         for model, known in self._models.items():
             if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
                 continue
-            missing = (received & known.parameters).difference(self._held)
+            if known.left is None:
+                known.left = known.parameters.difference(self._held)
+            missing = received & known.left
             if not missing:
                 known.missing, known.updates = NONE, 0
                 continue

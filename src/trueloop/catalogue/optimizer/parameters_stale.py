@@ -51,7 +51,8 @@ class Detector:
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._built: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
-        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
+        self._since: dict[Ref, Refs] = {}
+        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
         self._missing: Refs = NONE
         self._values: dict[str, tuple[Any, ...]] = {}
         self._changed = False
@@ -66,8 +67,8 @@ class Detector:
             case ModelCalled():
                 self._called(event)
             case BackwardEnded():
-                for optimizer in self._since:
-                    self._since[optimizer] |= event.received
+                for optimizer, received in self._since.items():
+                    self._since[optimizer] = received | event.received if received else event.received
             case Gap():
                 self._since.clear()
             case StepTaken():
@@ -86,9 +87,12 @@ class Detector:
         self._since[optimizer] = NONE
         before_last, last = self._steps.get(optimizer, (event.update, event.update))
         self._steps[optimizer] = (last, event.update)
-        in_models = NONE.union(*(parameters for parameters, called in self._models.values() if called >= before_last))
-        if received is None or event.parameters <= in_models or optimizer in self._told:
+        called = [parameters for parameters, update in self._models.values() if update >= before_last]
+        if received is None or any(event.parameters <= parameters for parameters in called):
             return None  # the usual case
+        in_models = NONE.union(*called)
+        if event.parameters <= in_models or optimizer in self._told:
+            return None
         self._held.update(event.parameters)
         stale = event.parameters - in_models - event.with_gradient - received
         self._missing = missing = (received & in_models).difference(self._held)

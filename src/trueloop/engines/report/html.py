@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
-from trueloop.engines.report.markup import Markup, element, section
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
+from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 from trueloop.engines.report.plots import Plot, figure
-from trueloop.engines.report.quantities import duration, percent, sentence, shown, when
 from trueloop.ground.findings import Finding, Report, Severity, UpdateRate
-from trueloop.ground.words import number
+from trueloop.ground.markup import Markup, element, section
+from trueloop.ground.words import duration, number, percent, sentence
 
 # Nothing is loaded and nothing runs, whatever a hostile file name or message says.
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 
-from trueloop.ground.findings import Judged, Report, Severity, Verdict
-from trueloop.ground.words import counted
+from trueloop.ground.findings import Finding, Judged, Report, Severity, Verdict
+from trueloop.ground.words import counted, number, printable
 
 FAULT = "this run is not training what you think"
 
@@ -73,3 +74,17 @@ def more(report: Report) -> dict[str, str]:
 def cost_share(report: Report) -> float:
     """Return the share of the run's time that watching took."""
     return report.cost_s / report.seconds if report.seconds > 0 else 0.0
+
+
+def shown(path: str, base: Path | None) -> str:
+    """Write a path as people open it: relative to the folder they are in, where it lies there."""
+    known = Path(path)
+    return printable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
+
+
+def when(finding: Finding) -> str:
+    """Say since when, and how often: "since update 1, 1199 times"; "" where the text alone was read."""
+    if finding.first_update is None:
+        return f"{number(finding.count)} times" if finding.count > 1 else ""
+    update = number(finding.first_update)
+    return f"since update {update}, {number(finding.count)} times" if finding.count > 1 else f"at update {update}"

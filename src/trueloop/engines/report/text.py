@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
-from trueloop.engines.report.quantities import duration, percent, printable, sentence, short, shown, when
+from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 from trueloop.ground.findings import Finding, Report, Series, Severity, UpdateRate
-from trueloop.ground.words import counted, number
+from trueloop.ground.words import counted, duration, number, percent, printable, sentence, short
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,7 +16,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 def _folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    return (_OURS, *(root + os.sep for root in roots), "<frozen", "<string>", "<eval_with_key>", "<attrs")
+    return (_OURS, *(root + os.sep for root in roots), "<frozen", "<trueloop", "<string>", "<eval_with_key>", "<attrs")
 
 
 _LIBRARIES = _folders()

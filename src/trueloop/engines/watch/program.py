@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trueloop.engines.watch.facts import Facts
 from trueloop.engines.watch.replay import Call
 from trueloop.ground.events import Ref
 from trueloop.ground.findings import Place
@@ -34,22 +35,48 @@ class Leftover:
 
 
 @dataclass(slots=True)
+class Caller:
+    """Of a model."""
+
+    thread: int = 0
+    """That called it last."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of one optimizer; but for the first two, of what happened since its latest step, seen in full."""
+
+    steps: int = 0
+    """So far, counted by the source of steps."""
+    trains: bool = False
+    """It has stepped in the thread that trains."""
+    backwards: int = 0
+    """That reached one of its parameters."""
+    norm_made: float | None = None
+    """Joint norm of its gradients after the latest backward, read in windows of several."""
+    cleared_at: Place | None = None
+    """The latest clearing of its parameters, after the latest backward that reached them."""
+    whole: bool = False
+    """It was watched in full since the step before, or since the optimizer was built."""
+
+    def begin(self, *, whole: bool) -> None:
+        """Begin the next window."""
+        self.backwards, self.cleared_at, self.norm_made, self.whole = 0, None, None, whole
+
+
+@dataclass(slots=True)
 class Program:
     """Grows while the program runs; keeps nothing of it alive."""
 
     thread: int | None = None
     """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
     them from there at any moment. What others do is not followed."""
-    models: weakref.WeakKeyDictionary[nn.Module, int] = field(default_factory=weakref.WeakKeyDictionary[nn.Module, int])
-    """Outermost modules with parameters that were called -> the thread that called them last."""
+    models: Facts[nn.Module, Caller] = field(default_factory=lambda: Facts[nn.Module, Caller](Caller))
+    """Outermost modules with parameters that were called."""
     structures: int = 0
     """Times the parameters of a model were found to be others than before."""
-    optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet[Optimizer])
+    optimizers: Facts[Optimizer, Known] = field(default_factory=lambda: Facts[Optimizer, Known](Known))
     """That were built while watching, or have stepped."""
-    mine: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet[Optimizer])
-    """Of those, that have stepped in the thread that trains."""
-    steps: weakref.WeakKeyDictionary[Optimizer, int] = field(default_factory=weakref.WeakKeyDictionary[Optimizer, int])
-    """Steps of each optimizer so far, counted by the source of steps."""
     loader: Ref | None = None
     """The loader that gave the latest batch."""
     batch: int = 0
@@ -95,17 +122,25 @@ class Program:
         if self.thread is not None and any(other.ident == self.thread for other in threading.enumerate()):
             return False
         self.thread = here
-        self.mine.clear()
+        self._nobodys()
         return True
 
     def elsewhere(self) -> bool:
         """True on another thread than the one that trains."""
         return self.thread is not None and self.thread != threading.get_ident()
 
+    def mine(self) -> list[Optimizer]:
+        """Return the optimizers that have stepped in the thread that trains."""
+        return [optimizer for optimizer, known in self.optimizers.items() if known.trains]
+
+    def _nobodys(self) -> None:
+        for known in self.optimizers.facts():
+            known.trains = False
+
     def begin(self) -> None:
         """Forget what was going on when somebody listened before; what objects there are stays known."""
         self.thread = None
-        self.mine.clear()
+        self._nobodys()
         self.calls.clear()
         self.suspects, self.replayed = (), False
         self.pending = self.window = self.alike = 0

@@ -8,7 +8,7 @@ from trueloop.ground.events.event import Event, Ref, Refs
 from trueloop.ground.findings import Place, Site
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GraphsAlive(Event):
     """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
 
@@ -23,7 +23,7 @@ class GraphsAlive(Event):
     """The line that puts them there, where one was found in the source."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GraphsRetained(Event):
     """RARE. A line retains the graph of every backward, and those that are gone were never run backward again."""
 
@@ -31,7 +31,7 @@ class GraphsRetained(Event):
     """Graphs that died unused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateCaptured(Event):
     """RARE. ``state_dict()`` of a model was called by the program."""
 
@@ -42,7 +42,7 @@ class StateCaptured(Event):
     """One of the module's parameters in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateUsed(Event):
     """RARE. A state dictionary captured before was loaded into a module or saved to a file."""
 
@@ -60,7 +60,7 @@ class StateUsed(Event):
     """The weights have changed since it was captured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CheckpointRead(Event):
     """RARE. ``torch.load`` returned."""
 
@@ -72,7 +72,7 @@ class CheckpointRead(Event):
     holds_scheduler: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CheckpointWritten(Event):
     """RARE. ``torch.save`` was called."""
 
@@ -83,7 +83,7 @@ class CheckpointWritten(Event):
     holds_scheduler: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateLoaded(Event):
     """RARE. ``load_state_dict`` of a model, optimizer, scheduler or scaler was called by the program."""
 
@@ -94,7 +94,7 @@ class StateLoaded(Event):
     """The read file it came from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class NotFinite(Event):
     """RARE. A loss, gradient or weight became NaN or infinite, told the first time and then once in a while."""
 
@@ -118,7 +118,7 @@ class NotFinite(Event):
     """The result of the operation is finite, and its gradient is not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ErrorRaised(Event):
     """RARE. An exception left the program, or a call that is watched."""
 
