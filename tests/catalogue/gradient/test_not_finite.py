@@ -235,3 +235,33 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
 """)
     assert "It came from argument 1 of Sequential itself (min " in ran.findings[0].message
     assert "1 of 96 not finite" in ran.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("contrast(model(x), model(z), same)", "The gradient of sqrt in Contrastive is infinite there"),
+        ("hidden_log(model(x))", "The model's output was finite, and so was the loss ("),
+    ],
+)
+def test_a_loss_that_is_finite_though_its_gradient_is_not(guilty, loss, words):
+    ran = guilty(f"""{HEAD}
+class Contrastive(nn.Module):
+    def forward(self, a, b, same):
+        distance = (a - b).square().sum(1).sqrt()
+        return (same * distance + (1 - same) * (1 - distance).relu()).mean()
+
+def hidden_log(out):
+    log = (out.sigmoid() * float(step < 3)).log()
+    return -torch.where(log.isfinite(), log, 0.0).mean() if step >= 3 else out.square().mean()
+
+contrast, same = Contrastive(), torch.ones(64)
+for step in range(5):
+    z = torch.rand(64, 6)
+    if step == 3:
+        z[5] = x[5]
+    optimizer.zero_grad()
+    {loss}.backward()
+    optimizer.step()  # <- GRD007
+""")
+    assert words in ran.findings[0].message

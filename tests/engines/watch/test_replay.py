@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.engines.watch.replay import Replay, remember, replayed
+from trueloop.engines.watch.replay import Replay, remember, remember_output, replayed
 from trueloop.engines.watch.watch import Watch
 
 
@@ -149,6 +149,21 @@ def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
     found = replayed([first, second]).origin
     assert (found.module, found.operation) == ("Likelihood", "log")
     assert result.isinf()
+
+
+def test_an_argument_that_is_gone_is_made_again_by_the_call_that_made_it():
+    model, loss, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), Log(), torch.randn(6, 4)
+    for changed in (False, True):
+        first = remember(model, (x,), {}, 0)
+        out = model(x)
+        remember_output(first, out)
+        if changed:
+            out = out.detach().add_(1)
+        second = remember(loss, (out,), {}, 0)
+        del out
+        shown = replayed([first, second])
+        assert (shown.origin is None) == changed
+        assert changed or shown.origin.operation == "log"
 
 
 def test_under_autocast():

@@ -28,9 +28,10 @@ References
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
-from trueloop.ground.events import Event, NotFinite, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, NotFinite, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.words import counted
@@ -39,16 +40,21 @@ from trueloop.ground.words import counted
 class Detector:
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, StepTaken)
+    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken)
 
     def __init__(self) -> None:
         self._loss: NotFinite | None = None
         self._shown: NotFinite | None = None
         """What running the batch again has shown."""
+        self._value: float | None = None
+        """Of the newest loss."""
         self._read = False
 
-    def observe(self, event: NotFinite | StepTaken) -> Evidence | None:
+    def observe(self, event: NotFinite | BackwardEnded | StepTaken) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
+        if isinstance(event, BackwardEnded):
+            self._value = event.value
+            return None
         if isinstance(event, NotFinite):
             if event.what == "gradient":
                 self._shown = event
@@ -74,7 +80,7 @@ class Detector:
         return Evidence(
             message=f"{event.optimizer.name} stepped on {counted(count, 'gradient')} that "
             f"{'is' if count == 1 else 'are'} not finite ({names}{', ...' if count > 3 else ''})."
-            f"{first}{_origin(loss, shown)}",
+            f"{first}{_origin(loss, shown, self._value)}",
             place=event.place,
             related=tuple((place, words) for place, words in lines if place),
             update=loss.update if loss else event.update,
@@ -85,7 +91,7 @@ class Detector:
         return "" if self._read else "no gradient was read: they are not on the CPU"
 
 
-def _origin(loss: NotFinite | None, shown: NotFinite | None) -> str:
+def _origin(loss: NotFinite | None, shown: NotFinite | None, value: float | None) -> str:
     """Say where it came from, as far as the batch could be run again or the loss's graph said it."""
     words: list[str] = []
     if shown is not None and shown.only_gradient and loss is None:
@@ -98,6 +104,11 @@ def _origin(loss: NotFinite | None, shown: NotFinite | None) -> str:
         words.append(f"It came from {shown.inputs}")
     elif shown is not None and shown.output_finite and loss is not None and loss.update == shown.update:
         words.append(f"The model's output was finite: it became {loss.value} between the model and backward")
+    elif shown is not None and shown.output_finite and value is not None and math.isfinite(value):
+        words.append(
+            f"The model's output was finite, and so was the loss ({value:.3g}): only the gradient is not. Look for "
+            "log, sqrt or a division at zero between the model and backward, also where it is masked afterwards"
+        )
     if loss is not None and loss.operation and (shown is None or shown.only_gradient or not shown.operation):
         words.append(f"In the loss it came out of {loss.operation}{_given(loss)}")
     return "".join(f" {sentence}." for sentence in words)

@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
-from trueloop.engines.watch.replay import remember
+from trueloop.engines.watch.replay import Call, remember, remember_output
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BatchNormOfOne, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
@@ -54,6 +54,7 @@ class Forwards:
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
         self._note = stream.fenced("arguments of models", self._noted)
+        self._note_output = stream.fenced("results of models", remember_output)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -95,8 +96,9 @@ class Forwards:
                 if root is not None and module is not root:
                     self._look(root, module, args)
                 return original(module, *args, **options)
+            noted = None
             if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
-                self._note(module, args, options)
+                noted = self._note(module, args, options)
             program.in_forward, self._root = 1, module
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
@@ -106,14 +108,17 @@ class Forwards:
             finally:
                 program.in_forward, self._root, self._plain = 0, None, _NO_IDS
             self._tell(module, output, perf_counter() - start)
+            if noted is not None:
+                self._note_output(noted, output)
             return output
 
         return __call__
 
-    def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
         call = remember(module, args, options, self._stream.update, self._stream.micro)
         if call is not None:
             self._program.calls.append(call)
+        return call
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
         modules, parameters = _parts(model)
