@@ -11,9 +11,9 @@ from typing import Any, Final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.engines.watch.facts import Facts
 from trueloop.engines.watch.replay import Call
 from trueloop.ground.events import Ref
+from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
 CALLS: Final = 4  # a model, its loss, and the same of an adversary
@@ -32,14 +32,6 @@ class Leftover:
     """Parameter, by id -> it, its gradient by id, and that one's version."""
     kept: bool = False
     """They were still there at the next backward."""
-
-
-@dataclass(slots=True)
-class Caller:
-    """Of a model."""
-
-    thread: int = 0
-    """That called it last."""
 
 
 @dataclass(slots=True)
@@ -71,11 +63,11 @@ class Program:
     thread: int | None = None
     """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
     them from there at any moment. What others do is not followed."""
-    models: Facts[nn.Module, Caller] = field(default_factory=lambda: Facts[nn.Module, Caller](Caller))
-    """Outermost modules with parameters that were called."""
+    models: Facts[nn.Module, int] = field(default_factory=Facts[nn.Module, int])
+    """Outermost modules with parameters that were called -> the thread that called them last."""
     structures: int = 0
     """Times the parameters of a model were found to be others than before."""
-    optimizers: Facts[Optimizer, Known] = field(default_factory=lambda: Facts[Optimizer, Known](Known))
+    optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
     """That were built while watching, or have stepped."""
     loader: Ref | None = None
     """The loader that gave the latest batch."""

@@ -107,8 +107,8 @@ class Windows:
         key = (program.structures, *(len(optimizer.param_groups) for optimizer in optimizers))
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
-            for model, caller in program.models.items():
-                if caller.thread == program.thread:
+            for model, thread in program.models.items():
+                if thread == program.thread:
                     found.update((id(p), p) for p in model.parameters())
             self._known, self._known_for = [weakref.ref(p) for p in found.values()], key
         return [parameter for known in self._known if (parameter := known()) is not None]

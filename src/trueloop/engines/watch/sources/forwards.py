@@ -126,9 +126,8 @@ class Forwards:
             return
         stream, program = self._stream, self._program
         ref = stream.registry.of(model)
-        caller = program.models.of(model)
-        if caller.thread != get_ident():
-            caller.thread = get_ident()
+        if program.models.get(model) != get_ident():
+            program.models.put(model, get_ident())
             program.structures += 1
         refs = stream.registry.many(parameters)
         if self._named.get(ref) is not refs:

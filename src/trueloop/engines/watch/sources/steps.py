@@ -106,7 +106,9 @@ class Steps:
             original(optimizer, *args, **options)
             if self._stream.on:
                 self._meet(optimizer)
-                self._program.optimizers.of(optimizer).whole = True
+                known = self._program.optimizers.get(optimizer)
+                if known is not None:
+                    known.whole = True
 
         return __init__
 
@@ -114,7 +116,7 @@ class Steps:
         stream, registry = self._stream, self._stream.registry
         if self._program.optimizers.get(optimizer) is not None:
             return
-        self._program.optimizers.of(optimizer)
+        self._program.optimizers.put(optimizer, Known())
         holds = parameters_of(optimizer)
         ref = registry.of(optimizer)
         owners = (self._owners.get(registry.parameter(parameter)) for parameter in holds)
@@ -136,9 +138,11 @@ class Steps:
         program.in_step = 1 if program.in_step == 0 else _depth()
         if program.in_step > 1:
             return
-        if program.optimizers.get(optimizer) is None:
+        known = program.optimizers.get(optimizer)
+        if known is None:
             self._meet(optimizer)
-        self._known = program.optimizers.of(optimizer)
+            known = program.optimizers.get(optimizer) or program.optimizers.put(optimizer, Known())
+        self._known = known
         self._before = self._look(optimizer, args, options) if self._stream.full else None
 
     def _ended(self, optimizer: Optimizer) -> None:
