@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trueloop.engines.watch.replay import Call
 from trueloop.ground.events import Ref
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
+
+CALLS: Final = 4  # a model, its loss, and the same of an adversary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +85,12 @@ class Program:
     """What a loader's end has left to be stepped."""
     pending: int = 0
     """Backwards since the latest step of any optimizer."""
+    calls: deque[Call] = field(default_factory=lambda: deque[Call](maxlen=CALLS))
+    """The newest calls of outermost modules that make a graph, noted while watching in full."""
+    suspects: tuple[Call, ...] = ()
+    """Of those, the ones before a loss that is not finite."""
+    replayed: bool = False
+    """Calls were made again, to find where such a value comes from: that is done once."""
     in_forward: int = 0
     """Depth of module calls; 0 = outside."""
     in_backward: int = 0
@@ -92,7 +102,7 @@ class Program:
     stepping_scaler: weakref.ref[Any] | None = None
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
-    """The type of autocast the newest model call ran under."""
+    """The type of autocast the newest call of a model ran under that made a graph."""
     scaled_loss: weakref.ref[Tensor] | None = None
     """What GradScaler.scale returned last."""
 
@@ -123,6 +133,8 @@ class Program:
         """Forget what was going on when somebody listened before; what objects there are stays known."""
         self.thread = None
         self._nobodys()
+        self.calls.clear()
+        self.suspects, self.replayed = (), False
         self.pending = self.window = self.alike = 0
         self.in_forward = self.in_backward = self.in_step = 0
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None

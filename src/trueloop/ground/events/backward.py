@@ -125,7 +125,7 @@ class LossScaled(Event):
     enabled: bool
     scale: float | None
     autocast: str | None
-    """The type of autocast the newest model call ran under."""
+    """The type of autocast the newest call of a model ran under that made a graph."""
     dtype: str
 
 

@@ -24,6 +24,14 @@ class GraphsAlive(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class GraphsRetained(Event):
+    """RARE. A line retains the graph of every backward, and those that are gone were never run backward again."""
+
+    count: int
+    """Graphs that died unused."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateCaptured(Event):
     """RARE. ``state_dict()`` of a model was called by the program."""
 
@@ -95,7 +103,7 @@ class NotFinite(Event):
     value: str
     """"nan", "inf", "-inf"."""
     module: str
-    """The first module whose output was not finite, by name; "" = not found."""
+    """The module it ran in: "tail (Tail)"; "" = not found, or in none."""
     operation: str
     """The first operation whose result was not finite though its inputs were: "log"."""
     operation_place: Place | None
@@ -104,6 +112,10 @@ class NotFinite(Event):
     parameters: Refs
     since: int
     """The last update known to have been finite."""
+    output_finite: bool = False
+    """The model gave finite values only: where there is an operation, its result did not reach the output."""
+    only_gradient: bool = False
+    """The result of the operation is finite, and its gradient is not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

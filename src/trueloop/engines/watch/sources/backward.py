@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trueloop.engines.watch.localise import locate, suspect
+from trueloop.engines.watch.loss_origin import loss_origin
 from trueloop.engines.watch.losses import LossProbe
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
@@ -54,6 +56,7 @@ class Backward:
         self._end = stream.fenced("backwards", self._tell_end)
         self._check = stream.fenced("losses that are not finite", self._finite)
         self._last_finite, self._tell_again = -1, 0
+        self._locate = stream.fenced("batches with a loss that is not finite", locate)
         self._leftover = stream.fenced("windows left over", at_backward)
 
     def always(self, patches: Patches) -> None:
@@ -101,13 +104,19 @@ class Backward:
         if value - value == 0:
             self._last_finite = self._stream.update
             return
+        if value == value and is_scaled(root):  # noqa: PLR0124 - infinite, not NaN: GradScaler tries how far it can go
+            return
+        suspect(self._stream, self._program)
         if self._stream.update >= self._tell_again:
             self._tell_again = self._stream.update + AGAIN
+            found = loss_origin(root)
             self._stream.emit(
-                NotFinite, here(), what="loss", value=str(value), module="", operation="", operation_place=None,
-                inputs="", parameters=NONE, since=self._last_finite,
+                NotFinite, here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
+                operation_place=None, inputs=found.inputs if found else "", parameters=NONE, since=self._last_finite,
             )  # fmt: skip
             self._stream.wake()
+        if self._program.in_step:  # the step's own closure: afterwards the weights are others
+            self._locate(self._stream, self._program)
 
     def _tell_begin(self, tensors: Any, args: tuple[Any, ...], options: dict[str, Any]) -> _Begun | None:
         roots: Sequence[Tensor] = [tensors] if isinstance(tensors, Tensor) else list(tensors)

@@ -17,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.replay import Call, remember, remember_output
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BatchNormOfOne, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
@@ -52,6 +53,8 @@ class Forwards:
         self._stream, self._program = stream, program
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
+        self._note = stream.fenced("arguments of models", self._noted)
+        self._note_output = stream.fenced("results of models", remember_output)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -93,6 +96,9 @@ class Forwards:
                 if root is not None and module is not root:
                     self._look(root, module, args)
                 return original(module, *args, **options)
+            noted = None
+            if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
+                noted = self._note(module, args, options)
             program.in_forward, self._root = 1, module
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
@@ -102,9 +108,17 @@ class Forwards:
             finally:
                 program.in_forward, self._root, self._plain = 0, None, _NO_IDS
             self._tell(module, output, perf_counter() - start)
+            if noted is not None:
+                self._note_output(noted, output)
             return output
 
         return __call__
+
+    def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
+        call = remember(module, args, options, self._stream.update, self._stream.micro)
+        if call is not None:
+            self._program.calls.append(call)
+        return call
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
         modules, parameters = _parts(model)
@@ -123,7 +137,9 @@ class Forwards:
         training = [module for module in modules if module.training]
         drawn = self._drawn.get(ref, -1)
         self._drawn[ref] = program.batch
-        program.autocast = _autocast()
+        autocast = _autocast()
+        if torch.is_grad_enabled():  # not that of a teacher
+            program.autocast = autocast
         if self._waiting and not program.in_backward:
             self._met()
         graphs = [tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None]
@@ -140,7 +156,7 @@ class Forwards:
             grad_mode=torch.is_grad_enabled(),
             inference_mode=torch.is_inference_mode_enabled(),
             has_graph=bool(graphs),
-            autocast=program.autocast,
+            autocast=autocast,
             bypassed=False,
             recomputed=program.in_backward > 0,
             loader=program.loader if program.batch != drawn else None,

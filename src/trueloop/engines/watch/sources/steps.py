@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from trueloop.engines.watch.localise import locate
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Known, Program
@@ -76,6 +77,7 @@ class Steps:
         self._look = stream.fenced("steps of optimizers", self._begin)
         self._tell = stream.fenced("steps of optimizers", self._end)
         self._meet = stream.fenced("optimizers", self._met)
+        self._locate = stream.fenced("batches with gradients that are not finite", locate)
         self._leftover = stream.fenced("windows left over", at_step)
 
     def always(self, patches: Patches) -> None:
@@ -177,6 +179,8 @@ class Steps:
             if not p.requires_grad
         ]
         norms = _Norms() if closure else _norms(graded)
+        if norms.not_finite and self._program.stepping_scaler is None:
+            self._locate(self._stream, self._program)
         return _Before(
             holds, graded, reused, reused_from, norms, frozen, here(), rates(optimizer), closure, perf_counter()
         )
