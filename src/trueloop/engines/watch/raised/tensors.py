@@ -29,6 +29,7 @@ class Describer:
         self.chain = [(frame, own) for frame in frames if (own := own_module(frame)) is not None]
         running = [self.chain[0][1]] if self.chain else []
         self.models = [*running, *(model for model in models if all(model is not each for each in running))]
+        self._paths = {id(own): (model, path) for model in reversed(self.models) for path, own in _tensors(model)}
 
     def tensor(self, tensor: Tensor, *, text: str = "", role: str = "", holder: Any = None) -> TensorSeen:
         """Describe a tensor.
@@ -101,14 +102,7 @@ class Describer:
 
     def _path(self, tensor: Tensor) -> tuple[nn.Module | None, str]:
         """Return the model whose parameter or buffer a tensor is, and what that calls it."""
-        for model in self.models:
-            for path, module in modules(model):
-                stored = vars(module)
-                for kind in ("_parameters", "_buffers"):
-                    for name, each in stored.get(kind, {}).items():
-                        if each is tensor:
-                            return model, f"{path}.{name}" if path else name
-        return None, ""
+        return self._paths.get(id(tensor), (None, ""))
 
     def _called(self, model: nn.Module) -> str:
         """Return the name the user's functions have for a model, where there are several."""
@@ -142,6 +136,16 @@ def modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             for name, child in reversed(children.items())
             if issubclass(type(child), nn.Module)
         ]
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers of a model with their names."""
+    for path, module in modules(model):
+        stored = vars(module)
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in stored.get(kind, {}).items():
+                if tensor is not None:
+                    yield f"{path}.{name}" if path else name, tensor
 
 
 def _held(holder: Any, name: str) -> str:
