@@ -115,9 +115,13 @@ class Forwards:
         return __call__
 
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
-        call = remember(module, args, options, self._stream.update, self._stream.micro)
+        if not module._modules and not module._parameters and type(module).__module__.startswith("torch.nn"):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return None  # a loss of torch's own: the graph tells
+        calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
+        first = not calls or calls[-1].micro != micro or calls[-1].update != update
+        call = remember(module, args, options, update, micro, drawn=first)
         if call is not None:
-            self._program.calls.append(call)
+            calls.append(call)
         return call
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
