@@ -74,9 +74,9 @@ def snapshot() -> Snapshot:
         for attribute, value in list(vars(module).items()):
             if callable(value) or "trueloop" in attribute:
                 found[f"{name}.{attribute}"] = value
-            if isinstance(value, FunctionType):
+            if type(value) is FunctionType:  # isinstance would ask what torch has put there, which may warn
                 found |= insides(f"{name}.{attribute}", value)
-            if isinstance(value, type) and value.__module__ == name:
+            if issubclass(type(value), type) and value.__module__ == name:
                 for inner, thing in list(vars(value).items()):
                     if callable(thing) or isinstance(thing, property | classmethod | staticmethod):
                         found[f"{name}.{attribute}.{inner}"] = thing
