@@ -119,7 +119,9 @@ def losses() -> None:
         chances = F.one_hot(y, 4).float()
         total = F.cross_entropy(out, y) + F.cross_entropy(out, chances) + F.nll_loss(out.log_softmax(1), y)
         total = total + F.mse_loss(out, chances) + F.l1_loss(out, chances) + F.huber_loss(out, chances)
-        total = total + F.binary_cross_entropy_with_logits(out, chances) + F.binary_cross_entropy(out.sigmoid(), chances)
+        total = (
+            total + F.binary_cross_entropy_with_logits(out, chances) + F.binary_cross_entropy(out.sigmoid(), chances)
+        )
         total = total + F.cross_entropy(out, y, torch.ones(4)) + F.cross_entropy(out, y, label_smoothing=0.1)
         total = total + F.kl_div(out.log_softmax(1), chances.softmax(1), reduction="batchmean")
         total.backward()
