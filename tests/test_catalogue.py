@@ -14,9 +14,10 @@ import torch
 
 import trueloop.catalogue
 from trueloop.catalogue.load import FAMILIES, SECTIONS, Entry, catalogue
+from trueloop.catalogue.page import sections
 from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.watch import Watch
-from trueloop.faces.cli.explain import explain_command, sections
+from trueloop.faces.cli.explain import explain_command
 from trueloop.ground.events import ErrorRaised
 from trueloop.ground.findings import Finding, Report, Severity, Verdict
 

@@ -112,7 +112,8 @@ def test_what_made_the_input_is_named_without_views_and_casts():
 
 def test_targets_and_what_they_leave_out_are_told():
     targets = torch.tensor([0, 2, 1, 2])
-    found = one(F.cross_entropy(logits(), targets, ignore_index=2))
+    probe = LossProbe(F.cross_entropy(logits(), targets, ignore_index=2))
+    (found,) = probe.losses()
     assert (found.ignore_index, found.shape, found.count, found.class_weights) == (2, (4, 3), 2, False)
     assert torch.equal(found.targets, targets)
     found = one(F.cross_entropy(logits(), Y, weight=W))

@@ -81,9 +81,9 @@ class Detector:
             case BackwardStarted():
                 self._batch, self._loader = event.batch, event.loader
             case BackwardEnded():
-                means = [loss for loss in event.losses if loss.reduction == "mean"]
-                single = len(event.losses) == len(means) == 1
-                self._parts.append(_Part(self._batch, self._loader, means[0].weight if single else None, event.place))
+                loss = event.losses[0] if len(event.losses) == 1 else None
+                weight = loss.weight if loss is not None and loss.reduction == "mean" else None
+                self._parts.append(_Part(self._batch, self._loader, weight, event.place))
             case GradientsCleared():
                 self._parts = [] if event.unconsumed else self._parts
             case GradientsClipped():

@@ -96,6 +96,9 @@ class Detector:
 
     def _most_are_lost(self, event: StepTaken, lost: list[_Lost], last: _Lost | None) -> Evidence | None:
         """Micro-batches of a window that were cleared one by one, but for the last, in every window so far."""
+        if not lost:  # the usual case
+            self._alike, self._irregular, self._pattern = 1, True, None
+            return None
         lines = {(each.backward, each.clearing) for each in lost}
         batches = {each.batch for each in lost} | {last.batch if last else -1}
         pattern = None

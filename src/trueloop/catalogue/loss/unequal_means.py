@@ -51,7 +51,7 @@ class MicroBatch(NamedTuple):
 
     loader: Ref | None
     batch: int
-    means: dict[Hashable, Mean]
+    ended: BackwardEnded
 
 
 class Detector:
@@ -81,7 +81,7 @@ class Detector:
                 self._from = (event.loader, event.batch)
             case BackwardEnded():
                 if len(self._window) < MOST_MICRO_BATCHES:
-                    self._window.append(MicroBatch(*self._from, _means(event)))
+                    self._window.append(MicroBatch(*self._from, event))
             case Gap():
                 self._window.clear()
             case StepTaken():
@@ -99,8 +99,9 @@ class Detector:
         return len({micro.batch for micro in window}) == len(window)
 
     def _compare(self, window: list[MicroBatch], event: StepTaken) -> Iterator[Evidence]:
-        for key in window[0].means:
-            means = [micro.means[key] for micro in window if key in micro.means]
+        micros = [_means(micro.ended) for micro in window]
+        for key in micros[0]:
+            means = [micro[key] for micro in micros if key in micro]
             if len(means) < len(window):
                 continue
             self._looked = True

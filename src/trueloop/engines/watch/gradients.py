@@ -152,6 +152,8 @@ class Account:
 
 def version_of(gradient: Tensor) -> Version:
     """Return the versions of a gradient and of the local shard behind it: FSDP2 accumulates into that one only."""
+    if type(gradient) is Tensor:
+        return gradient._version, -1  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     local: Any = getattr(gradient, "_local_tensor", None)
     return gradient._version, -1 if local is None else local._version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -170,7 +172,7 @@ def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:
 
 def local_of(gradient: Tensor | None) -> Tensor | None:
     """Return what of a gradient lies in this process as plain numbers; None where it is sparse or of a strange kind."""
-    local = getattr(gradient, "_local_tensor", gradient)
+    local = gradient if type(gradient) is Tensor else getattr(gradient, "_local_tensor", gradient)
     if local is None or type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:
         return None
-    return local.detach()
+    return local.detach() if local.requires_grad else local

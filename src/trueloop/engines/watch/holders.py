@@ -139,6 +139,9 @@ def _keeps(node: ast.stmt, name: str) -> bool:
             return _named(target) == name
         case ast.Assign(targets=[ast.Subscript(value=target)]):
             return _named(target) == name
+        case ast.Assign(targets=[target], value=ast.BinOp() as sum_of):
+            parts = {_named(part) for part in ast.walk(sum_of) if isinstance(part, ast.expr)}
+            return _named(target) == name and name in parts  # x = x + y
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))):
             return method in _KEEPING and _named(target) == name
         case _:

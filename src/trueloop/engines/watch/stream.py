@@ -60,12 +60,12 @@ class Stream:
     def listen(self, listener: Listener) -> None:
         """Carry every event to one more listener."""
         with self._lock:
-            self._listeners.append(listener)
+            self._listeners = [*self._listeners, listener]
 
     def unlisten(self, listener: Listener) -> None:
         """Stop doing so."""
         with self._lock:
-            self._listeners.remove(listener)
+            self._listeners = [other for other in self._listeners if other != listener]
 
     def emit(self, kind: type[Event], /, place: Place | None = None, **fields: Any) -> None:
         """Make an event and carry it to everybody."""
@@ -74,8 +74,10 @@ class Stream:
             thread=threading.get_ident(), **fields,
         )  # fmt: skip
         with self._lock:
-            for listener in tuple(self._listeners):
+            for listener in self._listeners:
                 listener(event)
+        for name in kind.LIVE:
+            setattr(event, name, None)
 
     def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a handler that never raises: the first time it would, it is silent from then on, and named.

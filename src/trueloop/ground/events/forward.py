@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trueloop.ground.events.event import Event, Ref, Refs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ModelCalled(Event):
     """An outermost module with parameters returned from its forward."""
 
+    LIVE: ClassVar[tuple[str, ...]] = ("live", "output")
     model: Ref
     training: bool
     dropout_active: bool
@@ -43,13 +44,14 @@ class ModelCalled(Event):
     """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StrangerCalled(Event):
     """Within a model's forward a module in train mode ran that the model does not hold, and has got gradients.
 
     It is told once; of modules within each other the outermost is.
     """
 
+    LIVE: ClassVar[tuple[str, ...]] = ("live",)
     module: Ref
     model: Ref
     parameters: Refs
@@ -58,7 +60,7 @@ class StrangerCalled(Event):
     """LIVE: the module."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BatchNormOfOne(Event):
     """A batch normalisation in train mode saw a batch of one sample after a larger one, told once for each module."""
 
@@ -70,7 +72,7 @@ class BatchNormOfOne(Event):
     """Samples in the larger batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ModeSet(Event):
     """RARE. ``train()`` or ``eval()`` was called by the program; not told for the children it passes on to."""
 

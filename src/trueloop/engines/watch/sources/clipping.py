@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 import torch
@@ -52,9 +53,11 @@ class Clipping:
         def clip(parameters: Any, limit: Any, *args: Any, **options: Any) -> Any:
             if not stream.on or _is_compiling() or program.elsewhere():
                 return original(parameters, limit, *args, **options)
-            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            held = self._look(parameters)
-            result = original(parameters, limit, *args, **options)
+            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            held = self._look(given)
+            if isinstance(parameters, GeneratorType):  # torch warns of an empty one
+                given = (each for each in given)
+            result = original(given, limit, *args, **options)
             if held is not None:
                 self._tell(kind, limit, result, held)
             return result

@@ -105,10 +105,14 @@ class Schedules:
         known = self._known.get(scheduler)
         if known is None:
             known = self._known[scheduler] = _Known(horizon(scheduler))
-        steps = self._program.steps.get(optimizer, 0)
+        steps = self._steps(optimizer)
         since, known.steps = steps - known.steps, steps
         past = known.horizon is not None and 0 < _count(scheduler) + 1 - known.horizon <= PAST
         return rates(optimizer) if self._stream.full or since >= RARELY or past else None
+
+    def _steps(self, optimizer: Any) -> int:
+        known = self._program.optimizers.get(optimizer)
+        return 0 if known is None else known.steps
 
     def _tell(self, scheduler: LRScheduler, before: tuple[float, ...], place: Place | None) -> None:
         optimizer, stream = scheduler.optimizer, self._stream
@@ -122,7 +126,7 @@ class Schedules:
             after=rates(optimizer),
             count=_count(scheduler),
             horizon=self._known[scheduler].horizon,
-            optimizer_steps=self._program.steps.get(optimizer, 0),
+            optimizer_steps=self._steps(optimizer),
             backwards=stream.micro,
         )
 
