@@ -191,6 +191,33 @@ def recurrent(lives: Lives) -> None:
         lives.note()
 
 
+class Hiding(nn.Module):
+    """Makes a layer for each call, which nobody holds."""
+
+    def __init__(self, lives: Lives) -> None:
+        super().__init__()
+        self.own, self._lives = nn.Linear(4, 4), lives
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = nn.Linear(4, 3)
+        self._lives.follow(layer=layer)
+        return layer(self.own(x))
+
+
+def strangers(lives: Lives) -> None:
+    """Modules that their model does not hold."""
+    model = Hiding(lives)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lives.follow(model=model)
+    for _ in range(6):
+        F.cross_entropy(lives.graph(model(torch.randn(5, 4))), torch.randint(3, (5,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        lives.note()
+    del model, optimizer
+    lives.note()
+
+
 def errors(lives: Lives) -> None:
     """What was under way when an exception came."""
     model = network(lives)
@@ -230,7 +257,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-PROGRAMS = [updates, batches, trials, states, recurrent, errors]
+PROGRAMS = [updates, batches, trials, states, recurrent, strangers, errors]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

@@ -202,7 +202,7 @@ def an_exception_in_the_middle_of(whole: Callable[[], Watch]) -> None:
     with whole():
         for hooked, act in (
             (model.register_forward_pre_hook(fail), lambda: model(torch.ones(1, 2))),
-            (model.weight.register_hook(fail), lambda: (model.weight.sum() * 2).backward()),
+            (model.weight.register_hook(fail), (model.weight.sum() * 2).backward),
             (optimizer.register_step_pre_hook(fail), optimizer.step),
         ):
             with pytest.raises(ZeroDivisionError):
