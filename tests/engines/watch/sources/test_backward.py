@@ -52,6 +52,7 @@ def test_retained_and_differentiable_graphs(everything):
     loss.backward(retain_graph=True)
     loss.backward(create_graph=True)
     loss.backward(None, False)
+    loss = (weight**3).sum()
     torch.autograd.backward([loss * 2, loss], retain_graph=False)
     weight.grad = None
     flags = [(event.retain_graph, event.create_graph) for event in told(BackwardStarted)]
