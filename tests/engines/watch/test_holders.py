@@ -150,7 +150,7 @@ def test_code_of_the_programs_own_is_not_called():
         def items(self):
             raise ZeroDivisionError
 
-    touchy, own = Touchy(), Own(loss=graph())
+    touchy, own = Touchy(), Own(loss=graph())  # noqa: F841 - a variable that holds it
     assert [(words, count) for words, count, _ in found()] == [("touchy.loss", 1)]
     del own
 

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.watch.localise import locate, suspect
-from trueloop.engines.watch.loss_origin import loss_origin
 from trueloop.engines.watch.losses import LossProbe
+from trueloop.engines.watch.origin.localise import locate, suspect
+from trueloop.engines.watch.origin.of_loss import loss_origin
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
+from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
-from trueloop.engines.watch.replay import Call, remember, remember_output
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BatchNormOfOne, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
