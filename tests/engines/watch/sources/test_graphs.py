@@ -1,6 +1,7 @@
 """Graphs that outlive their update."""
 
 import gc
+import itertools
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_graphs_that_are_kept(train):
     assert any(words.startswith("kept[*] (local of test_graphs_that_are_kept") for words in first.holders)
     assert first.kept_at.path == __file__
     counts = [event.count for event in (first, *later)]
-    assert all(after > 2 * before for before, after in zip(counts, counts[1:], strict=False))
+    assert all(after > 2 * before for before, after in itertools.pairwise(counts))
 
 
 def test_a_running_total_with_its_graph(train):
