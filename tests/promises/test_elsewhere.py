@@ -46,7 +46,7 @@ def in_a_child(act: Callable[[], bool]) -> int:
         code = 9
         try:
             code = 7 if act() else 8
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the child must not go on as a second test run
             traceback.print_exc()
         finally:
             os._exit(code)
