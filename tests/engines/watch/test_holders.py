@@ -150,9 +150,10 @@ def test_code_of_the_programs_own_is_not_called():
         def items(self):
             raise ZeroDivisionError
 
-    touchy, own = Touchy(), Own(loss=graph())  # noqa: F841 - a variable that holds it
+    touchy = Touchy()
+    own = Own(loss=graph())
     assert [(words, count) for words, count, _ in found()] == [("touchy.loss", 1)]
-    del own
+    del touchy, own
 
 
 def test_rings_end():
