@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from trueloop.engines.watch.losses import saved, short
+from trueloop.engines.watch.losses import short
+from trueloop.engines.watch.saved import saved
 from trueloop.engines.watch.values import FLOATS, described, not_finite
 
 MOST_NODES: Final = 200  # of the arithmetic of a loss
