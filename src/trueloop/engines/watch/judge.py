@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from trueloop.ground.events import Event
@@ -82,7 +83,7 @@ class Judge:
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
-    def judged(self, unseen: Mapping[type[Event], str]) -> Sequence[Judged]:
+    def judged(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[Judged]:
         """Return the verdict on every failure of the catalogue.
 
         Args:
@@ -102,11 +103,9 @@ class Judge:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
             return Judged(code, Verdict.NOT_JUDGED, "nothing that happens at run time proves it")
-        if code in self._broken:
-            return Judged(code, Verdict.NOT_JUDGED, self._broken[code])
-        missed = next((unseen[moment] for moment in detector.moments if moment in unseen), None)
-        if missed is not None:
-            return Judged(code, Verdict.NOT_JUDGED, missed)
+        why = self._broken.get(code) or next((unseen[moment] for moment in detector.moments if moment in unseen), "")
+        if why:
+            return Judged(code, Verdict.NOT_JUDGED, why)
         if not self._heard.intersection(detector.moments):
             return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
         reason = detector.abstains()

@@ -22,7 +22,7 @@ from trueloop.ground.raised import KnownError, Raised, TensorSeen
 
 LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole
 LONGEST: Final = 300  # of its first sentence; some name every tensor there is
-_OPERATION: Final = re.compile(r"^\w+: ")  # "addmm: mat1 and mat2 ...", since torch 2.14 or 2.15
+_OPERATION: Final = re.compile(r"^\w+: ")  # "addmm: mat1 and mat2 ...", as newer versions of torch say
 CHAIN: Final = 10  # errors raised from one another that are looked at
 
 
