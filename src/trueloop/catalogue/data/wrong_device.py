@@ -28,6 +28,7 @@ References
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, ModelCalled, Refs
@@ -90,11 +91,9 @@ class Detector:
 
 
 def _device(output: Any) -> str | None:
-    from torch import Tensor
-
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    return output.device.type if isinstance(output, Tensor) else None
+    tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
+    first: Any = output[0] if type(output) in (tuple, list) and output else output
+    return first.device.type if isinstance(first, tensor) else None
 
 
 FAILURE = Failure(

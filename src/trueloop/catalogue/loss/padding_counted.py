@@ -75,6 +75,8 @@ class Detector:
         return None
 
     def _learn(self, event: ModelCalled) -> None:
+        if self._models.get(event.model) == frozenset():
+            return
         from torch import Tensor, nn
 
         if event.model not in self._models:

@@ -46,6 +46,7 @@ class Levels:
     def begin(self) -> None:
         """Count from nothing: nobody has listened until now."""
         self._last_update = self._next_burst = self._closed_at = self.watched = 0
+        self._opened = False
 
     def start(self) -> None:
         """Watch in full from now on, for the first windows."""

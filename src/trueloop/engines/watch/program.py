@@ -11,7 +11,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.engines.watch.replay import Call
+from trueloop.engines.watch.origin.replay import Call
 from trueloop.ground.events import Ref
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place

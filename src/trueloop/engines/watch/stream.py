@@ -46,7 +46,8 @@ class Stream:
         """Called for every batch drawn from a loader."""
         self._session = 0
         self._listeners: list[Listener] = []
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while somebody hears an event, and while replacements are put in place or taken away."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._left_behind)
 
@@ -59,12 +60,12 @@ class Stream:
 
     def listen(self, listener: Listener) -> None:
         """Carry every event to one more listener."""
-        with self._lock:
+        with self.lock:
             self._listeners = [*self._listeners, listener]
 
     def unlisten(self, listener: Listener) -> None:
         """Stop doing so."""
-        with self._lock:
+        with self.lock:
             self._listeners = [other for other in self._listeners if other != listener]
 
     def emit(self, kind: type[Event], /, place: Place | None = None, **fields: Any) -> None:
@@ -73,7 +74,7 @@ class Stream:
             update=self.update, micro=self.micro, time_s=perf_counter(), place=place,
             thread=threading.get_ident(), **fields,
         )  # fmt: skip
-        with self._lock:
+        with self.lock:
             for listener in self._listeners:
                 listener(event)
         for name in kind.LIVE:
@@ -116,4 +117,4 @@ class Stream:
         """In a forked child, such as a loader's worker, nothing is watched."""
         self.on = False
         self._listeners.clear()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.watch.localise import locate, suspect
-from trueloop.engines.watch.loss_origin import loss_origin
 from trueloop.engines.watch.losses import LossProbe
+from trueloop.engines.watch.origin.localise import locate, suspect
+from trueloop.engines.watch.origin.of_loss import loss_origin
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
@@ -21,10 +21,10 @@ from trueloop.engines.watch.sources.leftovers import at_backward
 from trueloop.engines.watch.sources.scaling import is_scaled
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, parameters_of
-from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, Event, NotFinite
+from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, Event, LossSeen, NotFinite
 from trueloop.ground.findings import Place
 
-SINGLE: Final = 4  # updates in a row from one backward each, after which a loss's weight in it is of no interest
+SINGLE: Final = 4  # updates in a row from one backward each, after which the weights of losses are of no interest
 EVERY: Final = 8  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
 AGAIN: Final = 100  # updates until a loss that is not finite is told again
 
@@ -34,7 +34,8 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _Begun(NamedTuple):
     """What is remembered while a backward runs."""
 
-    probe: LossProbe
+    probe: LossProbe | None
+    losses: tuple[LossSeen, ...]
     value: float | None
     scale: float | None
     place: Place | None
@@ -60,6 +61,8 @@ class Backward:
         self._last_finite, self._tell_again = -1, 0
         self._locate = stream.fenced("batches with a loss that is not finite", locate)
         self._leftover = stream.fenced("windows left over", at_backward)
+        self._known: dict[tuple[Place | None, str | None], tuple[int, tuple[LossSeen, ...]]] = {}
+        """Line and last operation of a root -> times its losses were read in this stretch, and they."""
 
     def always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up for each call."""
@@ -69,6 +72,7 @@ class Backward:
     def in_full(self, patches: Patches) -> None:
         """Begin with a clean account."""
         self._windows.interrupted()
+        self._known.clear()
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
@@ -125,7 +129,7 @@ class Backward:
         root = roots[0]
         place = here()
         program = self._program
-        probe = LossProbe(root, weights=program.pending > 0 or program.window != 1 or program.alike < SINGLE)
+        probe, losses = self._probe(root, place)
         given = args[0] if args else options.get("grad_tensors")
         scale = self._scale(root)
         retain, create = _flag(args, options, 1, "retain_graph"), _flag(args, options, 2, "create_graph")
@@ -138,13 +142,13 @@ class Backward:
             create_graph=bool(create),
             scaled=scale is not None,
             dtype=str(root.dtype).removeprefix("torch."),
-            losses=probe.losses(),
+            losses=losses,
             loader=program.loader,
             batch=program.batch,
             order=sequence(root.grad_fn),
         )
         self._windows.backward_begins()
-        return _Begun(probe, _value(root, scale or 1.0), scale, place, perf_counter())
+        return _Begun(probe, losses, _value(root, scale or 1.0), scale, place, perf_counter())
 
     def _tell_end(self, begun: _Begun) -> None:
         seconds = perf_counter() - begun.start_s
@@ -153,10 +157,24 @@ class Backward:
             BackwardEnded,
             begun.place,
             value=begun.value,
-            losses=begun.probe.after(begun.scale or 1.0),
+            losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
             received=self._stream.registry.many(received),
             seconds=seconds,
         )
+
+    def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
+        """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow."""
+        program = self._program
+        if program.pending or program.window != 1 or program.alike < SINGLE:
+            probe = LossProbe(root)
+            return probe, probe.losses()
+        key = (place, None if root.grad_fn is None else root.grad_fn.name())
+        looks, losses = self._known.get(key, (0, ()))
+        if looks == SINGLE:
+            return None, losses
+        probe = LossProbe(root, weights=False)
+        self._known[key] = looks + 1, probe.losses()
+        return probe, probe.losses()
 
     def _made_up(self, root: Tensor) -> bool:
         """True for a leaf that is nobody's parameter: it became differentiable by decree."""

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
+from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
-from trueloop.engines.watch.replay import Call, remember, remember_output
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BatchNormOfOne, Event, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
@@ -119,9 +119,13 @@ class Forwards:
         return __call__
 
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
-        call = remember(module, args, options, self._stream.update, self._stream.micro)
+        if not module._modules and not module._parameters and type(module).__module__.startswith("torch.nn"):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return None  # a loss of torch's own: the graph tells
+        calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
+        first = not calls or calls[-1].micro != micro or calls[-1].update != update
+        call = remember(module, args, options, update, micro, drawn=first)
         if call is not None:
-            self._program.calls.append(call)
+            calls.append(call)
         return call
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:

@@ -23,6 +23,7 @@ FEWEST: Final = 8  # different updates whose graphs are alive
 KEY: Final = "trueloop"
 WALK: Final = 20_000  # nodes searched for a mark: a running total leads through every graph since the first
 EVERY: Final = 8  # updates between two looks
+MOST: Final = 256  # marks that are remembered before those of graphs that are long gone are forgotten
 
 
 class _Mark:
@@ -54,13 +55,14 @@ class Graphs:
         """Mark -> the update it was made at, and the call of the model."""
         self._told = 0
         self._number = 0
+        self._most = MOST
         self._listening = False
         self._mark = stream.fenced("graphs", self._marked)
         self._look = stream.fenced("graphs", self._looked)
 
     def always(self, patches: Patches) -> None:
         """Begin anew."""
-        self._alive, self._born, self._told = set(), {}, 0
+        self._alive, self._born, self._told, self._most = set(), {}, 0, MOST
         self._stream.listen(self._hear)
         self._stream.looks.append(self._after_update)
         patches.hook(self)
@@ -88,7 +90,19 @@ class Graphs:
                 self._number += 1
                 self._born[self._number] = (event.update, event.place)
                 node.metadata[KEY] = _Mark(self._number, event.update, self._alive)
+                if len(self._born) > self._most:
+                    self._forget()
             return
+
+    def _forget(self) -> None:
+        """Drop marks of graphs that are gone: one for each update tells as much, and one for all that are old."""
+        latest, known = self._stream.update - OLD, set[int]()
+        for number, (update, _) in list(self._born.items()):
+            if number not in self._alive:
+                if max(update, latest) in known:
+                    del self._born[number]
+                known.add(max(update, latest))
+        self._most = max(MOST, 2 * len(self._born))
 
     def _looked(self) -> None:
         old = self._old()

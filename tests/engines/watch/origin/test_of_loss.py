@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trueloop.engines.watch.loss_origin import loss_origin
+from trueloop.engines.watch.origin.of_loss import loss_origin
 
 INF = float("inf")
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from trueloop.engines.watch.losses import short
+from trueloop.engines.watch.origin.values import FLOATS, described, not_finite
 from trueloop.engines.watch.saved import saved
-from trueloop.engines.watch.values import FLOATS, described, not_finite
 
 MOST_NODES: Final = 200  # of the arithmetic of a loss
 THROUGH: Final = frozenset((

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.engines.watch.replay import Replay, remember, remember_output, replayed
+from trueloop.engines.watch.origin.replay import Replay, remember, remember_output, replayed
 from trueloop.engines.watch.watch import Watch
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trueloop.engines.watch.origin.replay import Call, Replay, replayed
 from trueloop.engines.watch.program import CALLS, Program
-from trueloop.engines.watch.replay import Call, Replay, replayed
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import NONE, NotFinite
 
