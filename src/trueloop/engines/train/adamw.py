@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-AMSGRAD: Final = (False,) if "amsgrad" in signature(torch.optim.AdamW._init_group).parameters else ()
+AMSGRAD: Final = (False,) if "amsgrad" in signature(torch.optim.AdamW._init_group).parameters else ()  # noqa: SLF001
 """What torch 2.6 wants to be told between gradients and moments; later versions read it from the group."""
 
 
