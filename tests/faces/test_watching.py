@@ -152,6 +152,6 @@ def test_an_error_of_torchs_that_leaves_it_is_explained(tmp_path: Path, begin: s
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     told = done.stdout + done.stderr
-    assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in told
+    assert "mat1 and mat2 shapes cannot be multiplied" in told
     assert "trueloop: RuntimeError, explained below." in told
     assert "`x` has the shape (2, 3)" in told

@@ -37,7 +37,7 @@ def test_the_first_linear_after_a_flatten(explained: Callable[..., Explained]):
         "in_features=392",
     )
     assert related(told) == [(8, "the layer is made here")]
-    assert told.message == "mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)"
+    assert told.message.removeprefix("addmm: ") == "mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)"
 
 
 def test_a_flatten_that_is_missing(explained: Callable[..., Explained]):
@@ -132,3 +132,7 @@ def test_the_programs_own_check(unexplained: Callable[[str], BaseException]):
 def test_another_library_with_similar_words(unexplained: Callable[[str], BaseException]):
     error = unexplained("import numpy as np\nimport torch\nnp.ones((2, 3)) @ np.ones((2, 3))\n")
     assert isinstance(error, ValueError)
+
+
+def test_newer_versions_name_the_operation_first(as_torch):
+    as_torch("addmm: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x1)", "shape-mismatch", "do not fit")

@@ -66,6 +66,7 @@ class Detector:
         self._from: tuple[Ref | None, int] = (None, 0)
         self._uneven: dict[Hashable, int] = {}
         self._looked = False
+        self._unread = ""
 
     def observe(
         self, event: LoaderStarted | BackwardStarted | BackwardEnded | StepTaken | Gap
@@ -100,6 +101,9 @@ class Detector:
 
     def _compare(self, window: list[MicroBatch], event: StepTaken) -> Iterator[Evidence]:
         micros = [_means(micro.ended) for micro in window]
+        for loss in window[0].ended.losses:
+            if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.count is None:
+                self._unread = loss.unread
         for key in micros[0]:
             means = [micro[key] for micro in micros if key in micro]
             if len(means) < len(window):
@@ -122,7 +126,8 @@ class Detector:
 
     def abstains(self) -> str:
         """Say so where no window of several micro-batches was seen."""
-        return "" if self._looked else "no update was made of several batches of one loader with a mean of torch's own"
+        nothing = "no update was made of several batches of one loader with a mean of torch's own"
+        return self._unread or ("" if self._looked else nothing)
 
 
 def _means(event: BackwardEnded) -> dict[Hashable, Mean]:

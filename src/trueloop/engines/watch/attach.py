@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from time import perf_counter
+from typing import ClassVar, Protocol
 
 from trueloop.engines.watch.levels import Levels
 from trueloop.engines.watch.patch import Patches, hide_package
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Listener, Stream
+from trueloop.ground.events import Event
 
 
 class Source(Protocol):
     """Sees one kind of thing, by replacing functions of torch or by torch's own hooks."""
+
+    tells: ClassVar[tuple[type[Event], ...]]
+    """The events that are missing, or lack something, where it cannot be put in place."""
 
     def always(self, patches: Patches) -> None:
         """Put in place what is needed as long as somebody listens."""
@@ -40,6 +45,8 @@ class Attachment:
         self._always, self._in_full = Patches(), Patches()
         self._listeners: list[Listener] = []
         self._process = os.getpid()
+        self.unseen: dict[type[Event], str] = {}
+        """Events that this version of torch gives no means to see, and why, in words."""
         self.levels = Levels(self.stream, open_full=self._open, close_full=self._close)
         self.stream.wake = self.levels.wake
         self.stream.after_batch = self.levels.after_batch
@@ -59,8 +66,9 @@ class Attachment:
                 self.stream.begin()
                 self.program.begin()
                 self.levels.begin()
+                self.unseen = {}
                 for source in self._sources:
-                    source.always(self._always)
+                    self._put(source, source.always, self._always)
             self.levels.start()
 
     def detach(self, listener: Listener) -> None:
@@ -89,11 +97,25 @@ class Attachment:
         self._end()
 
     def _open(self) -> None:
+        start_s = perf_counter()
         with self.stream.lock:
             if self._listeners:  # the last one may have left on another thread just now
                 for source in self._sources:
-                    source.in_full(self._in_full)
+                    self._put(source, source.in_full, self._in_full)
+        self.stream.busy_s += perf_counter() - start_s
 
     def _close(self) -> None:
+        start_s = perf_counter()
         with self.stream.lock:
             self._in_full.restore()
+        self.stream.busy_s += perf_counter() - start_s
+
+    def _put(self, source: Source, place: Callable[[Patches], None], patches: Patches) -> None:
+        """Put a source in place; one that misses something of torch's is told of, and the others see what they see."""
+        try:
+            place(patches)
+        except Exception as error:  # noqa: BLE001 - the host is sacred: the program runs as it does without us
+            if self.unseen.keys().isdisjoint(source.tells):
+                self.stream.trouble("this version of torch lacks what some things are seen by", error)
+            why = f"this version of torch lacks what it is seen by: {error}"
+            self.unseen.update(dict.fromkeys(source.tells, why))

@@ -11,6 +11,7 @@ checkpointing) do not run.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from trueloop.engines.watch.pairs import paired_difference
+from trueloop.engines.watch.saved import given_shape, made_shape, saved, unread
 from trueloop.ground.events import LossSeen
 from trueloop.ground.findings import Place
 
@@ -171,15 +173,6 @@ def first_parent(node: Any) -> Any:
     return next((edge[0] for edge in node.next_functions if edge[0] is not None), None)
 
 
-def saved(node: Any, name: str) -> Tensor | None:
-    """Return a tensor a node has saved, without unpacking it; None where it is gone, or is not to be had that way."""
-    try:
-        raw = getattr(node, f"_raw_saved_{name}")
-        return raw.data if getattr(raw, "unpack_hook", node) is None else None
-    except (AttributeError, RuntimeError):  # another version of torch; freed by an earlier backward
-        return None
-
-
 # Finding --------------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +240,7 @@ def _divergence(node: Any, below: Any, reduction: str, count: float | None) -> F
     if _name(below) != "Sub" or parent(below, 0) is not None or _name(parent(below, 1)) != "Mul":
         return None
     product = parent(below, 1)
-    if saved(product, "self") is None or len([edge for edge in product.next_functions if edge[0] is not None]) != 1:
+    if [made is None for made, _ in product.next_functions] != [True, False]:
         return None
     return Found("kl_div", reduction, node, product, first_parent(product), count)
 
@@ -278,10 +271,10 @@ def _smoothed(node: Any) -> Found | None:
         return None
     kept, spread = getattr(first, "_saved_other", None), getattr(second, "_saved_other", None)
     nll = parent(first)
-    logs = saved(nll, "self")
-    if not isinstance(kept, float) or not isinstance(spread, float) or logs is None:
+    shape = given_shape(nll)
+    if not isinstance(kept, float) or not isinstance(spread, float) or not shape:
         return None
-    classes = logs.shape[1 if logs.dim() > 1 else 0]
+    classes = shape[1 if len(shape) > 1 else 0]
     return _plain(nll, "NllLoss", node) if abs(kept + spread * classes - 1) < 1e-6 else None
 
 
@@ -307,38 +300,37 @@ def _seen(found: Found, counted: bool) -> LossSeen:
             logs = parent(logs)
         if _name(logs) == "LogSoftmax":
             kind, source = "cross_entropy", parent(logs)
-    given = saved(core, "log_probs" if kind == "ctc" else "self")
-    if given is None and kind in ("cross_entropy", "nll"):
-        given = saved(core, "other")  # with probabilities for targets, only these are kept: of the same shape
+    shape = given_shape(core)
     ignored = getattr(core, "_saved_ignore_index", None)
     return LossSeen(
         kind=kind,
         reduction=found.reduction,
-        shape=None if given is None else tuple(given.shape),
-        count=_count(found, given) if counted else None,
+        shape=shape,
+        count=_count(found, shape) if counted else None,
         weight=None,
         input_made_by=_makers(source, logs if kind == "cross_entropy" else None),
         broadcast=_broadcast(found, note),
         ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
         targets=saved(core, "targets" if kind == "ctc" else "target"),
+        unread=unread(core, "target", "targets", "self"),
         place=note and note.place,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved(core, "weight") is not None,
     )
 
 
-def _count(found: Found, given: Tensor | None) -> float | None:
+def _count(found: Found, shape: tuple[int, ...] | None) -> float | None:
     if found.divisor is not None or found.reduction != "mean":
         return found.divisor
     if found.kind == "nll":
         total = saved(found.core, "total_weight")
         return total.item() if total is not None and total.device.type == "cpu" and total.numel() == 1 else None
-    return None if given is None or found.kind in ("kl_div", "ctc") else given.numel()
+    return None if shape is None or found.kind in ("kl_div", "ctc") else math.prod(shape)
 
 
 def _makers(node: Any, logs: Any) -> tuple[str, ...]:
     """Name the operations before the input, views left out.
 
-    A softmax over other than the classes is "softmax_elsewhere": over positions, or of which only a part was taken.
+    A softmax over anything but the classes is "softmax_elsewhere": over positions, or of which only a part was taken.
     """
     makers: list[str] = []
     steps = 0
@@ -348,19 +340,19 @@ def _makers(node: Any, logs: Any) -> tuple[str, ...]:
         if name not in VIEWS:
             if not name:
                 break
-            classes = _size_along(logs) if name == "Softmax" and logs is not None else None
-            elsewhere = classes is not None and _size_along(node) != classes
+            own = _size_along(node) if name == "Softmax" else None
+            elsewhere = name == "Softmax" and logs is not None and (own is None or own != _size_along(logs))
             makers.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
         node = first_parent(node)
     return tuple(makers)
 
 
 def _size_along(node: Any) -> int | None:
-    """How many values a softmax or log-softmax is over."""
-    result, along = saved(node, "result"), getattr(node, "_saved_dim", None)
-    if result is None or along is None or not result.dim():
+    """How many values a softmax or log-softmax is over; None where that is not known."""
+    shape, along = made_shape(node), getattr(node, "_saved_dim", None)
+    if not shape or along is None:
         return None
-    return result.shape[along if along < result.dim() else along - (1 << 64)]
+    return shape[along if along < len(shape) else along - (1 << 64)]
 
 
 @cache
@@ -384,12 +376,6 @@ def _broadcast(found: Found, note: Note | None) -> tuple[tuple[int, ...], tuple[
         given, target = note.shapes if parent(below) is not None else note.shapes[::-1]  # mse_loss(target, prediction)
         return (given, target) if given != target else None
     if _name(core) in ("Abs", "Pow"):
-        own = _made_shape(made_by)
+        own = made_shape(made_by)
         return None if own is None else paired_difference(own, saved(core, "self"))
     return None
-
-
-def _made_shape(node: Any) -> tuple[int, ...] | None:
-    """Shape of what a node made."""
-    made = getattr(node, "_input_metadata", None)
-    return tuple(made[0].shape) if made else None

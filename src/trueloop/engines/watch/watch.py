@@ -105,7 +105,7 @@ class Watch:
         update, watched, busy_s, began_s = self._began
         return Report(
             findings=self._judge.findings(),
-            judged=tuple(self._judge.judged()),
+            judged=tuple(self._judge.judged(self._attachment.unseen)),
             silenced=self._judge.silenced,
             updates=stream.update - update,
             watched=levels.watched - watched,

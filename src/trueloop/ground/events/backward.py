@@ -30,6 +30,8 @@ class LossSeen:
     ignore_index: int | None
     targets: Any
     """LIVE, and there when the backward starts only: the target tensor; None where the graph does not hold it."""
+    unread: str = ""
+    """Why targets, and a count that leaves some of them out, cannot be read from the graph; "" = they can."""
     class_weights: bool = False
     """Its targets are weighted by their class."""
     place: Place | None = None

@@ -14,6 +14,7 @@ def zeros(*values):
     return torch.tensor(values, requires_grad=True) * 1.0
 
 
+@pytest.mark.reads_saved
 @pytest.mark.parametrize(
     ("loss", "operation", "inputs"),
     [

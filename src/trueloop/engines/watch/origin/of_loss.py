@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from trueloop.engines.watch.losses import saved, short
+from trueloop.engines.watch.losses import short
 from trueloop.engines.watch.origin.values import FLOATS, described, not_finite
+from trueloop.engines.watch.saved import saved
 
 MOST_NODES: Final = 200  # of the arithmetic of a loss
 THROUGH: Final = frozenset((

@@ -22,6 +22,7 @@ from trueloop.ground.raised import KnownError, Raised, TensorSeen
 
 LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole
 LONGEST: Final = 300  # of its first sentence; some name every tensor there is
+_OPERATION: Final = re.compile(r"^\w+: ")  # "addmm: mat1 and mat2 ...", as newer versions of torch say
 CHAIN: Final = 10  # errors raised from one another that are looked at
 
 
@@ -91,7 +92,10 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
 
 
 def _match(entry: KnownError, message: str) -> re.Match[str] | None:
-    return next((match for text in entry.texts if (match := re.match(text, message, re.DOTALL))), None)
+    bare = _OPERATION.sub("", message, count=1)
+    return next(
+        (match for text in entry.texts for m in (message, bare) if (match := re.match(text, m, re.DOTALL))), None
+    )
 
 
 def _short(message: str) -> str:

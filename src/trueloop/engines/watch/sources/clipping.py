@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows
-from trueloop.ground.events import GradientsClipped
+from trueloop.ground.events import Event, GradientsClipped
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -33,6 +33,8 @@ class Clipping:
 
     Cost: 5 us, and 0.5 us for each parameter.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
     def __init__(self, stream: Stream, windows: Windows) -> None:
         self._stream, self._windows = stream, windows

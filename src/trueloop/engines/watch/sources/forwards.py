@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import BatchNormOfOne, ModelCalled, Ref, Refs, StrangerCalled
+from trueloop.ground.events import BatchNormOfOne, Event, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
@@ -28,7 +28,9 @@ MOST_OUTPUTS: Final = 16  # tensors of an output that are looked at
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
 _any_autocast: Callable[[], bool] = getattr(_bindings, "_is_any_autocast_enabled", lambda: True)
-_functorch: Any = importlib.import_module("torch._C._functorch")
+_transforms: Callable[[], Any] = getattr(
+    importlib.import_module("torch._C._functorch"), "peek_interpreter_stack", lambda: "nobody knows"
+)
 
 
 class _Held(NamedTuple):
@@ -48,6 +50,8 @@ class Forwards:
 
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ModelCalled, StrangerCalled)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
@@ -279,7 +283,7 @@ def _tensors(output: Any) -> list[Tensor]:
 
 def _transformed() -> bool:
     """True within ``torch.func.grad`` and its like."""
-    return _functorch.peek_interpreter_stack() is not None
+    return _transforms() is not None
 
 
 def _autocast() -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
@@ -45,6 +45,8 @@ class Graphs:
     Cost: 2 us for each call of a model in full; lightly 0.1 us per update. Once, where all graphs that should be gone
     are alive, a run of the garbage collector and a search of up to 0.25 s.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import (
@@ -30,12 +30,15 @@ from trueloop.engines.watch.sources.leftovers import note_leftover
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import (
     BatchDrawn,
+    Event,
     GeneratorCopied,
     LabelsInBlocks,
     LoaderExhausted,
+    LoadersShare,
     LoaderStarted,
     OrderSeen,
     Ref,
+    ScaledTogether,
 )
 from trueloop.ground.findings import Place
 
@@ -45,6 +48,17 @@ SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 class Loaders:
     """Replaces what a DataLoader is built, started and asked for a batch by."""
+
+    tells: ClassVar[tuple[type[Event], ...]] = (
+        BatchDrawn,
+        GeneratorCopied,
+        LabelsInBlocks,
+        LoaderExhausted,
+        LoadersShare,
+        LoaderStarted,
+        OrderSeen,
+        ScaledTogether,
+    )
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program

@@ -7,7 +7,7 @@ with the graph. Nothing is told from within a destructor: it counts, and the nex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import GraphsRetained
+from trueloop.ground.events import Event, GraphsRetained
 from trueloop.ground.findings import Place
 
 ENOUGH: Final = 12  # graphs in different updates, all those of a line: more than the first updates of a lazy penalty
@@ -56,6 +56,8 @@ class Retained:
     Cost: 0.3 us for each backward in full; about 1 us for each node of a graph that is retained, for the first 12 of a
     line.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (GraphsRetained,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter
 from types import FrameType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from trueloop.engines.watch.sources.leftovers import at_step
 from trueloop.engines.watch.sources.schedules import rates
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, gradient_norms, parameters_of
-from trueloop.ground.events import OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.ground.events import Event, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.ground.findings import Place
 
 SLICE: Final = 4096  # values of a frozen parameter that are compared over a step
@@ -64,6 +64,8 @@ class Steps:
 
     Cost: 2 us lightly; in full 25 us and 1 us for each parameter.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
