@@ -65,8 +65,8 @@ class LeanAdamW(torch.optim.AdamW):
     def _collect(self, place: int, group: dict[str, Any]) -> tuple[_Moments, list[Any]]:
         """Let torch collect the tensors of those with a gradient; keep them if these are all."""
         moments, gradients = _Moments([], [], [], []), list[Any]()
-        averages, squares, steps = moments[1:]
-        self._init_group(group, moments.parameters, gradients, *AMSGRAD, averages, squares, [], steps)
+        collect: Any = self._init_group  # its parameters are not the same in every version
+        collect(group, moments.parameters, gradients, *AMSGRAD, moments.averages, moments.squares, [], moments.steps)
         if len(gradients) == len(group["params"]):
             self._kept[place] = moments
         return moments, gradients

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from trueloop.engines.watch.places import is_users
+from trueloop.engines.watch.variables import variables
 from trueloop.ground.findings import Site
 
 MOST: Final = 100_000  # objects looked at
@@ -91,8 +92,9 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[_Root, Any]]:
         code = frame.f_code
         if is_users(code):
             file = os.path.basename(code.co_filename)  # noqa: PTH119
-            if frame.f_locals is not frame.f_globals:
-                for name, value in list(frame.f_locals.items()):
+            own = variables(frame)
+            if own is not frame.f_globals:
+                for name, value in list(own.items()):
                     yield _Root(name, f"local of {code.co_name}, {file}", code), value
             if id(frame.f_globals) not in modules:
                 modules.add(id(frame.f_globals))

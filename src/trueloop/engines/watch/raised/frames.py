@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import dis
-import inspect
 import linecache
 import os
 import sys
 from collections.abc import Mapping
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
 from trueloop.engines.watch.places import is_ours, is_users
+from trueloop.engines.watch.variables import variables
 from trueloop.ground.findings import Place, Site
 
 _RAISES: Final = ("RAISE_VARARGS", "RERAISE")
@@ -57,24 +57,9 @@ def stack(error: BaseException) -> list[Frame]:
     while trace is not None:
         if not is_ours(trace.tb_frame.f_code):
             frame = trace.tb_frame
-            frames.append(Frame(frame.f_code, trace.tb_lasti, _locals(frame), frame.f_globals))
+            frames.append(Frame(frame.f_code, trace.tb_lasti, variables(frame), frame.f_globals))
         trace = trace.tb_next
     return frames
-
-
-def _locals(frame: FrameType) -> Mapping[str, Any]:
-    """Return the local variables of a frame, and leave nothing behind in it.
-
-    Before Python 3.13 a function's frame keeps the dictionary it was asked for, and with it everything in it, as long
-    as it runs: and it does run where the program catches the exception itself.
-    """
-    given = frame.f_locals
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return given  # a module's or a class's own dictionary
-    copy = dict(given)
-    if sys.version_info < (3, 13):
-        given.clear()
-    return copy
 
 
 def torch_file(frame: Frame) -> str:
