@@ -14,7 +14,6 @@ _CALL = {"float32": "float", "float64": "double", "float16": "half", "bfloat16":
 _CLASSES = re.compile(
     r"expected (?:target dtype to be Long|scalar type Long)|.*one of the following scalar types: Long"
 )
-_BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss")
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
