@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch.judge import Watched
+from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.watch import Watch
 
 Warned = list[tuple[str, int, str]]
@@ -155,3 +156,38 @@ def test_no_replacement_says_that_it_comes_from_a_file():
     with watch():
         for owner, name in ((StepLR, "step"), (nn.Module, "__call__"), (torch, "save"), (DataLoader, "__iter__")):
             assert not os.path.exists(getattr(owner, name).__code__.co_filename)
+
+
+def test_what_an_interrupt_has_left_is_put_back_by_the_next_call():
+    class Owner:
+        first = second = third = staticmethod(len)
+
+    before = dict(vars(Owner))
+    patches = Patches()
+    for name in ("first", "second", "third"):
+        patches.replace(Owner, name, _wrapped)
+
+    class Stubborn:
+        asked = 0
+
+        def remove(self) -> None:
+            self.asked += 1
+            if self.asked == 1:
+                raise KeyboardInterrupt
+
+    patches.hook(Stubborn())
+    patches.replace(Owner, "first", _wrapped)
+    with pytest.raises(KeyboardInterrupt):
+        patches.restore()
+    assert vars(Owner)["third"] is not before["third"]
+    patches.restore()
+    assert {name: vars(Owner)[name] for name in ("first", "second", "third")} == {
+        name: before[name] for name in ("first", "second", "third")
+    }
+
+
+def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any) -> Any:
+        return original(*args)
+
+    return wrapper

@@ -49,6 +49,7 @@ class Attachment:
         self.levels = Levels(self.stream, open_full=self._open, close_full=self._close)
         self.stream.wake = self.levels.wake
         self.stream.after_batch = self.levels.after_batch
+        self.stream.after_backward = self.levels.after_backward
         self.stream.after_update = self.levels.after_update
 
     def attach(self, listener: Listener) -> None:
@@ -77,7 +78,11 @@ class Attachment:
             self.stream.unlisten(listener)
             self._listeners.remove(listener)
             if not self._listeners:
-                self._end()
+                try:
+                    self._end()
+                except BaseException:  # Ctrl-C, at the worst moment
+                    self._end()
+                    raise
 
     def _end(self) -> None:
         self.levels.stop()

@@ -17,7 +17,8 @@ FIRST: Final = 16  # updates in full at the start
 BURST: Final = 6  # updates in full now and then: two rounds of three optimizers
 FREE: Final = 64  # updates in full that nobody counts: those at the start, and what changes in the first epochs
 FREE_S: Final = 0.05  # seconds that nobody minds either
-MOST_BATCHES: Final = 64  # in full without a single update, as in a validation sweep
+MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
+MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
 SHARE: Final = 0.004  # of the program's time that watching in full may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
@@ -35,7 +36,7 @@ class Levels:
         self._stream, self._open, self._close = stream, open_full, close_full
         self._opened = False
         self._last_update = 0
-        self._batches = 0
+        self._batches = self._backwards = 0
         self._next_burst = 0
         self._closed_at = 0
         self._began_s = 0.0
@@ -68,6 +69,7 @@ class Levels:
         update = self._stream.update
         if self._opened:
             self.watched += 1
+            self._batches = self._backwards = 0
             if update >= self._last_update:
                 self._shut()
         elif update >= self._next_burst:
@@ -76,8 +78,15 @@ class Levels:
             else:
                 self._next_burst = update + BURST
 
+    def after_backward(self) -> None:
+        """Called for every backward while watching in full."""
+        self._batches = 0
+        self._backwards += 1
+        if self._opened and self._backwards >= MOST_BACKWARDS:
+            self._shut()
+
     def after_batch(self) -> None:
-        """Called for every batch drawn."""
+        """Called for every batch drawn while watching in full."""
         self._batches += 1
         if self._opened and self._batches >= MOST_BATCHES and self._stream.update:
             self._shut()
@@ -85,7 +94,7 @@ class Levels:
     def _see_in_full(self, updates: int) -> None:
         stream = self._stream
         self._last_update = max(self._last_update, stream.update + updates)
-        self._batches = 0
+        self._batches = self._backwards = 0
         if not self._opened:
             self._opened = stream.full = True
             self._open()

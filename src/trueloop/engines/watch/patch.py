@@ -23,10 +23,8 @@ class Patches:
     """Some replaced attributes, to be put back together."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any]] = []
-        self._cells: list[tuple[Any, Any, Any]] = []
-        self._hooks: list[Any] = []
-        self._swapped: list[tuple[FunctionType, CodeType, CodeType]] = []
+        self._undo: list[Callable[[], None]] = []
+        """What puts each of them back, if it is still there; noted before anything is replaced."""
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of an attribute.
@@ -41,8 +39,17 @@ class Patches:
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))
         _hide(replacement, original)
+
+        def undo() -> None:
+            if vars(owner).get(name, MISSING) is not replacement:
+                return
+            if own is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+        self._undo.append(undo)
         setattr(owner, name, replacement)
-        self._done.append((owner, name, own, replacement))
 
     def swap(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of a function wherever it has been imported to by name.
@@ -59,7 +66,6 @@ class Patches:
         original.__annotations__ = function.__annotations__
         replacement = make(original)
         _hide(replacement, original)
-        function.__globals__[name] = replacement
         through = _through.__code__
         names = tuple(name if word == _pass_on.__name__ else word for word in through.co_names)
         through = through.replace(
@@ -67,9 +73,17 @@ class Patches:
             co_names=names, co_name=code.co_name, co_qualname=code.co_qualname,
             co_filename=UNSEEN, co_firstlineno=code.co_firstlineno,
         )  # fmt: skip
+
+        def undo() -> None:
+            if function.__globals__.get(name) is replacement:
+                function.__code__ = code
+                function.__dict__.pop("__wrapped__", None)
+                del function.__globals__[name]
+
+        self._undo.append(undo)
+        function.__globals__[name] = replacement
         function.__code__ = through
         function.__dict__["__wrapped__"] = original  # whose source TorchScript reads
-        self._swapped.append((function, code, through))
 
     def replace_inner(self, decorated: Callable[..., Any], make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of the function that a decorator of torch's has wrapped.
@@ -85,36 +99,23 @@ class Patches:
             if isinstance(original, FunctionType) and original.__name__ == decorated.__name__:
                 replacement = functools.wraps(original)(make(original))
                 _hide(replacement, original)
+                self._undo.append(functools.partial(_put_back, cell, original, replacement))
                 cell.cell_contents = replacement
-                self._cells.append((cell, original, replacement))
 
     def hook(self, handle: Any) -> None:
         """Take off a hook of torch's own together with the rest."""
-        self._hooks.append(handle)
+        self._undo.append(handle.remove)
 
     def restore(self) -> None:
-        """Put back everything that is still as it was put there."""
-        for function, code, through in reversed(self._swapped):
-            if function.__code__ is through:
-                function.__code__ = code
-                function.__dict__.pop("__wrapped__", None)
-                function.__globals__.pop(f"_trueloop_{function.__name__}", None)
-        self._swapped.clear()
-        for owner, name, own, replacement in reversed(self._done):
-            if vars(owner).get(name, MISSING) is not replacement:
-                continue
-            if own is MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
-        self._done.clear()
-        for cell, original, replacement in self._cells:
-            if cell.cell_contents is replacement:
-                cell.cell_contents = original
-        self._cells.clear()
-        for handle in self._hooks:
-            handle.remove()
-        self._hooks.clear()
+        """Put back everything that is still as it was put there; called again, go on where Ctrl-C has interrupted."""
+        while self._undo:
+            self._undo[-1]()
+            self._undo.pop()
+
+
+def _put_back(cell: Any, original: Any, replacement: Any) -> None:
+    if cell.cell_contents is replacement:
+        cell.cell_contents = original
 
 
 def _through() -> Any:

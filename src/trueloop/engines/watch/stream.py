@@ -43,7 +43,9 @@ class Stream:
         self.looks: list[Callable[[], None]] = []
         """Called then, too: sources that look now and then at something that grows."""
         self.after_batch: Callable[[], None] = lambda: None
-        """Called for every batch drawn from a loader."""
+        """Called for every batch drawn from a loader while watching in full."""
+        self.after_backward: Callable[[], None] = lambda: None
+        """Called for every backward then."""
         self._session = 0
         self._listeners: list[Listener] = []
         self.lock = threading.RLock()

@@ -52,11 +52,13 @@ class Watch:
         self._errors, self._recent = errors or {}, Recent()
         self._explained: Explained | None = None
         self._began = (0, 0, 0.0, 0.0)
+        self._final: Report | None = None
 
     def start(self) -> None:
         """Begin to watch."""
         stream, levels = self._attachment.stream, self._attachment.levels
         start_s = perf_counter()
+        self._final = None
         self._attachment.attach(self._hear)
         self._began = (stream.update, levels.watched, stream.busy_s, start_s)
 
@@ -65,25 +67,12 @@ class Watch:
         stream = self._attachment.stream
         self._attachment.detach(self._hear)
         self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
-        return self.report()
+        self._final = self._report()
+        return self._final
 
     def report(self) -> Report:
-        """Return what is known by now."""
-        stream, levels = self._attachment.stream, self._attachment.levels
-        update, watched, busy_s, began_s = self._began
-        return Report(
-            findings=self._judge.findings(),
-            judged=tuple(self._judge.judged(self._attachment.unseen)),
-            silenced=self._judge.silenced,
-            updates=stream.update - update,
-            watched=levels.watched - watched,
-            seconds=perf_counter() - began_s,
-            cost_s=stream.busy_s - busy_s,
-            rate=self._recorder.rate() if self._recorder else None,
-            series=self._recorder.series() if self._recorder else {},
-            error=self._explained,
-            problems=(*self._problems, *stream.problems),
-        )
+        """Return what is known by now, or was when it stopped."""
+        return self._final or self._report()
 
     def know(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
@@ -110,6 +99,23 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _report(self) -> Report:
+        stream, levels = self._attachment.stream, self._attachment.levels
+        update, watched, busy_s, began_s = self._began
+        return Report(
+            findings=self._judge.findings(),
+            judged=tuple(self._judge.judged(self._attachment.unseen)),
+            silenced=self._judge.silenced,
+            updates=stream.update - update,
+            watched=levels.watched - watched,
+            seconds=perf_counter() - began_s,
+            cost_s=stream.busy_s - busy_s,
+            rate=self._recorder.rate() if self._recorder else None,
+            series=self._recorder.series() if self._recorder else {},
+            error=self._explained,
+            problems=(*self._problems, *stream.problems),
+        )
 
     def _busy_s(self) -> float:
         return self._attachment.stream.busy_s

@@ -98,6 +98,7 @@ class Backward:
                 program.in_backward = 0
             if begun is not None and stream.full:
                 self._end(begun)
+                stream.after_backward()
             return result
 
         return backward

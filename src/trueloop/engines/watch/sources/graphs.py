@@ -70,7 +70,8 @@ class Graphs:
     def remove(self) -> None:
         """Stop listening; called with the hooks that are taken off."""
         self._stream.unlisten(self._hear)
-        self._stream.looks.remove(self._after_update)
+        if self._after_update in self._stream.looks:
+            self._stream.looks.remove(self._after_update)
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
