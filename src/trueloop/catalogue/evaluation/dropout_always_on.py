@@ -8,9 +8,14 @@ Why nothing raises
     ``model.eval()`` changes the flags of modules only.
 
 Look-alikes
-    Monte Carlo dropout draws several predictions with dropout at work, often in just this way. What is on purpose
-    cannot be told from what is not while a program runs, so no running program is accused of it: it shows in the text
-    only, as a call of ``dropout`` in a ``forward`` that is not told the mode of its module.
+    Monte Carlo dropout draws several predictions with dropout at work. Several passes over each batch or over the
+    loader, a model of which a part is left in train mode, and ``training=True`` in so many words are not told: who
+    means it says so. Certain where the source of the call shows ``dropout``, ``dropout1d``, ``2d`` or ``3d`` of torch
+    without ``training``, with a rate above 0, in the forward of a module that has run it in train mode before, and a
+    model in eval mode as a whole went through it once per batch of a loader no backward ever drew from, to the
+    loader's end. Noise that a model wants in eval mode as well (the prenet of Tacotron 2) should be given
+    ``training=True``. Not judged: evaluation without a DataLoader, a function that was bound by ``partial`` or in
+    another local name, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
@@ -18,11 +23,67 @@ Fix
 References
     torch.nn.functional.dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html
     Gal and Ghahramani, "Dropout as a Bayesian Approximation", 2016, https://arxiv.org/abs/1506.02142
+    Shen et al., "Natural TTS Synthesis by Conditioning WaveNet on Mel Spectrogram Predictions", 2018,
+    https://arxiv.org/abs/1712.05884
 """
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+from trueloop.ground.events import DropoutForced, Event, ModelCalled, Ref
 from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+
+
+class Detector:
+    """Looks for dropout in every sweep of a model in eval mode."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (*MOMENTS, DropoutForced)
+
+    def __init__(self) -> None:
+        self._sweeps = Sweeps()
+        self._now: list[DropoutForced] = []
+        """In the forward that is just running."""
+        self._forced: dict[tuple[Ref, Ref], dict[Place | None, DropoutForced]] = {}
+        """Loader and model -> by place, since the latest update."""
+        self._seen = 0
+
+    def observe(self, event: Any) -> list[Evidence] | None:
+        """Return evidence when the next update begins, or the run ends."""
+        if isinstance(event, DropoutForced):
+            self._now.append(event)
+            return None
+        if isinstance(event, ModelCalled):
+            forced, self._now = self._now, []
+            if forced and event.all_eval and event.loader is not None:
+                self._forced.setdefault((event.loader, event.model), {}).update((each.place, each) for each in forced)
+        sweeps = self._sweeps.observe(event)
+        if not sweeps:
+            return None
+        self._seen += len(sweeps)
+        found = [evidence for sweep in sweeps if not sweep.again for evidence in self._judge(sweep)]
+        self._forced.clear()
+        return found
+
+    def _judge(self, sweep: Sweep) -> list[Evidence]:
+        return [
+            Evidence(
+                message=f"{each.function} at rate {each.probability:g} was at work in {each.module.name}, which is in "
+                f"eval mode, while {model.name} went through {sweep.batches} held-out batches.",
+                place=each.place,
+                update=sweep.update,
+            )
+            for model in sweep.models
+            if all(call.all_eval for call in sweep.calls if call.model is model)
+            for each in self._forced.get((sweep.loader, model), {}).values()
+        ]
+
+    def abstains(self) -> str:
+        """Return a reason where there was no sweep."""
+        return "" if self._seen else "no loader was swept without training"
+
 
 FAILURE = Failure(
     code="EVL004",
@@ -98,4 +159,5 @@ for epoch in range(2):
     print(sum(losses) / len(losses))
 """,
     fix="Pass training=self.training, or use nn.Dropout.",
+    detector=Detector,
 )

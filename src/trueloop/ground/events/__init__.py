@@ -33,7 +33,14 @@ from trueloop.ground.events.data import (
     SeedRepeated,
 )
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
-from trueloop.ground.events.forward import BatchNormOfOne, ModelCalled, ModeSet, StrangerCalled
+from trueloop.ground.events.forward import (
+    BatchNormOfOne,
+    DropoutForced,
+    ForwardBypassed,
+    ModelCalled,
+    ModeSet,
+    StrangerCalled,
+)
 from trueloop.ground.events.states import (
     CheckpointRead,
     CheckpointWritten,
@@ -54,8 +61,10 @@ __all__ = [
     "BatchNormOfOne",
     "CheckpointRead",
     "CheckpointWritten",
+    "DropoutForced",
     "ErrorRaised",
     "Event",
+    "ForwardBypassed",
     "Gap",
     "GeneratorCopied",
     "GradientsCleared",

@@ -26,8 +26,6 @@ class ModelCalled(Event):
     """Its output leads back to a parameter that wants a gradient."""
     autocast: str | None
     """The type of autocast it ran under: "float16", "bfloat16"; None = off."""
-    bypassed: bool
-    """``model.forward(x)`` was called instead of ``model(x)``: hooks and wrappers were left out."""
     recomputed: bool
     """Within a backward, by activation checkpointing."""
     loader: Ref | None
@@ -41,6 +39,35 @@ class ModelCalled(Event):
     """LIVE."""
     graph_used: bool = False
     """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBypassed(Event):
+    """``model.forward(x)`` was called by the program with gradients on, though the model has hooks of its own.
+
+    Told once between two backwards for each line. Calls by the model's own methods and by libraries are left out.
+    """
+
+    model: Ref
+    parameters: Refs
+    hooks: tuple[str, ...]
+    """The kinds of hooks that did not run: "forward pre-hook"."""
+    called: bool
+    """It was also called as it should be, by itself or within another model, at some time before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropoutForced(Event):
+    """Within the forward of a module in eval mode, functional dropout was at work, as its ``training`` was not given.
+
+    Told of modules that have run the same in train mode before, once for each line, loader and update, and before the
+    `ModelCalled` of the model they ran in.
+    """
+
+    module: Ref
+    function: str
+    """"dropout", "dropout1d", "dropout2d", "dropout3d"."""
+    probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.sources.backward import Backward
 from trueloop.engines.watch.sources.clearing import Clearing
 from trueloop.engines.watch.sources.clipping import Clipping
+from trueloop.engines.watch.sources.dropouts import Dropouts
 from trueloop.engines.watch.sources.forwards import Forwards
 from trueloop.engines.watch.sources.graphs import Graphs
 from trueloop.engines.watch.sources.loaders import Loaders
@@ -38,6 +39,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Schedules(stream, program),
         LossPlaces(stream),
         Forwards(stream, program),
+        Dropouts(stream, program),
         Modes(stream, program),
         Graphs(stream),
     ]

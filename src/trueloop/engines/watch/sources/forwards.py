@@ -17,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.bypasses import Bypasses
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BatchNormOfOne, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
@@ -50,6 +51,7 @@ class Forwards:
         self._stream, self._program = stream, program
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
+        self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -138,7 +140,6 @@ class Forwards:
             inference_mode=torch.is_inference_mode_enabled(),
             has_graph=bool(graphs),
             autocast=program.autocast,
-            bypassed=False,
             recomputed=program.in_backward > 0,
             loader=program.loader if program.batch != drawn else None,
             parameters=refs,
@@ -147,6 +148,8 @@ class Forwards:
             output=output,
             graph_used=used,
         )
+        if graphs and not program.in_backward:
+            self._direct()
         if graphs and not training and not program.in_backward and not _transformed():
             self._mark(graphs, ref)
 
