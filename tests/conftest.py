@@ -7,6 +7,16 @@ settings.register_profile("trueloop", deadline=None)  # timing is never asserted
 settings.load_profile("trueloop")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("reads_saved")]
+    if marked:
+        import torch
+
+        if not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"):
+            for item in marked:
+                item.add_marker(pytest.mark.skip("this version of torch does not tell what a graph has saved"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     import torch

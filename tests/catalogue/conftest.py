@@ -14,8 +14,9 @@ import pytest
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch.judge import Watched
+from trueloop.engines.watch.saved import NOT_TOLD
 from trueloop.engines.watch.watch import Watch
-from trueloop.ground.findings import Finding, Report, Severity
+from trueloop.ground.findings import Finding, Report, Severity, Verdict
 
 MARK = re.compile(r"#\s*<-\s*([A-Z]{3}\d{3})")
 
@@ -64,6 +65,11 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
     return run
 
 
+def _untold(report: Report) -> set[str]:
+    """Return what this version of torch gives no means to judge, as the verdicts say."""
+    return {each.code for each in report.judged if each.verdict is Verdict.NOT_JUDGED and each.reason == NOT_TOLD}
+
+
 @pytest.fixture
 def guilty(run: Callable[..., Ran]) -> Callable[[str], Ran]:
     """Run a script whose lines at fault end in ``# <- GRD001``: exactly these must be found, and nothing else."""
@@ -73,6 +79,9 @@ def guilty(run: Callable[..., Ran]) -> Callable[[str], Ran]:
         expected = {(mark[1], number) for number, line in enumerate(lines, 1) for mark in MARK.finditer(line)}
         assert expected, "no line is marked"
         ran = run(script)
+        missed = {code for code, _ in expected - ran.places}
+        if missed and missed == _untold(ran.report) & missed and ran.places <= expected:
+            pytest.skip(NOT_TOLD)
         assert ran.places == expected, [f"{found.code} {found.site}: {found.message}" for found in ran.findings]
         return ran
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -67,6 +68,24 @@ def test_a_test_with_a_silent_failure_fails(tmp_path: Path):
     }, done.stdout
     assert "GRD901" in done.stdout
     assert "assert (Finding(" in done.stdout, "a test's own failure comes first"
+
+
+def test_an_error_of_torchs_is_explained_in_a_section_of_its_own(tmp_path: Path):
+    (tmp_path / "test_training.py").write_text(
+        "import pytest\nimport torch\n\n"
+        "def test_misfit(trueloop_watch):\n    x = torch.ones(2, 3)\n    x @ x\n\n"
+        "def test_expected(trueloop_watch):\n    x = torch.ones(2, 3)\n"
+        "    with pytest.raises(RuntimeError):\n        x @ x\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    plugin = [] if entry_points(group="pytest11", name="trueloop") else ["-p", pytest_plugin.__name__]
+    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:randomly", "--tb=short"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in done.stdout
+    assert re.search(r"E   RuntimeError: (\w+: )?mat1 and mat2 shapes cannot be multiplied", done.stdout)
+    own = done.stdout.split("- Captured trueloop call -")[1]
+    assert "`x` has the shape (2, 3)" in own
+    assert "pytest_plugin.py" not in done.stdout
 
 
 WORDS = ("PASS", "FAIL", "ERRO")

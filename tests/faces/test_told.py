@@ -6,13 +6,14 @@ import io
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trueloop.faces.told import Files, page, print_page, text
 from trueloop.ground.errors import InvalidConfig, RunFolderError
-from trueloop.ground.findings import Finding, Report, Severity
+from trueloop.ground.findings import Finding, Report, Severity, Site
 
 
 def finding(severity: Severity) -> Finding:
@@ -54,18 +55,27 @@ def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     files = Files(json=Path("r.json"), html=Path("r.html"), sarif=Path("r.sarif")).checked()
     monkeypatch.chdir("/")
-    files.write(REPORT)
+    files.write(REPORT, base=tmp_path)
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["schema"] == 1
     assert [each["code"] for each in written["findings"]] == ["GRD001"]
-    assert (tmp_path / "r.html").read_text() == page(REPORT)
-    assert "GRD001" in page(REPORT)
+    assert (tmp_path / "r.html").read_text() == page(REPORT, base=tmp_path)
+    assert "GRD001" in page(REPORT, base=tmp_path)
     assert json.loads((tmp_path / "r.sarif").read_text())["version"] == "2.1.0"
 
 
+def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
+    found = replace(finding(Severity.ERROR), site=Site(str(tmp_path / "sub" / "train.py"), 3))
+    files = Files(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
+    files.write(Report(findings=(found,)), base=tmp_path)
+    assert json.loads((tmp_path / "r.json").read_text())["findings"][0]["path"] == str(tmp_path / "sub" / "train.py")
+    assert "<code>sub/train.py:3</code>" in (tmp_path / "r.html").read_text()
+    assert '"uri": "sub/train.py"' in (tmp_path / "r.sarif").read_text()
+
+
 def test_only_what_was_asked_for_is_written(tmp_path: Path):
-    Files(json=tmp_path / "r.json").write(REPORT)
-    Files().write(REPORT)
+    Files(json=tmp_path / "r.json").write(REPORT, base=tmp_path)
+    Files().write(REPORT, base=tmp_path)
     assert os.listdir(tmp_path) == ["r.json"]
 
 
@@ -81,4 +91,4 @@ def test_a_place_that_has_gone_is_said_after_it(tmp_path: Path):
     files = Files(html=folder / "r.html").checked()
     folder.rmdir()
     with pytest.raises(RunFolderError, match="could not be written"):
-        files.write(REPORT)
+        files.write(REPORT, base=tmp_path)

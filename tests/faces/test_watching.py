@@ -130,3 +130,28 @@ def test_a_call_that_is_never_stopped_reports_at_the_end_of_the_program(program:
     assert (done.returncode, done.stdout) == (0, "the end\n")
     assert done.stderr.strip()
     assert "Traceback" not in done.stderr
+
+
+MISFIT = """
+import torch
+import trueloop
+{begin}
+    x = torch.ones(2, 3)
+    x @ x
+"""
+
+
+@pytest.mark.parametrize("begin", ["trueloop.watch()\nif True:", "with trueloop.watch() as report:"])
+def test_an_error_of_torchs_that_leaves_it_is_explained(tmp_path: Path, begin: str):
+    (tmp_path / "train.py").write_text(MISFIT.format(begin=begin))
+    if "report" in begin:
+        (tmp_path / "train.py").write_text(
+            "import atexit\natexit.register(lambda: print(report))\n" + MISFIT.format(begin=begin)
+        )
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    told = done.stdout + done.stderr
+    assert "mat1 and mat2 shapes cannot be multiplied" in told
+    assert "trueloop: RuntimeError, explained below." in told
+    assert "`x` has the shape (2, 3)" in told

@@ -7,7 +7,8 @@ import torch.autograd.forward_ad as fwAD
 from torch import nn
 from torch.func import functional_call
 
-warnings.filterwarnings("ignore", category=DeprecationWarning)  # torch loads its own scripted formulas
+for category in (DeprecationWarning, FutureWarning):
+    warnings.filterwarnings("ignore", category=category)  # torch loads its own scripted formulas
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
 params = {k: p.detach().clone() for k, p in net.named_parameters()}

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import trueloop.catalogue
 from trueloop.ground.failure import Failure
+from trueloop.ground.raised import KnownError
 
 FAMILIES: Final[Mapping[str, str]] = {
     "gradient": "GRD",
@@ -28,6 +29,8 @@ FAMILIES: Final[Mapping[str, str]] = {
     "distributed": "DST",
     "environment": "ENV",
 }
+RAISED: Final = "raised"
+"""The folder of the errors that torch itself raises: one file each, no family."""
 GROUP = "trueloop.failures"
 """Entry points of this group name a package laid out like this one."""
 SECTIONS: Final = ("Symptom", "Why nothing raises", "Look-alikes", "Fix", "References")
@@ -71,9 +74,26 @@ def find(word: str) -> Entry | None:
     return entries.get(word.upper()) or next((e for e in entries.values() if e.slug == word.lower()), None)
 
 
+@cache
+def known_errors() -> Mapping[str, KnownError]:
+    """Return every error of torch's that can be explained, by its kind: the file's name with hyphens.
+
+    Raises:
+        ValueError: a file without an ``ERROR``.
+    """
+    package = importlib.import_module(f"{trueloop.catalogue.__name__}.{RAISED}")
+    found: dict[str, KnownError] = {}
+    for file in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        error = getattr(importlib.import_module(file.name), "ERROR", None)
+        if not isinstance(error, KnownError):
+            raise ValueError(f"{file.name} has no ERROR.")
+        found[file.name.rpartition(".")[2].replace("_", "-")] = error
+    return found
+
+
 def _entries(package: ModuleType) -> Iterator[Entry]:
     for folder in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if not folder.ispkg:
+        if not folder.ispkg or folder.name == f"{trueloop.catalogue.__name__}.{RAISED}":
             continue
         family = folder.name.rpartition(".")[2]
         paths = importlib.import_module(folder.name).__path__

@@ -17,7 +17,8 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_OURS = tuple(str(_PACKAGE / part) for part in ("engines/watch", "engines/report", "faces/cli", "faces/watching.py"))
+_PARTS = ("engines/watch", "engines/report", "faces/cli", "faces/watching.py")
+_OURS = ("<trueloop", *(str(_PACKAGE / part) for part in _PARTS))
 """What is found between the program and torch, or between the terminal and the program. `Trainer` is not among it:
 whoever uses it wants to see its lines."""
 _LOADING = "<frozen importlib"

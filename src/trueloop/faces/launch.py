@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from trueloop.catalogue.load import known_errors
 from trueloop.faces.as_python import Program, run
 from trueloop.faces.choice import Choice
 from trueloop.faces.module_loaded import when_loaded
@@ -84,6 +85,7 @@ class _Session:
                 [Watched(entry.failure, entry.slug) for entry in self._choice.entries()],
                 found=self._take,
                 silenced=self._choice.silenced,
+                errors=known_errors(),
             )
             watch.start()
             self._watch, self.nothing = watch, ""

@@ -10,8 +10,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from trueloop.engines.report.quantities import sentence, shown
+from trueloop.engines.report.outcome import shown
 from trueloop.ground.findings import Finding, Severity, Site
+from trueloop.ground.words import sentence
 
 MOST: Final = 10  # lines of a program that has everything wrong; the report has them all
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}

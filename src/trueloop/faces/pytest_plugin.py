@@ -27,8 +27,15 @@ def trueloop_watch() -> Generator[Watching]:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Judge after the test's own assertions, as part of the test: a fixture's end would be an error, not a failure."""
-    result = yield
-    watching: Watching | None = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
+    watching: Watching | None = None
+    try:
+        result = yield
+    except Exception as error:
+        watching = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
+        if watching is not None and watching.tell_error(error):
+            pyfuncitem.add_report_section("call", "trueloop", str(watching))
+        raise
+    watching = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
     if watching is not None:
         watching.stop()
         if not watching.ok:

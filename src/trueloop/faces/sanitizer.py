@@ -64,7 +64,7 @@ def sanitize(program: Program, wishes: Wishes) -> int:
         _flush()
         if not wishes.quiet:
             _print(ended, report, base)
-        files.write(report)
+        files.write(report, base=base)
 
     report = replace(ended.report, problems=(*ended.report.problems, *trouble))
     try:

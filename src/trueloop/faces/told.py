@@ -43,11 +43,11 @@ def text(report: Report, *, base: Path) -> str:
     return file.getvalue()
 
 
-def page(report: Report) -> str:
+def page(report: Report, *, base: Path) -> str:
     """Return a report as a page of HTML."""
     from trueloop.engines.report.html import to_html
 
-    return to_html(report)
+    return to_html(report, base=base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,12 @@ class Files:
             sarif=self.sarif and self.sarif.resolve(),
         )
 
-    def write(self, report: Report) -> None:
+    def write(self, report: Report, *, base: Path) -> None:
         """Write what was asked for.
+
+        Args:
+            report: of a run.
+            base: the page and SARIF tell paths relative to it; JSON has them whole.
 
         Raises:
             RunFolderError: the disk is full, or the folder has gone.
@@ -82,11 +86,11 @@ class Files:
         if self.json:
             _write(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n")
         if self.html:
-            _write(self.html, page(report))
+            _write(self.html, page(report, base=base))
         if self.sarif:
             from trueloop.engines.report.sarif import to_sarif
 
-            _write(self.sarif, json_format.dumps(to_sarif(report), indent=2) + "\n")
+            _write(self.sarif, json_format.dumps(to_sarif(report, base=base), indent=2) + "\n")
 
 
 def _write(path: Path, words: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trueloop.catalogue.load import known_errors
 from trueloop.engines.report.outcome import headline
 from trueloop.faces.choice import choose
 from trueloop.faces.live import Live
@@ -63,6 +64,7 @@ class Watching:
             [Watched(entry.failure, entry.slug) for entry in choice.entries()],
             found=self._live.tell,
             silenced=choice.silenced,
+            errors=known_errors(),
         )
         for model in models:
             self._watch.know(model)
@@ -96,10 +98,11 @@ class Watching:
             atexit.unregister(self._at_exit)
         return self._ended
 
-    def tell_error(self, error: BaseException) -> None:
-        """Have an exception explained that has left the program."""
+    def tell_error(self, error: BaseException) -> bool:
+        """Have an exception explained that has left the program; true where it could be."""
         if isinstance(error, Exception) and self._ended is None:
             self._watch.tell_error(error)
+        return self.report.error is not None
 
     def __enter__(self) -> Watching:
         return self
@@ -118,10 +121,13 @@ class Watching:
         return f"<trueloop: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        return page(self.report)
+        return page(self.report, base=self._base)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:
+            error = getattr(sys, "last_value", None)  # what Python has printed before it came here
+            if isinstance(error, BaseException) and not hasattr(sys, "ps1"):
+                self.tell_error(error)
             print_page(self.stop(), file=sys.stderr, base=self._base)
 
 

@@ -121,7 +121,7 @@ class UpdateRate:
     """Where the time of an update went, as measured in the updates watched in full."""
 
     update_s: float
-    """Median seconds between two updates, over the whole run."""
+    """Seconds between two updates: the median of single ones, or of stretches that were not watched in full."""
     data: float
     """Share of the time spent waiting for the loader; the shares add up to at most 1."""
     forward: float
@@ -138,6 +138,33 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """An error that ended the program, in a report."""
+
+    kind: str
+    """"shape-mismatch"."""
+    type: str
+    """"RuntimeError"."""
+    title: str
+    message: str
+    """torch's own words, shortened."""
+    site: Site | None
+    meaning: str
+    fix: str
+    made_at: Site | None = None
+    made: str = ""
+    """What was made there: "x was made here"."""
+    others: tuple[tuple[Site, str], ...] = ()
+    update: int = 0
+
+    @property
+    def related(self) -> tuple[tuple[Site, str], ...]:
+        """Every line that matters beside the one that raised."""
+        own = ((self.made_at, self.made),) if self.made_at and self.made_at != self.site else ()
+        return (*own, *self.others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything one watched run, or one linted tree, has to say."""
 
@@ -151,10 +178,12 @@ class Report:
     """Of those, in full detail."""
     seconds: float = 0.0
     cost_s: float = 0.0
-    """Spent watching, as measured by itself."""
+    """Spent watching, at least: what is done within torch's calls is timed, passing them on is not."""
     rate: UpdateRate | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
     """"loss", "grad_norm", "lr", "live_graphs"."""
+    error: Explained | None = None
+    """What ended the program, where it is an error of torch's that can be explained."""
     problems: tuple[str, ...] = ()
     """What broke inside the watching, in words; the program went on."""
 

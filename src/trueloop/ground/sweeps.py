@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trueloop.ground.events import (
@@ -35,7 +35,7 @@ class Sweep:
     loader: Ref
     update: int
     calls: list[ModelCalled] = field(default_factory=list[ModelCalled])
-    """Of trained models, on its batches; at most `MOST_CALLS`, without their LIVE fields."""
+    """Of trained models, on its batches; at most `MOST_CALLS`."""
     batches: int = 0
     trained: bool = False
     """A backward or a step has happened within it: it is no sweep."""
@@ -95,10 +95,12 @@ class Sweeps:
         if event.loader is None:  # once more on the same batch
             for sweep in self._open.values():
                 sweep.again |= bool(sweep.calls) and sweep.calls[-1].model is event.model
-        sweep = None if event.loader is None else self._open.get(event.loader)
-        trained = event.parameters & self._stepped
-        if sweep is not None and trained and not event.recomputed and len(sweep.calls) < MOST_CALLS:
-            sweep.calls.append(replace(event, live=None, output=None))
+            return
+        sweep = self._open.get(event.loader)
+        if sweep is None or event.recomputed or len(sweep.calls) >= MOST_CALLS:
+            return
+        if not sweep.trained and not event.parameters.isdisjoint(self._stepped):
+            sweep.calls.append(event)
 
     def _train(self, event: BackwardStarted | StepTaken) -> Sequence[Sweep]:
         if isinstance(event, StepTaken):

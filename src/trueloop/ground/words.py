@@ -1,6 +1,8 @@
-"""Numbers as people read them: counts, sizes in memory, and a noun that agrees with its count."""
+"""Numbers and names as people read them: a few digits, a natural unit, a noun that agrees, nothing unprintable."""
 
 from __future__ import annotations
+
+import math
 
 
 def number(count: int) -> str:
@@ -24,3 +26,47 @@ def size(count_bytes: int) -> str:
         if value < 1024:
             break
     return f"{value:,.1f} {unit}"
+
+
+def short(value: float, digits: int = 3) -> str:
+    """Write a number with so many significant digits: "0.213", "12.3", "1234", "9.20e-04", "nan"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent < -3 or exponent > 5:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{max(0, digits - 1 - exponent)}f}"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration: "410 µs", "3.40 ms", "12.3 s", "3 min 05 s", "2 h 03 min", "4 d 07 h"."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{short(seconds * 1e6)} µs" if seconds < 0.9995e-3 else f"{short(seconds * 1e3)} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days} d {h:02d} h"
+    return f"{hours} h {m:02d} min" if hours else f"{minutes} min {s:02d} s"
+
+
+def percent(share: float) -> str:
+    """Write a share: "41 %", "1.4 %", "0.86 %", "0 %"."""
+    value = 100 * share
+    if 0 < value < 0.01:
+        return "below 0.01 %"
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.2g} %"
+
+
+def printable(text: str) -> str:
+    """Replace what would steer a terminal or break a document (escape, newline, lone surrogate) by "\ufffd"."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def sentence(text: str) -> str:
+    """Bring a text of several lines into one, without anything that is not printable."""
+    return printable(" ".join(text.split()))

@@ -10,13 +10,14 @@ from trueloop.ground.events import BackwardEnded, BackwardStarted, ModelCalled, 
 WEIGHTS = frozenset({Ref("Parameter", "weight")})
 
 
-def hear(detector, *, output="meta", targets="cpu", received=WEIGHTS, times=5):
+def hear(detector, *, output="meta", targets="cpu", received=WEIGHTS, times=5, unread=""):
     """Call and differentiate a model several times, and return what was found."""
     found = []
+    loss = SimpleNamespace(targets=None if unread else torch.empty(4, device=targets), unread=unread)
     for _ in range(times):
         for kind, fields in (
             (ModelCalled, {"output": torch.empty(4, device=output), "parameters": WEIGHTS}),
-            (BackwardStarted, {"losses": (SimpleNamespace(targets=torch.empty(4, device=targets)),), "place": None}),
+            (BackwardStarted, {"losses": (loss,), "place": None}),
             (BackwardEnded, {"received": received}),
         ):
             event = object.__new__(kind)
@@ -46,3 +47,9 @@ def test_a_loss_of_another_model_is_not():
 
 def test_a_single_one_is_not():
     assert not hear(Detector(), times=2)
+
+
+def test_targets_that_cannot_be_read_are_not_judged():
+    detector = Detector()
+    assert not hear(detector, unread="nobody tells")
+    assert detector.abstains() == "nobody tells"

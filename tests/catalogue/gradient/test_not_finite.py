@@ -50,6 +50,24 @@ for step in range(12):
     mse(model(x), y).backward()
     wild.step()  # <- GRD007
 """,
+    "loss that is finite, though its gradient is not": """
+for step in range(5):
+    optimizer.zero_grad()
+    out = model(x)
+    hidden = (out * float(step < 3)).square().sum(1).sqrt()
+    torch.nan_to_num(hidden).mean().backward()
+    optimizer.step()  # <- GRD007
+""",
+    "a closure": """
+state = {"step": 0}
+def closure():
+    optimizer.zero_grad()
+    loss = (mse(model(x), y) * float(state["step"] < 3)).log()
+    loss.backward()
+    return loss
+for state["step"] in range(5):
+    optimizer.step(closure)  # <- GRD007
+""",
     "late, when the run is watched lightly": """
 for step in range(400):
     optimizer.zero_grad()
@@ -80,6 +98,25 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=8):
     if torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0)):
         optimizer.step()
 """,
+    "GradScaler's probing within a fused optimizer": """
+fused = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+for _ in range(6):
+    fused.zero_grad()
+    scaler.scale(mse(model(x), y) * 100).backward()
+    scaler.step(fused)
+    scaler.update()
+""",
+    "a line search that tries too much": """
+search = torch.optim.LBFGS(model.parameters(), lr=1.0, line_search_fn="strong_wolfe")
+def closure():
+    search.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward()
+    return loss
+for _ in range(6):
+    search.step(closure)
+""",
     "GradScaler's own probing": """
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
 for _ in range(6):
@@ -99,3 +136,140 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.tail = Tail()
+    def forward(self, x, scale):
+        return self.tail(torch.relu(self.body(x)) * scale)
+
+class Tail(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 1)
+    def forward(self, h):
+        return INNER  # here
+
+x = torch.rand(16, 4) + 1
+net = Net()
+nn.init.ones_(net.body.weight)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+for step in range(6):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(net(x, float(step < 4)), torch.ones(16, 1))
+    loss.backward()
+    optimizer.step()  # <- GRD007
+"""
+
+
+@pytest.mark.parametrize(
+    ("inner", "words"),
+    [
+        ("self.out(h.log())", "The first such value came out of log in tail (Tail), which was given min 0, max 0, 128"),
+        ("self.out(h / h.sum(1, keepdim=True))", "out of div in tail (Tail), which was given min 0, max 0, 128 of 128"),
+        ("self.out(torch.where(h > 0, h.log(), 0.0))", "did not reach the model's output"),
+        ("self.out(h.square().sum(1, keepdim=True).sqrt() + h)", "gradient of sqrt in tail (Tail) is infinite there"),
+        ("self.out(torch.pow(h, 0.5))", "of pow in tail (Tail) is infinite there, which was given min 0, max 0, 128"),
+        ("torch.nan_to_num(self.out(h.log()))", "did not reach the model's output"),
+    ],
+)
+def test_the_operation_that_made_it_is_named(guilty, inner, words):
+    ran = guilty(NET.replace("INNER", inner))
+    (found,) = ran.findings
+    assert words in found.message
+    lines = ran.path.read_text().splitlines()
+    assert any("# here" in lines[site.line - 1] for site, _ in found.related)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        pytest.param(
+            "-(out.sigmoid() * (step < 3)).log().mean()",
+            "log, which was given min 0, max 0, 64 of 64 zero",
+            marks=pytest.mark.reads_saved,
+        ),
+        pytest.param(
+            "((out - y).square() * mask).sum() / mask.sum()",
+            "div, which was given a divisor of min 0, max 0, 1 of 1",
+            marks=pytest.mark.reads_saved,
+        ),
+        ("mse(out, y) * (1.0 if step < 3 else float('nan'))", ""),
+    ],
+)
+def test_a_loss_that_was_not_finite_behind_a_sound_model(guilty, loss, words):
+    ran = guilty(f"""{HEAD}
+for step in range(5):
+    optimizer.zero_grad()
+    mask = torch.full((64, 1), float(step < 3))
+    out = model(x)
+    loss = {loss}
+    loss.backward()  # here
+    optimizer.step()  # <- GRD007
+""")
+    (found,) = ran.findings
+    assert "The model's output was finite: it became " in found.message
+    assert f"In the loss it came out of {words}" in found.message if words else "In the loss" not in found.message
+    lines = ran.path.read_text().splitlines()
+    assert any("# here" in lines[site.line - 1] for site, _ in found.related)
+
+
+def test_a_loss_of_a_batch_that_was_left_out_is_not_told_later(guilty):
+    ran = guilty(f"""{HEAD}
+for step in range(9):
+    optimizer.zero_grad()
+    loss = mse(model(x), y) * (float("nan") if step in (2, 6) else 1.0)
+    loss.backward()
+    if step != 2:
+        optimizer.step()  # <- GRD007
+""")
+    assert "at update 2 already" not in ran.findings[0].message
+
+
+def test_a_batch_with_a_nan_in_it(guilty):
+    ran = guilty(f"""{HEAD}
+x[7, 2] = float("nan")
+for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()  # <- GRD007
+""")
+    assert "It came from argument 1 of Sequential itself (min " in ran.findings[0].message
+    assert "1 of 96 not finite" in ran.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("contrast(model(x), model(z), same)", "The gradient of sqrt in Contrastive is infinite there"),
+        ("hidden_log(model(x))", "The model's output was finite, and so was the loss ("),
+    ],
+)
+def test_a_loss_that_is_finite_though_its_gradient_is_not(guilty, loss, words):
+    ran = guilty(f"""{HEAD}
+class Contrastive(nn.Module):
+    def forward(self, a, b, same):
+        distance = (a - b).square().sum(1).sqrt()
+        return (same * distance + (1 - same) * (1 - distance).relu()).mean()
+
+def hidden_log(out):
+    log = (out.sigmoid() * float(step < 3)).log()
+    return -torch.where(log.isfinite(), log, 0.0).mean() if step >= 3 else out.square().mean()
+
+contrast, same = Contrastive(), torch.ones(64)
+for step in range(5):
+    z = torch.rand(64, 6)
+    if step == 3:
+        z[5] = x[5]
+    optimizer.zero_grad()
+    {loss}.backward()
+    optimizer.step()  # <- GRD007
+""")
+    assert words in ran.findings[0].message

@@ -85,6 +85,7 @@ for _ in range(3):
     loss_of(model(x)).backward()
     optimizer.step()
 """
+BY_HAND = {"by_hand_and_bfloat16"}
 QUIET = {
     "squeezed": "loss_of = lambda p: F.mse_loss(p.squeeze(1), y)" + LOOP,
     "columns": "loss_of = lambda p: F.l1_loss(p, y[:, None])" + LOOP,
@@ -119,7 +120,11 @@ loss_of = lambda p: F.mse_loss(mean, y)
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(each, marks=[pytest.mark.reads_saved] * (name in BY_HAND)) for name, each in GUILTY.items()],
+    ids=GUILTY,
+)
 def test_it_is_found_at_its_line(guilty, script: str):
     assert "pairs in place of" in guilty(DATA + script).findings[0].message
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.ground.findings import (
+    Explained,
     Finding,
     Insertion,
     Judged,
@@ -98,4 +99,22 @@ def report(finding: Finding) -> Report:
             "live_graphs": Series(updates=(40,), values=(38.0,)),
         },
         problems=("loader batches are not seen any more: KeyError: 'x' (loaders.py:41)",),
+    )
+
+
+@pytest.fixture
+def error(folder: Path) -> Explained:
+    path = str(folder / "train.py")
+    return Explained(
+        kind="shape-mismatch",
+        type="RuntimeError",
+        title="Shapes that do not fit together",
+        message="mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)",
+        site=Site(path, 9, "train"),
+        meaning="`head` (Linear of Net) expects in_features=288, and `x` has the shape (16, 392).",
+        fix="Build the layer with in_features=392.",
+        made_at=Site(path, 8, "train"),
+        made="`x` comes from here",
+        others=((Site(path, 6, "train"), "made here"),),
+        update=3,
     )

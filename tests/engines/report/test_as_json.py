@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from trueloop.engines.report.as_json import from_json, to_json
-from trueloop.ground.findings import Report
+from trueloop.ground.findings import Explained, Report
 
 REQUIRED = {"code", "slug", "severity", "message", "path", "line", "related", "first_update", "count", "fix"}
 
@@ -43,3 +44,28 @@ def test_a_finding(report: Report):
 def test_another_schema_is_refused(report: Report):
     with pytest.raises(ValueError, match="schema 2"):
         from_json({**to_json(report), "schema": 2})
+
+
+def test_what_ended_the_run(report: Report, error: Explained):
+    assert to_json(report)["error"] is None
+    content = to_json(replace(report, error=error))["error"]
+    path = content["path"]
+    assert (content["kind"], content["type"], content["line"], content["update"]) == (
+        "shape-mismatch", "RuntimeError", 9, 3,
+    )  # fmt: skip
+    assert content["made_at"] == {"path": path, "line": 8, "function": "train", "message": "`x` comes from here"}
+    assert [each["line"] for each in content["related"]] == [6]
+    assert content["meaning"] == error.meaning
+    assert content["fix"] == error.fix
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_what_ended_the_run_comes_back(report: Report, error: Explained, bare: bool):
+    error = replace(error, site=None, made_at=None, made="", others=()) if bare else error
+    assert from_json(json.loads(json.dumps(to_json(replace(report, error=error))))).error == error
+
+
+def test_a_report_of_before_there_were_errors_is_read(report: Report):
+    content = to_json(report)
+    del content["error"]
+    assert from_json(content).error is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.engines.report.html import to_html
-from trueloop.ground.findings import Report, Series, Site
+from trueloop.ground.findings import Explained, Report, Series, Site
 
 VOID = {"meta"}
 
@@ -79,3 +79,12 @@ def test_any_series_can_be_drawn(report: Report, values: tuple[float, ...]):
 
 def test_an_empty_report_is_a_page():
     assert "Not judged" in to_html(Report(findings=()))
+
+
+def test_what_ended_the_run_stands_first(report: Report, error: Explained, folder: Path):
+    page = to_html(replace(report, error=replace(error, message="<b>mat1</b>")), base=folder)
+    assert page.index("What ended the run") < page.index("<h2>Findings")
+    assert "&lt;b&gt;mat1&lt;/b&gt;" in page
+    assert "Build the layer with in_features=392." in page
+    assert "`x` comes from here" in page
+    assert "What ended the run" not in to_html(report, base=folder)

@@ -7,7 +7,7 @@ import pytest
 
 from trueloop.engines.report.as_json import from_json, to_json
 from trueloop.engines.report.merge import merge
-from trueloop.ground.findings import Finding, Judged, Report, Severity, Verdict
+from trueloop.ground.findings import Explained, Finding, Judged, Report, Severity, Verdict
 
 
 def test_one_process_is_left_as_it_is(report: Report):
@@ -69,3 +69,12 @@ def test_who_says_nothing_is_missed(report: Report):
 def test_reports_travel_between_processes_as_json(report: Report):
     sent = from_json(json.loads(json.dumps(to_json(report))))
     assert len(merge({0: report, 1: sent}).findings) == len(report.findings)
+
+
+def test_what_ended_the_lowest_rank_is_told(report: Report, error: Explained):
+    other = replace(error, kind="out-of-memory")
+    merged = merge({0: report, 1: replace(report, error=error), 2: replace(report, error=other)}).error
+    assert merged is not None
+    assert merged.kind == "shape-mismatch"
+    assert merged.meaning.startswith("On rank 1: `head`")
+    assert merge({0: replace(report, error=error)}).error == error

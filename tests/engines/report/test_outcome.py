@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
-from trueloop.ground.findings import Judged, Report, Severity, Verdict
+from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
+from trueloop.ground.findings import Finding, Judged, Report, Severity, Verdict
 
 CLEAN = Report(findings=(), judged=(Judged("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
 
@@ -50,3 +51,16 @@ def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(re
 def test_the_cost_is_a_share_of_the_time(report: Report):
     assert cost_share(report) == 0.0125
     assert cost_share(Report(findings=())) == 0
+
+
+def test_paths_are_relative_to_the_folder_they_are_in(tmp_path: Path):
+    assert shown(str(tmp_path / "a" / "train.py"), tmp_path) == str(Path("a") / "train.py")
+    assert shown("/elsewhere/train.py", tmp_path) == "/elsewhere/train.py"
+    assert shown("<ipython-input-1>", tmp_path) == "<ipython-input-1>"
+
+
+def test_when(finding: Finding):
+    assert when(finding) == "since update 1, 1199 times"
+    assert when(replace(finding, count=1)) == "at update 1"
+    assert when(replace(finding, first_update=None)) == "1199 times"
+    assert when(replace(finding, first_update=None, count=1)) == ""

@@ -4,13 +4,64 @@ import json
 import linecache
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+from jsonschema import Draft4Validator, FormatChecker
+
+from trueloop.catalogue.load import catalogue
 from trueloop.engines.report.sarif import FINGERPRINT, to_sarif
-from trueloop.ground.findings import Report, Site
+from trueloop.ground.findings import Explained, Finding, Report, Site
+
+# Version 2.1.0-rtm.5 as published by the OASIS committee and Microsoft; from the npm package
+# @microsoft/jest-sarif 1.0.0-beta.0 (MIT), lib/schemas, unchanged.
+SCHEMA = Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json"
 
 
-def prints(report: Report) -> list[str]:
-    return [result["partialFingerprints"][FINGERPRINT] for result in to_sarif(report)["runs"][0]["results"]]
+def prints(report: Report, base: Path | None = None) -> list[str]:
+    return [result["partialFingerprints"][FINGERPRINT] for result in to_sarif(report, base=base)["runs"][0]["results"]]
+
+
+def assert_valid(log: dict[str, Any]) -> None:
+    schema = json.loads(SCHEMA.read_text())
+    written = json.loads(json.dumps(log, allow_nan=False))
+    errors = Draft4Validator(schema, format_checker=FormatChecker()).iter_errors(written)
+    assert not [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def test_the_log_is_what_the_standard_says(report: Report, folder: Path):
+    assert_valid(to_sarif(report, base=folder))
+    assert_valid(to_sarif(report))
+    assert_valid(to_sarif(Report(findings=())))
+
+
+def test_the_schema_finds_what_is_wrong(report: Report):
+    log = to_sarif(report)
+    log["runs"][0]["results"][0]["level"] = "fatal"
+    with pytest.raises(AssertionError, match="fatal"):
+        assert_valid(log)
+
+
+def test_every_failure_of_the_catalogue_can_be_a_rule(finding: Finding, folder: Path):
+    found = tuple(
+        replace(finding, code=entry.code, slug=entry.slug, title=entry.failure.title, severity=entry.failure.severity)
+        for entry in catalogue().values()
+    )
+    log = to_sarif(Report(findings=found), base=folder)
+    assert_valid(log)
+    rules = log["runs"][0]["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == list(catalogue())
+    assert all(rule["help"]["markdown"].count("### ") == 5 for rule in rules)
+    assert all(rule["fullDescription"]["text"].endswith(".") for rule in rules)
+    assert {rule["helpUri"][:8] for rule in rules if "helpUri" in rule} == {"https://"}
+
+
+def test_a_failure_of_somebody_elses_is_a_rule_too(finding: Finding):
+    log = to_sarif(Report(findings=(replace(finding, code="XYZ001", slug="own-rule"),)))
+    assert_valid(log)
+    (rule,) = log["runs"][0]["tool"]["driver"]["rules"]
+    assert (rule["name"], rule["help"]["text"].startswith(finding.fix)) == ("OwnRule", True)
+    assert "helpUri" not in rule
 
 
 def test_the_log_has_rules_levels_and_places(report: Report, folder: Path):
@@ -47,6 +98,18 @@ def test_a_fingerprint_does_not_move_with_its_line(report: Report, folder: Path)
     assert prints(replace(report, findings=moved))[0] != before[0]
 
 
+def test_a_fingerprint_is_that_of_the_file_wherever_the_tree_lies(report: Report, folder: Path):
+    other = folder / "elsewhere"
+    other.mkdir()
+    (other / "train.py").write_text((folder / "train.py").read_text())
+    moved = tuple(
+        replace(each, site=each.site._replace(path=str(other / "train.py"))) if each.site else each
+        for each in report.findings
+    )
+    assert prints(replace(report, findings=moved), other) == prints(report, folder)
+    assert prints(replace(report, findings=moved), folder)[0] != prints(report, folder)[0], "two files of one tree"
+
+
 def test_equal_lines_are_told_apart_by_their_order(report: Report):
     first = report.findings[0]
     one, two = prints(replace(report, findings=(first, first)))
@@ -59,3 +122,36 @@ def test_names_of_files_are_quoted(report: Report, tmp_path: Path):
     log = to_sarif(replace(report, findings=(odd,)), base=tmp_path)
     uri = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "file:///a%20b/%C3%BC%25%FF.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("{base}/sub/../train.py", "train.py"),
+        ("{base}/a:b %.py", "a%3Ab%20%25.py"),
+        ("pkg/train.py", "pkg/train.py"),
+        ("{base}/../other.py", None),
+    ],
+)
+def test_what_lies_below_the_base_is_told_relative_to_it(path: str, uri: str | None, finding: Finding, tmp_path: Path):
+    real = tmp_path / "real"
+    real.mkdir()
+    base = tmp_path / "link"
+    base.symlink_to(real)
+    for root in (base, real):
+        site = Site(path.format(base=root), 1)
+        log = to_sarif(Report(findings=(replace(finding, site=site, related=()),)), base=base)
+        (result,) = log["runs"][0]["results"]
+        artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+        outside = {"uri": (tmp_path / "other.py").as_uri()}
+        assert artifact == ({"uri": uri, "uriBaseId": "SRCROOT"} if uri else outside)
+
+
+def test_what_ended_the_run_is_a_result(report: Report, error: Explained, folder: Path):
+    run = to_sarif(replace(report, error=error), base=folder)["runs"][0]
+    result, rule = run["results"][0], run["tool"]["driver"]["rules"][0]
+    assert (result["ruleId"], result["level"]) == ("raised/shape-mismatch", "error")
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 9
+    lines = [each["physicalLocation"]["region"]["startLine"] for each in result["relatedLocations"]]
+    assert lines == [8, 6]
+    assert rule["help"]["text"] == error.fix

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from trueloop.engines.report.text import one_line, print_report
-from trueloop.ground.findings import Finding, Report, Site
+from trueloop.ground.findings import Explained, Finding, Report, Site
 
 
 def printed(report: Report, base: Path, *, width: int = 80, colour: bool = False) -> str:
@@ -67,8 +67,8 @@ judged      4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not
 not judged  DAT001, DAT002: no held-out loader was swept
             CKP003: it is found in the text only: trueloop lint
 silenced    2 findings, by comments or the settings
-watched     1200 updates in 4.00 s, 52 in full detail; watching took 1.2 % of
-            the time (50.0 ms)
+watched     1200 updates in 4.0 s, 52 in full detail; watching took at least
+            1.2 % of the time (50.0 ms)
 update      3.40 ms each: data 12 %, forward 25 %, backward 38 %, optimizer
             12 %, the rest 12 %
 values      loss nan to 0.810, gradient norm 0.500 to 120, learning rate 0.00100
@@ -130,3 +130,36 @@ def test_a_clean_run_and_one_that_never_trained_are_short(folder: Path):
 def test_one_line(finding: Finding, folder: Path):
     assert one_line(finding, base=folder).startswith("error GRD001 train.py:11: The step used")
     assert one_line(replace(finding, site=None, message="a\nb"), base=folder) == "error GRD001: a b"
+
+
+def test_what_ended_the_run_comes_before_what_was_found(report: Report, error: Explained, folder: Path):
+    told = printed(replace(report, error=error), folder)
+    assert told.index("RuntimeError, explained below. 1 error") < told.index(RAISED) < told.index("error GRD001")
+
+
+def test_what_ended_the_run_has_no_line_of_the_programs(report: Report, error: Explained, folder: Path):
+    told = printed(replace(report, error=replace(error, site=None, made_at=None, others=())), folder)
+    assert "RuntimeError  Shapes that do not fit together\n  torch: mat1 and mat2" in told
+    assert "fix   Build the layer" in told
+
+
+RAISED = """
+RuntimeError  Shapes that do not fit together
+  torch: mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)
+  `head` (Linear of Net) expects in_features=288, and `x` has the shape (16,
+  392).
+
+  train.py:9 in train
+   5 │ def train(model, loader):
+   6 │     optimizer = torch.optim.AdamW(model.parameters())
+     │     ------------------------------------------------- made here
+   7 │     history = []
+   8 │     for x, y in loader:
+     │     ------------------- `x` comes from here
+   9 │         loss = torch.nn.functional.cross_entropy(model(x), y)
+     │         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  10 │         loss.backward()
+  11 │         optimizer.step()  # consumed here
+
+  fix   Build the layer with in_features=392.
+"""

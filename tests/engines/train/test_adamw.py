@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from trueloop.engines.train import adamw
 from trueloop.engines.train.adamw import LeanAdamW
 
 SETTINGS = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-6}
@@ -133,3 +134,19 @@ def test_what_it_serves():
     assert not LeanAdamW.serves([one, one.double()])
     assert not LeanAdamW.serves([one, torch.zeros(2, device="meta")])
     assert not LeanAdamW.serves([torch.zeros(2, dtype=torch.complex64)])
+
+
+@pytest.mark.skipif(bool(adamw.AMSGRAD), reason="this torch is an older one")
+def test_an_older_torch_is_told_what_it_wants(monkeypatch: pytest.MonkeyPatch):
+    told: list[object] = []
+
+    def older(self, group, parameters, gradients, amsgrad, *lists):
+        told.append(amsgrad)
+        return torch.optim.AdamW._init_group(self, group, parameters, gradients, *lists)
+
+    monkeypatch.setattr(adamw, "AMSGRAD", (False,))
+    monkeypatch.setattr(LeanAdamW, "_init_group", older, raising=False)
+    models, optimizers = pair()
+    step(models, optimizers, seed=0)
+    assert told == [False]
+    assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from trueloop.engines.train import recompute
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.ground.errors import InvalidModel
 
@@ -253,6 +254,25 @@ def test_a_block_with_a_forward_of_its_own_is_refused_and_nothing_changed():
 @pytest.mark.parametrize("normalise", [None, nn.BatchNorm1d])
 def test_compiled_on_top_gradients_agree(normalise):
     plain, recomputed = twins(normalise=normalise)
+    enable_recompute(recomputed)
+    for model in (plain, recomputed):
+        for block in model.blocks:
+            block.drop.p = 0.0  # compiled kernels draw other numbers
+    compiled = torch.compile(recomputed, backend="aot_eager")
+    torch.testing.assert_close(gradients(plain)[0], gradients(recomputed, compiled)[0])
+    torch.testing.assert_close(list(plain.buffers()), list(recomputed.buffers()))
+
+
+@pytest.mark.slow
+def test_compiled_blocks_with_buffers_are_not_recomputed_where_torch_would_write_them_twice(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def checkpoint(*_: object, **__: object) -> None:
+        raise AssertionError("it is recomputed")
+
+    monkeypatch.setattr(recompute, "WRITES_TWICE", True)
+    monkeypatch.setattr(recompute, "checkpoint", checkpoint)
+    plain, recomputed = twins(normalise=nn.BatchNorm1d)
     enable_recompute(recomputed)
     for model in (plain, recomputed):
         for block in model.blocks:

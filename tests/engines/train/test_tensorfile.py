@@ -179,3 +179,11 @@ def test_a_pickle_is_not_a_tensor_file(tmp_path: Path):
     torch.save({"a": torch.zeros(2)}, tmp_path / "a")
     with pytest.raises(CheckpointError, match="is damaged"):
         read_tensors(tmp_path / "a")
+
+
+def test_a_type_that_this_torch_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a"
+    write_tensors(path, {"scale": torch.arange(3, dtype=torch.int16)}, {})
+    monkeypatch.delitem(DTYPES, "I16")
+    with pytest.raises(CheckpointError, match=r"holds 'scale' as int16, which torch .* does not have"):
+        read_tensors(path)

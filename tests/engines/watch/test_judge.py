@@ -150,3 +150,11 @@ def test_only_what_is_wanted_is_heard():
     judge.hear(gap())
     judge.hear(mode())
     assert [type(event) for event in seen] == [ModeSet]
+
+
+def test_what_torch_does_not_tell_is_not_judged():
+    judge = Judge([failure(lambda event: None), failure(lambda event: at(1), code="GRD902")])
+    judge.hear(gap())
+    assert [each.verdict for each in judge.judged({Gap: "torch is silent"})] == [Verdict.NOT_JUDGED, Verdict.FIRED]
+    assert judge.judged({Gap: "torch is silent"})[0].reason == "torch is silent"
+    assert judge.judged({ModeSet: "torch is silent"})[0].verdict is Verdict.PASSED

@@ -22,6 +22,7 @@ from trueloop.ground.events import (
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
+    ModeSet,
     Ref,
     StepTaken,
 )
@@ -133,6 +134,84 @@ def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
     rate = recorder.rate()
     assert rate is not None
     assert rate.update_s == 0.5
+
+
+def sweep(recorder: Recorder, update: int, begun_s: float) -> None:
+    """A validation of 9 s, of which the model takes 8."""
+    recorder.hear(made(ModeSet, update, begun_s, module=NET, training=False, changed=True))
+    recorder.hear(_started(update, begun_s, 0))
+    recorder.hear(call(update, begun_s + 8.5, seconds=8.0))
+
+
+def test_a_validation_sweep_is_no_part_of_an_update():
+    recorder = Recorder()
+    for update in range(4):  # in full: one update a second, a sweep behind the second one
+        now = update + (9.0 if update > 1 else 0.0)
+        recorder.hear(call(update, now - 0.5, seconds=0.25))
+        recorder.hear(step(update, now))
+        if update == 1:
+            sweep(recorder, 2, now)
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (1.0, 0.25)
+
+
+def test_a_stretch_ends_where_a_sweep_begins():
+    recorder = Recorder()
+    recorder.hear(step(0, 0.0))
+    recorder.hear(step(1, 1.0))
+    sweep(recorder, 22, 1.0 + 20 * 0.5)  # 20 updates nobody looked at closely, then the sweep and a few more
+    recorder.hear(gap(30, 1.0 + 28 * 0.5 + 9.0, updates=28))
+    recorder.hear(step(30, 24.25))  # the rest of an update
+    recorder.hear(step(31, 25.25))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 0.5
+
+
+def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
+    recorder = Recorder()
+    recorder.hear(step(0, 0.0))
+    recorder.hear(step(1, 1.0))
+    recorder.hear(gap(3, 9.0, updates=1))
+    recorder.hear(step(3, 9.1))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 1.0
+
+
+def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
+    recorder = Recorder()
+    for update in range(3):
+        recorder.hear(step(update, 10.0 * update))
+        sweep(recorder, update + 1, 10.0 * update)
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (10.0, 0.8)
+
+
+def test_modes_within_an_update_are_no_sweeps():
+    recorder = Recorder()
+    for update in range(3):
+        recorder.hear(made(ModeSet, update, update - 0.5, module=NET, training=True, changed=True))
+        recorder.hear(made(ModeSet, update, update - 0.4, module=NET, training=False, changed=False))
+        recorder.hear(step(update, update * 1.0))
+    recorder.hear(gap(53, 27.0, updates=50))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 0.5
+
+
+def test_the_time_spent_watching_is_no_part_of_an_update():
+    busy = 0.0
+    recorder = Recorder(lambda: busy)
+    for update in range(4):
+        recorder.hear(call(update, update * 1.0 + 0.5, seconds=0.25))
+        busy += 0.5
+        recorder.hear(step(update, update * 1.0 + 1.0))
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (0.5, 0.5)
 
 
 def test_nothing_is_known_before_the_second_update():

@@ -136,3 +136,12 @@ def test_an_error_of_the_program_is_heard_with_its_line():
     (finding,) = watch.report().findings
     assert finding.site is not None
     assert finding.site.path == __file__
+
+
+def test_what_is_watched_later_does_not_change_a_report():
+    first = Watch([])
+    assert first.start() is None
+    assert first.report().seconds < first.report().seconds, "it is still going on"
+    report = first.stop()
+    with Watch([]):
+        assert first.report() is report

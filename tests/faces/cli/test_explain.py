@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from trueloop.faces.cli.app import main
-from trueloop.faces.cli.explain import reflowed, sections
 
 pytestmark = pytest.mark.usefixtures("made_up")
 
@@ -39,17 +38,3 @@ def test_a_name_that_is_none_is_corrected(capsys: pytest.CaptureFixture[str]):
 
 def test_without_a_name_it_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main(["explain"]) == 2
-
-
-def test_a_page_is_cut_at_its_headings():
-    doc = "One.\n\nMore of it,\nin two lines.\n\nSymptom\n    A.\n\n        code\n    Fix by hand.\nFix\n    B.\n"
-    assert list(sections(doc)) == [
-        ("", "One.\n\nMore of it,\nin two lines."),
-        ("Symptom", "A.\n\n    code\nFix by hand."),
-        ("Fix", "B."),
-    ]
-
-
-def test_paragraphs_are_wrapped_once():
-    text = "One\nline.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more\n"
-    assert reflowed(text) == "One line.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more"

@@ -23,7 +23,7 @@ def run_dir(tmp_path):
 def test_both_files_are_written_and_named(run_dir, capsys):
     report_command(run_dir)
     assert capsys.readouterr().out == f"report  {run_dir / 'report.html'}\ncurves  {run_dir / 'curves.png'}\n"
-    assert "2 updates in 0.50 s" in (run_dir / "report.html").read_text()
+    assert "2 updates in 500 ms" in (run_dir / "report.html").read_text()
     with Image.open(run_dir / "curves.png") as image:
         assert image.format == "PNG"
     assert sorted(path.name for path in run_dir.iterdir()) == ["curves.png", "journal.jsonl", "report.html"]

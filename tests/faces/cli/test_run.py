@@ -171,6 +171,7 @@ DISTRIBUTED = """\
         optimizer.zero_grad()
         model(torch.randn(4, 2)).square().mean().backward()
         optimizer.step()
+    del model  # torch 2.13 aborts now and then where a DistributedDataParallel outlives its group
     dist.destroy_process_group()
 """
 
@@ -187,3 +188,44 @@ def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], m
     assert len([line for line in done.stderr.splitlines() if line.startswith("trueloop: ")]) == 1
     assert json.loads((folder / "r.json").read_text())["problems"] == []
     assert not list(folder.glob("trueloop-*"))
+
+
+MISFIT = """
+import torch
+from torch import nn
+
+def train():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 1))
+    x = torch.randn(16, 4)
+    try:
+        model(x)
+    except RuntimeError:
+        print("tried")
+    model(x)
+
+train()
+"""
+
+
+def test_an_error_of_torchs_is_explained_behind_its_own_traceback(tmp_path: Path):
+    (tmp_path / "train.py").write_text(MISFIT)
+    command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "--html", "r.html", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == "tried\n"
+    trace, report = done.stderr.split("\ntrueloop: RuntimeError, explained below.")
+    bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert trace.replace(f"{tmp_path}/", "") == bare.stderr.replace(f"{tmp_path}/", "")
+    assert "expects in_features=9, and the input has the shape (16, 8)" in " ".join(report.split())
+    error = json.loads((tmp_path / "r.json").read_text())["error"]
+    assert (error["kind"], error["line"], error["function"], error["update"]) == ("shape-mismatch", 12, "train", 0)
+    assert "What ended the run" in (tmp_path / "r.html").read_text()
+
+
+def test_an_error_of_the_programs_own_is_not(tmp_path: Path):
+    (tmp_path / "train.py").write_text(MISFIT.replace("    model(x)\n\ntrain", "    {}['x']\n\ntrain"))
+    command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "KeyError: 'x'\n\ntrueloop: Not judged" in done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["error"] is None

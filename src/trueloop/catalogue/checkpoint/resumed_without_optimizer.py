@@ -28,6 +28,7 @@ References
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -72,7 +73,7 @@ class Detector:
 
     def __init__(self) -> None:
         self._newest: _Resumed | None = None
-        self._stateful: set[Ref] = set()
+        self._stateful: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._stepped = False
 
     def observe(

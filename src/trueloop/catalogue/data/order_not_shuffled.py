@@ -81,6 +81,7 @@ class Detector:
     def __init__(self) -> None:
         self._loaders: dict[Ref, _Sequential] = {}
         self._models: dict[Ref, bool] = {}
+        self._unread = ""
 
     def observe(
         self,
@@ -120,7 +121,10 @@ class Detector:
     def _matched(self, known: _Sequential, event: BackwardStarted) -> None:
         """Find the column of the batch that is the loss's target."""
         for loss in event.losses:
-            if known.targets is not None or loss.kind not in CLASSIFIES or loss.targets is None:
+            if known.targets is not None or loss.kind not in CLASSIFIES:
+                continue
+            if loss.targets is None:
+                self._unread = loss.unread
                 continue
             targets = _numbers(loss.targets)
             same = [name for name, values in known.drawn.items() if _equal(values, targets)]
@@ -153,7 +157,7 @@ class Detector:
     def abstains(self) -> str:
         """Say so where the targets of an unshuffled loader were never recognised."""
         unknown = any(known.again and known.blocks and known.targets is None for known in self._loaders.values())
-        return "which column of the batches the loss was given could not be told" if unknown else ""
+        return (self._unread or "which column of the batches the loss was given could not be told") if unknown else ""
 
 
 def _columns(batch: Any) -> Any:

@@ -28,6 +28,7 @@ References
 
 from __future__ import annotations
 
+import sys
 from typing import Any, ClassVar
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, ModelCalled, Refs
@@ -48,6 +49,7 @@ class Detector:
         self._suspect: BackwardStarted | None = None
         self._times = 0
         self._accelerated = False
+        self._unread = ""
 
     def observe(self, event: ModelCalled | BackwardStarted | BackwardEnded) -> Evidence | None:
         """Return evidence in the third such backward."""
@@ -65,6 +67,8 @@ class Detector:
     def _away(self, event: BackwardStarted) -> bool:
         if self._output is None or self._output[0] == "cpu":
             return False
+        for loss in event.losses:
+            self._unread = self._unread or loss.unread
         return any(loss.targets is not None and loss.targets.device.type == "cpu" for loss in event.losses)
 
     def _judge(self, event: BackwardEnded) -> Evidence | None:
@@ -83,15 +87,13 @@ class Detector:
 
     def abstains(self) -> str:
         """Say so where no model gave an output on an accelerator."""
-        return "" if self._accelerated else "no model ran on an accelerator"
+        return self._unread if self._accelerated else "no model ran on an accelerator"
 
 
 def _device(output: Any) -> str | None:
-    from torch import Tensor
-
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    return output.device.type if isinstance(output, Tensor) else None
+    tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
+    first: Any = output[0] if type(output) in (tuple, list) and output else output
+    return first.device.type if isinstance(first, tensor) else None
 
 
 FAILURE = Failure(

@@ -23,7 +23,6 @@ References
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
@@ -94,7 +93,7 @@ class Detector:
         if model.set_at is not None and not event.has_graph:
             model.measured = True
         trains = event.has_graph and not event.recomputed
-        model.waits = replace(event, live=None, output=None) if trains else None
+        model.waits = event if trains else None
         model.unused = trains
 
     def _step(self, event: StepTaken) -> Evidence | None:

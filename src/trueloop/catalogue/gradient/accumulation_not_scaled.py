@@ -43,6 +43,7 @@ from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.teaching import TeachingLoop
 
 WINDOWS = 2  # one might be a probe
+MOST_PARTS = 4096  # of a window; longer ones are not judged
 CLOSE = 1e-3  # of weights and norms read in float32
 
 
@@ -81,9 +82,10 @@ class Detector:
             case BackwardStarted():
                 self._batch, self._loader = event.batch, event.loader
             case BackwardEnded():
-                means = [loss for loss in event.losses if loss.reduction == "mean"]
-                single = len(event.losses) == len(means) == 1
-                self._parts.append(_Part(self._batch, self._loader, means[0].weight if single else None, event.place))
+                loss = event.losses[0] if len(event.losses) == 1 else None
+                weight = loss.weight if loss is not None and loss.reduction == "mean" else None
+                if len(self._parts) < MOST_PARTS:  # without an optimizer nothing ends a window
+                    self._parts.append(_Part(self._batch, self._loader, weight, event.place))
             case GradientsCleared():
                 self._parts = [] if event.unconsumed else self._parts
             case GradientsClipped():

@@ -56,9 +56,12 @@ class Detector:
     def observe(self, event: StepTaken | WatchEnded) -> list[Evidence]:
         """Return evidence for an optimizer, once."""
         if isinstance(event, StepTaken) and event.norm is not None:
-            held = self._held.setdefault(event.optimizer, _Held(event))
+            held = self._held.get(event.optimizer)
+            if held is None:
+                held = self._held[event.optimizer] = _Held(event)
             held.zero &= event.zero
-            held.others |= event.with_gradient - event.zero
+            if not event.with_gradient <= held.others:
+                held.others |= event.with_gradient - event.zero
             held.steps += 1
             held.place = event.place
         return [

@@ -25,6 +25,7 @@ References
 
 from __future__ import annotations
 
+import weakref
 from typing import ClassVar, NamedTuple
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
@@ -33,6 +34,7 @@ from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 WINDOWS = 5  # all there were, each alike: batches that are skipped by their loss are not so regular
+MOST_LOST = 4096  # backwards in a row that are remembered; a loop without an optimizer never steps
 
 
 class _Lost(NamedTuple):
@@ -49,8 +51,8 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, GradientsCleared, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._effective: set[Ref] = set()
-        self._empty: dict[Ref, int] = {}
+        self._effective: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._batch = -1
         self._open: _Lost | None = None
         self._lost: list[_Lost] = []
@@ -66,7 +68,7 @@ class Detector:
             case BackwardEnded():
                 self._open = _Lost(event.place, None, self._batch) if event.received else self._open
             case GradientsCleared():
-                if event.unconsumed and self._open is not None:
+                if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
                     self._lost.append(self._open._replace(clearing=event.place))
                     self._open = None
             case StepTaken():
@@ -96,10 +98,19 @@ class Detector:
 
     def _most_are_lost(self, event: StepTaken, lost: list[_Lost], last: _Lost | None) -> Evidence | None:
         """Micro-batches of a window that were cleared one by one, but for the last, in every window so far."""
+        if not lost:  # the usual case
+            self._alike, self._irregular, self._pattern = 1, True, None
+            return None
         lines = {(each.backward, each.clearing) for each in lost}
         batches = {each.batch for each in lost} | {last.batch if last else -1}
         pattern = None
-        if last and len(lines) == 1 and len(batches) == len(lost) + 1 and lost[0].backward == last.backward:
+        if (
+            last
+            and len(lost) < MOST_LOST
+            and len(lines) == 1
+            and len(batches) == len(lost) + 1
+            and lost[0].backward == last.backward
+        ):
             pattern = (len(lost), *next(iter(lines)))
         self._alike = self._alike + 1 if pattern and pattern == self._pattern else 1
         self._irregular |= pattern is None or (self._pattern is not None and pattern != self._pattern)

@@ -58,12 +58,16 @@ class Detector:
     def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence]:
         """Return evidence for each optimizer, once, when an epoch or enough updates are over."""
         if isinstance(event, StepTaken):
-            held = self._held.setdefault(event.optimizer, _Held(event.update))
+            held = self._held.get(event.optimizer)
+            if held is None:
+                held = self._held[event.optimizer] = _Held(event.update)
             held.steps += 1
             held.place = event.place
             if not event.with_gradient <= held.received:
                 held.received |= event.with_gradient
-            held.missing = event.parameters - event.frozen - held.received
+            held.missing = (
+                NONE if event.parameters <= held.received else event.parameters - event.frozen - held.received
+            )
         due = [
             (optimizer, held)
             for optimizer, held in self._held.items()

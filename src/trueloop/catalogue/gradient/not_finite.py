@@ -12,6 +12,10 @@ Look-alikes
     skips the batch takes no step either. Certain because the gradients were read as the step used them. The norms are
     read on the CPU only: on an accelerator that would hold the device up, so it is not judged there.
 
+    Where it came from is found by running the batch once more just before that step, on copies of all that the model
+    holds, and in the graph of the loss. It is not told where that cannot be done unnoticed: in several processes, with
+    forward hooks, after the batch is gone.
+
 Fix
     Look at the first batch that did it: an empty batch or mask, log or division by zero, a learning rate that is too
     high, an overflow in float16. Clip gradients, and skip a step whose norm is not finite.
@@ -24,46 +28,94 @@ References
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
-from trueloop.ground.events import Event, NotFinite, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, NotFinite, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.words import counted
 
 
 class Detector:
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, StepTaken)
+    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken)
 
     def __init__(self) -> None:
         self._loss: NotFinite | None = None
-        self._last_finite = -1
+        self._shown: NotFinite | None = None
+        """What running the batch again has shown."""
+        self._value: float | None = None
+        """Of the newest loss."""
         self._read = False
 
-    def observe(self, event: NotFinite | StepTaken) -> Evidence | None:
+    def observe(self, event: NotFinite | BackwardEnded | StepTaken) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
+        if isinstance(event, BackwardEnded):
+            self._value = event.value
+            return None
         if isinstance(event, NotFinite):
-            self._loss = self._loss or event
+            if event.what == "gradient":
+                self._shown = event
+            else:
+                self._loss = self._loss or event
             return None
         self._read |= event.norm is not None
         if not event.not_finite:
-            self._last_finite = event.update
+            if self._loss is not None and self._loss.update < event.update:  # that batch was left out
+                self._loss = None
             return None
+        return None if event.scaler is not None else self._evidence(event)  # a fused optimizer leaves it out itself
+
+    def _evidence(self, event: StepTaken) -> Evidence:
         loss, count = self._loss, len(event.not_finite)
+        shown = self._shown if self._shown is not None and self._shown.update == event.update else None
         names = ", ".join(sorted(ref.name for ref in event.not_finite)[:3])
         first = f" The loss was {loss.value} at update {loss.update} already." if loss else ""
+        lines = (
+            (loss and loss.place, "the loss was not finite here"),
+            (shown and shown.operation_place, "it came from here"),
+        )
         return Evidence(
-            message=f"{event.optimizer.name} stepped on {count} gradients that are not finite ({names}"
-            f"{', ...' if count > 3 else ''}).{first}",
+            message=f"{event.optimizer.name} stepped on {counted(count, 'gradient')} that "
+            f"{'is' if count == 1 else 'are'} not finite ({names}{', ...' if count > 3 else ''})."
+            f"{first}{_origin(loss, shown, self._value)}",
             place=event.place,
-            related=((loss.place, "the loss was not finite here"),) if loss and loss.place else (),
+            related=tuple((place, words) for place, words in lines if place),
             update=loss.update if loss else event.update,
         )
 
     def abstains(self) -> str:
         """Return a reason where no gradient could be read."""
         return "" if self._read else "no gradient was read: they are not on the CPU"
+
+
+def _origin(loss: NotFinite | None, shown: NotFinite | None, value: float | None) -> str:
+    """Say where it came from, as far as the batch could be run again or the loss's graph said it."""
+    words: list[str] = []
+    if shown is not None and shown.only_gradient and loss is None:
+        words.append(f"The gradient of {shown.operation} in {shown.module} is infinite there{_given(shown)}")
+    elif shown is not None and shown.operation and not shown.only_gradient:
+        words.append(f"The first such value came out of {shown.operation} in {shown.module}{_given(shown)}")
+        if shown.output_finite:
+            words.append("It did not reach the model's output, but what is behind it has a gradient")
+    elif shown is not None and shown.inputs:
+        words.append(f"It came from {shown.inputs}")
+    elif shown is not None and shown.output_finite and loss is not None and loss.update == shown.update:
+        words.append(f"The model's output was finite: it became {loss.value} between the model and backward")
+    elif shown is not None and shown.output_finite and value is not None and math.isfinite(value):
+        words.append(
+            f"The model's output was finite, and so was the loss ({value:.3g}): only the gradient is not. Look for "
+            "log, sqrt or a division at zero between the model and backward, also where it is masked afterwards"
+        )
+    if loss is not None and loss.operation and (shown is None or shown.only_gradient or not shown.operation):
+        words.append(f"In the loss it came out of {loss.operation}{_given(loss)}")
+    return "".join(f" {sentence}." for sentence in words)
+
+
+def _given(event: NotFinite) -> str:
+    return f", which was given {event.inputs}" if event.inputs else ""
 
 
 FAILURE = Failure(

@@ -60,6 +60,7 @@ class Detector:
         self._vocabularies: frozenset[Vocabulary] = frozenset()
         self._lengths: set[int] = set()
         self._looks = 0
+        self._unread = ""
 
     def observe(self, event: ModelCalled | BackwardStarted) -> Evidence | None:
         """Return evidence at the first loss that counts padding."""
@@ -74,6 +75,8 @@ class Detector:
         return None
 
     def _learn(self, event: ModelCalled) -> None:
+        if self._models.get(event.model) == frozenset():
+            return
         from torch import Tensor, nn
 
         if event.model not in self._models:
@@ -90,9 +93,11 @@ class Detector:
     def _padded(self, loss: LossSeen) -> Padded | None:
         """Return how much padding a loss counts; None where it counts none for certain."""
         targets, shape = loss.targets, loss.shape
-        if targets is None or shape is None or targets.device.type != "cpu" or targets.dtype.is_floating_point:
+        classes = shape[1 if len(shape) > 1 else 0] if shape else 0
+        if targets is None and any(size == classes for size, _ in self._vocabularies):
+            self._unread = loss.unread
+        if targets is None or not classes or targets.device.type != "cpu" or targets.dtype.is_floating_point:
             return None
-        classes = shape[1 if len(shape) > 1 else 0]
         for size, padding in self._vocabularies:
             if size != classes or loss.ignore_index == padding or loss.class_weights:
                 continue
@@ -114,7 +119,7 @@ class Detector:
         """Say so where no layer says which id is padding."""
         if not self._vocabularies:
             return "no embedding of a model that was called names its padding_idx"
-        return "" if self._looks else "no loss over an embedding's vocabulary was found in a graph"
+        return self._unread or ("" if self._looks else "no loss over an embedding's vocabulary was found in a graph")
 
 
 def _tails(rows: Any, padding: int) -> Padded | None:

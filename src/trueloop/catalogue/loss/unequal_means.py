@@ -51,7 +51,7 @@ class MicroBatch(NamedTuple):
 
     loader: Ref | None
     batch: int
-    means: dict[Hashable, Mean]
+    ended: BackwardEnded
 
 
 class Detector:
@@ -66,6 +66,7 @@ class Detector:
         self._from: tuple[Ref | None, int] = (None, 0)
         self._uneven: dict[Hashable, int] = {}
         self._looked = False
+        self._unread = ""
 
     def observe(
         self, event: LoaderStarted | BackwardStarted | BackwardEnded | StepTaken | Gap
@@ -81,7 +82,7 @@ class Detector:
                 self._from = (event.loader, event.batch)
             case BackwardEnded():
                 if len(self._window) < MOST_MICRO_BATCHES:
-                    self._window.append(MicroBatch(*self._from, _means(event)))
+                    self._window.append(MicroBatch(*self._from, event))
             case Gap():
                 self._window.clear()
             case StepTaken():
@@ -99,8 +100,12 @@ class Detector:
         return len({micro.batch for micro in window}) == len(window)
 
     def _compare(self, window: list[MicroBatch], event: StepTaken) -> Iterator[Evidence]:
-        for key in window[0].means:
-            means = [micro.means[key] for micro in window if key in micro.means]
+        micros = [_means(micro.ended) for micro in window]
+        for loss in window[0].ended.losses:
+            if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.count is None:
+                self._unread = loss.unread
+        for key in micros[0]:
+            means = [micro[key] for micro in micros if key in micro]
             if len(means) < len(window):
                 continue
             self._looked = True
@@ -121,7 +126,8 @@ class Detector:
 
     def abstains(self) -> str:
         """Say so where no window of several micro-batches was seen."""
-        return "" if self._looked else "no update was made of several batches of one loader with a mean of torch's own"
+        nothing = "no update was made of several batches of one loader with a mean of torch's own"
+        return self._unread or ("" if self._looked else nothing)
 
 
 def _means(event: BackwardEnded) -> dict[Hashable, Mean]:

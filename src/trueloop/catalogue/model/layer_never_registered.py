@@ -24,9 +24,11 @@ References
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
 from typing import ClassVar
 
-from trueloop.ground.events import NONE, Event, OptimizerCreated, Refs, StepTaken, StrangerCalled
+from trueloop.ground.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
@@ -40,26 +42,31 @@ class Detector:
 
     def __init__(self) -> None:
         self._strangers: list[StrangerCalled] = []
-        self._held: Refs = NONE
+        self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._holds: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
         self._steps = 0
 
     def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
         """Return evidence for the strangers of one line, together."""
         match event:
             case OptimizerCreated():
-                self._held |= event.parameters
+                self._hold(event)
             case StrangerCalled():
                 if event.trainable:
-                    self._strangers.append(event)
+                    self._strangers.append(replace(event, live=None))
             case StepTaken():
-                if not event.parameters <= self._held:
-                    self._held |= event.parameters
+                self._hold(event)
                 self._steps += 1
                 return self._judge() if self._steps >= STEPS and self._strangers else None
         return None
 
+    def _hold(self, event: OptimizerCreated | StepTaken) -> None:
+        if self._holds.get(event.optimizer) is not event.parameters:
+            self._holds[event.optimizer] = event.parameters
+            self._held.update(event.parameters)
+
     def _judge(self) -> Evidence | None:
-        outside = [stranger for stranger in self._strangers if not stranger.parameters & self._held]
+        outside = [stranger for stranger in self._strangers if self._held.isdisjoint(stranger.parameters)]
         self._strangers = []
         if not outside:
             return None

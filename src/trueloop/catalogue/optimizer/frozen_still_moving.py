@@ -43,7 +43,8 @@ class Detector:
     def __init__(self) -> None:
         self._ever: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._latest: Refs = NONE
-        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
+        self._since: dict[Ref, Refs] = {}
+        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
 
     def observe(self, event: BackwardEnded | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step that moved a frozen parameter without a fresh gradient."""
@@ -52,8 +53,8 @@ class Detector:
                 if event.received is not self._latest:
                     self._latest = event.received
                     self._ever.update(event.received)
-                for optimizer in self._since:
-                    self._since[optimizer] |= event.received
+                for optimizer, received in self._since.items():
+                    self._since[optimizer] = received | event.received if received else event.received
             case Gap():
                 self._since.clear()
             case StepTaken():

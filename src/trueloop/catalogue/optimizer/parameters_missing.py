@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.words import counted
@@ -46,6 +47,8 @@ class Known:
 
     parameters: Refs
     order: dict[str, int]
+    left: Refs | None = None
+    """Of the parameters, those that no optimizer holds; None = to be found out."""
     missing: Refs = NONE
     updates: int = 0
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
@@ -59,10 +62,10 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._models: weakref.WeakKeyDictionary[Ref, Known] = weakref.WeakKeyDictionary()
+        self._models = Facts[Ref, Known]()
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._groups: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
-        self._built: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._groups = Facts[Ref, Refs]()
+        self._built = Facts[Ref, Place | None]()
         self._received: Refs = NONE
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
 
@@ -71,7 +74,7 @@ class Detector:
         match event:
             case OptimizerCreated():
                 self._hold(event.optimizer, event.parameters)
-                self._built[event.optimizer] = event.place
+                self._built.put(event.optimizer, event.place)
             case ModelCalled():
                 self._called(event)
             case BackwardEnded():
@@ -84,14 +87,16 @@ class Detector:
 
     def _hold(self, optimizer: Ref, parameters: Refs) -> None:
         if self._groups.get(optimizer) is not parameters:
-            self._groups[optimizer] = parameters
+            self._groups.put(optimizer, parameters)
             self._held.update(parameters)
+            for known in self._models.facts():
+                known.left = None
 
     def _called(self, event: ModelCalled) -> None:
         known = self._models.get(event.model)
         if known is None or known.parameters is not event.parameters:
             order = {name: place for place, (name, _) in enumerate(event.live.named_parameters(remove_duplicate=False))}
-            known = self._models[event.model] = Known(event.parameters, order)
+            known = self._models.put(event.model, Known(event.parameters, order))
         if known.missing and not known.changed:
             values = _values(event.live, {ref.name for ref in known.missing})
             known.changed = any(known.values.get(name, value) != value for name, value in values.items())
@@ -103,7 +108,9 @@ class Detector:
         for model, known in self._models.items():
             if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
                 continue
-            missing = (received & known.parameters).difference(self._held)
+            if known.left is None:
+                known.left = known.parameters.difference(self._held)
+            missing = received & known.left
             if not missing:
                 known.missing, known.updates = NONE, 0
                 continue
@@ -118,7 +125,7 @@ class Detector:
         stepped = known.parameters.intersection(self._held)
         first = min((known.order.get(ref.name, -1) for ref in event.with_gradient & known.parameters), default=-1)
         last_missing = max(known.order.get(ref.name, -1) for ref in known.missing)
-        in_models = NONE.union(*(other.parameters for other in self._models.values()))
+        in_models = NONE.union(*(other.parameters for other in self._models.facts()))
         strangers = event.parameters - in_models - event.with_gradient
         return len(stepped) > len(known.missing) and 0 <= first < last_missing and not strangers
 

@@ -31,6 +31,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.words import counted
@@ -44,14 +45,15 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._models: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
+        self._models = Facts[Ref, tuple[Refs, int]]()
         """Parameters of each model, and the updates made when it was called last."""
-        self._steps: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._steps = Facts[Ref, tuple[int, int]]()
         """Updates made before the two latest steps of each optimizer."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._built: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
-        self._since: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
+        self._since: dict[Ref, Refs] = {}
+        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
         self._missing: Refs = NONE
         self._values: dict[str, tuple[Any, ...]] = {}
         self._changed = False
@@ -66,8 +68,8 @@ class Detector:
             case ModelCalled():
                 self._called(event)
             case BackwardEnded():
-                for optimizer in self._since:
-                    self._since[optimizer] |= event.received
+                for optimizer, received in self._since.items():
+                    self._since[optimizer] = received | event.received if received else event.received
             case Gap():
                 self._since.clear()
             case StepTaken():
@@ -75,7 +77,7 @@ class Detector:
         return None
 
     def _called(self, event: ModelCalled) -> None:
-        self._models[event.model] = (event.parameters, event.update)
+        self._models.put(event.model, (event.parameters, event.update))
         if self._missing and not self._missing.isdisjoint(event.parameters):
             values = _values(event.live, self._missing)
             self._changed = any(self._values.get(name, value) != value for name, value in values.items())
@@ -84,11 +86,14 @@ class Detector:
     def _stepped(self, event: StepTaken) -> Evidence | None:
         optimizer, received = event.optimizer, self._since.get(event.optimizer)
         self._since[optimizer] = NONE
-        before_last, last = self._steps.get(optimizer, (event.update, event.update))
-        self._steps[optimizer] = (last, event.update)
-        in_models = NONE.union(*(parameters for parameters, called in self._models.values() if called >= before_last))
-        if received is None or event.parameters <= in_models or optimizer in self._told:
+        before_last, last = self._steps.get(optimizer) or (event.update, event.update)
+        self._steps.put(optimizer, (last, event.update))
+        called = [parameters for parameters, update in self._models.facts() if update >= before_last]
+        if received is None or any(event.parameters <= parameters for parameters in called):
             return None  # the usual case
+        in_models = NONE.union(*called)
+        if event.parameters <= in_models or optimizer in self._told:
+            return None
         self._held.update(event.parameters)
         stale = event.parameters - in_models - event.with_gradient - received
         self._missing = missing = (received & in_models).difference(self._held)

@@ -64,7 +64,8 @@ class Detector:
         self._lengths: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._batches: int | None = None
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._since: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._since: dict[Ref, int] = {}
+        """Optimizer -> backwards before its latest step; emptied by every gap."""
 
     def observe(self, event: LoaderStarted | BackwardStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
         """Return evidence at an advance."""
@@ -87,7 +88,7 @@ class Detector:
         """Judge the window that this step ends, where its beginning was seen."""
         began = self._since.get(event.optimizer)
         self._since[event.optimizer] = event.micro
-        for counting in self._schedules.values():
+        for counting in self._schedules.values() if self._schedules else ():
             if counting.optimizer is not event.optimizer:
                 continue
             places, counting.places = counting.places, []
@@ -151,9 +152,13 @@ def _past(event: ScheduleAdvanced, counting: Counting) -> str:
 
 
 def _length(event: LoaderStarted) -> int:
+    from torch.utils.data import IterableDataset
+
+    if isinstance(event.live.dataset, IterableDataset):  # being asked, its loader begins to warn of a wrong answer
+        return 0
     try:
         return len(event.live)
-    except TypeError:  # an iterable dataset without a length
+    except TypeError:  # a sampler without one
         return 0
 
 

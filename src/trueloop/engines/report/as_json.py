@@ -18,10 +18,16 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning w
   "passed", "not applicable" or "not judged".
 - ``silenced``: findings that were not to be told.
 - ``updates`` (optimizer steps), ``watched`` (of those, in full detail), ``seconds``.
-- ``cost``: ``{"seconds", "share"}`` of the run's time that watching took, as measured by itself.
+- ``cost``: ``{"seconds", "share"}`` of the run's time that watching took at least: what is done within
+  torch's calls is timed, passing them on is not.
 - ``rate``: null or ``{"update_s", "data", "forward", "backward", "optimizer"}``: seconds between two updates, and the
   shares of it.
 - ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
+- ``error``: null, or the error of torch's that ended the program, explained:
+  ``kind`` ("shape-mismatch"), ``type`` ("RuntimeError"), ``title``, ``message`` (torch's own, shortened),
+  ``path``, ``line``, ``function`` (the program's line that raised it; null, null, "" where none is known),
+  ``made_at``: null or ``{"path", "line", "function", "message"}``, the line that made the offending tensor,
+  ``related`` (as above), ``update``, ``meaning``, ``fix``.
 - ``problems``: what broke inside the watching, in words.
 
 JSON knows no NaN and no infinity: they are written as the strings "nan", "inf" and "-inf".
@@ -36,6 +42,7 @@ from typing import Any, Final
 
 from trueloop.engines.report.outcome import cost_share, headline, outcome
 from trueloop.ground.findings import (
+    Explained,
     Finding,
     Insertion,
     Judged,
@@ -70,6 +77,7 @@ def to_json(report: Report) -> dict[str, Any]:
             name: {"updates": list(each.updates), "values": [_number(value) for value in each.values]}
             for name, each in report.series.items()
         },
+        "error": _error(report.error) if report.error else None,
         "problems": list(report.problems),
     }
 
@@ -97,6 +105,7 @@ def from_json(content: Mapping[str, Any]) -> Report:
             name: Series(updates=tuple(each["updates"]), values=tuple(map(float, each["values"])))
             for name, each in content["series"].items()
         },
+        error=_revived_error(content["error"]) if content.get("error") else None,
         problems=tuple(content["problems"]),
     )
 
@@ -116,6 +125,38 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "fix": finding.fix,
         "change": {**change.site._asdict(), "text": change.text, "where": change.where} if change else None,
     }
+
+
+def _error(error: Explained) -> dict[str, Any]:
+    return {
+        "kind": error.kind,
+        "type": error.type,
+        "title": error.title,
+        "message": error.message,
+        **(error.site._asdict() if error.site else {"path": None, "line": None, "function": ""}),
+        "made_at": {**error.made_at._asdict(), "message": error.made} if error.made_at else None,
+        "related": [{**where._asdict(), "message": words} for where, words in error.others],
+        "update": error.update,
+        "meaning": error.meaning,
+        "fix": error.fix,
+    }
+
+
+def _revived_error(content: Mapping[str, Any]) -> Explained:
+    made = content["made_at"]
+    return Explained(
+        kind=content["kind"],
+        type=content["type"],
+        title=content["title"],
+        message=content["message"],
+        site=None if content["path"] is None else _site(content),
+        made_at=_site(made) if made else None,
+        made=made["message"] if made else "",
+        others=tuple((_site(each), each["message"]) for each in content["related"]),
+        update=content["update"],
+        meaning=content["meaning"],
+        fix=content["fix"],
+    )
 
 
 def _revived(content: Mapping[str, Any]) -> Finding:

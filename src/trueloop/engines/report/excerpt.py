@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from trueloop.ground.findings import Finding, Insertion, Site
+from trueloop.ground.findings import Explained, Finding, Insertion, Site
 
 AROUND: Final = 2  # lines shown above and below the one at fault
 BESIDE: Final = 1  # and around a related one
@@ -50,7 +50,7 @@ class Change(NamedTuple):
     text: str
 
 
-def excerpts(finding: Finding) -> list[Excerpt]:
+def excerpts(finding: Finding | Explained) -> list[Excerpt]:
     """Return the lines to show, the file at fault first; none where no line of the user's is known."""
     files: dict[str, dict[int, list[Note]]] = {}
     first: dict[str, Site] = {}

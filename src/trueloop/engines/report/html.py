@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
-from trueloop.engines.report.markup import Markup, element, section
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
+from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 from trueloop.engines.report.plots import Plot, figure
-from trueloop.engines.report.quantities import duration, percent, sentence, shown, when
-from trueloop.ground.findings import Finding, Report, Severity, UpdateRate
-from trueloop.ground.words import number
+from trueloop.ground.findings import Explained, Finding, Report, Severity, UpdateRate
+from trueloop.ground.markup import Markup, element, section
+from trueloop.ground.words import duration, number, percent, sentence
 
 # Nothing is loaded and nothing runs, whatever a hostile file name or message says.
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -41,6 +40,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
     found = [_finding(finding, base) for finding in report.findings]
     parts = [
         _header(report),
+        _explained(report.error, base) if report.error else Markup(),
         _cards(report),
         section("Findings", *found) if found else Markup(),
         _curves(report),
@@ -57,8 +57,8 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
 
 def _header(report: Report) -> Markup:
     worst = report.worst()
-    tone = "good" if worst in (None, Severity.NOTE) else str(worst)
-    if outcome(report) is Outcome.NOT_JUDGED:
+    tone = "error" if report.error else "good" if worst in (None, Severity.NOTE) else str(worst)
+    if outcome(report) is Outcome.NOT_JUDGED and not report.error:
         tone = "warning"
     return element("header", element("p", "trueloop", class_="kicker"), element("h1", headline(report), class_=tone))
 
@@ -69,10 +69,10 @@ def _cards(report: Report) -> Markup:
         shown_cards += [
             ("updates", number(report.updates), f"in {duration(report.seconds)}"),
             ("watched in full", number(report.watched), "the others for what is cheap to see"),
-            ("cost of watching", percent(cost_share(report)), f"{duration(report.cost_s)}, measured by itself"),
+            ("cost of watching", f"≥ {percent(cost_share(report))}", f"{duration(report.cost_s)}, timed from within"),
         ]
     if report.rate:
-        shown_cards.append(("an update", duration(report.rate.update_s), "the median"))
+        shown_cards.append(("an update", duration(report.rate.update_s), "as a rule"))
     if report.silenced:
         shown_cards.append(("silenced", number(report.silenced), "by comments or the settings"))
     cards = (
@@ -80,6 +80,22 @@ def _cards(report: Report) -> Markup:
         for name, value, unit in shown_cards
     )
     return element("dl", *cards, class_="cards") if shown_cards else Markup()
+
+
+def _explained(error: Explained, base: Path | None) -> Markup:
+    return section(
+        "What ended the run",
+        element(
+            "article",
+            element("h3", element("span", error.type, class_="pill error"), " ", sentence(error.title)),
+            element("p", element("code", sentence(error.message)), class_="soft"),
+            element("p", sentence(error.meaning)),
+            *(part for excerpt in excerpts(error) for part in _excerpt(excerpt, base)),
+            element("p", element("strong", "Fix: "), sentence(error.fix)),
+            class_="finding error",
+            id="error",
+        ),
+    )
 
 
 def _finding(finding: Finding, base: Path | None) -> Markup:

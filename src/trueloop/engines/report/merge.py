@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trueloop.ground.findings import Finding, Judged, Report, Severity, Site, Verdict
+from trueloop.ground.findings import Explained, Finding, Judged, Report, Severity, Site, Verdict
 
 Key = tuple[str, Site | None, int]
 
@@ -36,8 +36,18 @@ def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Repo
         watched=max(each.watched for each in every),
         seconds=max(each.seconds for each in every),
         cost_s=max(each.cost_s for each in every),
+        error=_error(reports, several=several),
         problems=(*problems, *(f"rank {rank} ended without a report" for rank in missing)),
     )
+
+
+def _error(reports: Mapping[int, Report], *, several: bool) -> Explained | None:
+    """Return what ended the lowest rank that was ended by something: the others mostly follow it."""
+    for rank in sorted(reports):
+        error = reports[rank].error
+        if error is not None:
+            return replace(error, meaning=f"On rank {rank}: {error.meaning}") if several else error
+    return None
 
 
 def _findings(reports: Mapping[int, Report], *, of: int) -> tuple[Finding, ...]:

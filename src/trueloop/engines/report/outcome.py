@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 
-from trueloop.ground.findings import Judged, Report, Severity, Verdict
-from trueloop.ground.words import counted
+from trueloop.ground.findings import Finding, Judged, Report, Severity, Verdict
+from trueloop.ground.words import counted, number, printable
 
 FAULT = "this run is not training what you think"
 
@@ -31,7 +32,12 @@ def outcome(report: Report) -> Outcome:
 
 
 def headline(report: Report) -> str:
-    """Say so in one line."""
+    """Say so in one line, after what ended the run, where that is explained."""
+    error = report.error
+    return f"{error.type}, explained below. {_headline(report)}" if error else _headline(report)
+
+
+def _headline(report: Report) -> str:
     found = [finding.severity for finding in report.findings]
     words = ", ".join(counted(found.count(each), each.value) for each in Severity if each in found)
     where = f" in {counted(report.updates, 'update')}" if report.updates else ""
@@ -73,3 +79,17 @@ def more(report: Report) -> dict[str, str]:
 def cost_share(report: Report) -> float:
     """Return the share of the run's time that watching took."""
     return report.cost_s / report.seconds if report.seconds > 0 else 0.0
+
+
+def shown(path: str, base: Path | None) -> str:
+    """Write a path as people open it: relative to the folder they are in, where it lies there."""
+    known = Path(path)
+    return printable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
+
+
+def when(finding: Finding) -> str:
+    """Say since when, and how often: "since update 1, 1199 times"; "" where the text alone was read."""
+    if finding.first_update is None:
+        return f"{number(finding.count)} times" if finding.count > 1 else ""
+    update = number(finding.first_update)
+    return f"since update {update}, {number(finding.count)} times" if finding.count > 1 else f"at update {update}"

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from trueloop.engines.report.markup import Markup, element
-from trueloop.engines.report.quantities import short
 from trueloop.ground.findings import Series
-from trueloop.ground.words import number
+from trueloop.ground.markup import Markup, element
+from trueloop.ground.words import number, short
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24

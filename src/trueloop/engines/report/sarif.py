@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from trueloop.ground.findings import Finding, Report, Site
+from trueloop.catalogue.load import catalogue
+from trueloop.catalogue.page import markdown, reference
+from trueloop.ground.findings import Explained, Finding, Report, Severity, Site
 from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -24,7 +27,8 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
         report: of a run, or of a tree of sources.
         base: paths below it are told relative to it, as code hosts want them to the repository.
     """
-    rules = list({finding.code: _rule(finding) for finding in report.findings}.values())
+    findings = [*([_raised(report.error)] if report.error else []), *report.findings]
+    rules = list({finding.code: _rule(finding) for finding in findings}.values())
     index = {rule["id"]: place for place, rule in enumerate(rules)}
     driver = {
         "name": "trueloop",
@@ -35,7 +39,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(report.findings, index, base)),
+        "results": list(_results(findings, index, base)),
         "invocations": [_invocation(report.problems)],
     }
     if base is not None:
@@ -46,7 +50,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
 def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
     seen: dict[str, int] = {}
     for finding in findings:
-        content = _content(finding)
+        content = _content(finding, base)
         seen[content] = seen.get(content, 0) + 1
         result: dict[str, Any] = {
             "ruleId": finding.code,
@@ -68,22 +72,43 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         yield result
 
 
-def _content(finding: Finding) -> str:
-    """Return what stays the same while lines move: the code, the function and the words of the line, not its number."""
+def _raised(error: Explained) -> Finding:
+    """Tell the error that ended a run as a result like any other."""
+    return Finding(
+        code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
+        message=f"{error.type}: {error.message} {error.meaning}", site=error.site, related=error.related,
+        first_update=error.update, fix=error.fix,
+    )  # fmt: skip
+
+
+def _content(finding: Finding, base: Path | None) -> str:
+    """Return what stays the same while lines move, on every machine: the code, the file, the words of the line."""
     site = finding.site
-    line = linecache.getline(site.path, site.line).strip() if site else ""
-    words = "\0".join((finding.code, site.function if site else "", line))
+    path, line = (_artifact(site.path, base)["uri"], linecache.getline(site.path, site.line)) if site else ("", "")
+    words = "\0".join((finding.code, path, line.strip()))
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    return {
+    """Describe a failure by its page; one that is not in the catalogue here, by what the finding says."""
+    entry = catalogue().get(finding.code)
+    fix = entry.failure.fix if entry else finding.fix
+    page = f" The whole page: trueloop explain {finding.code}" if entry else ""
+    rule: dict[str, Any] = {
         "id": finding.code,
         "name": "".join(word.capitalize() for word in finding.slug.split("-")),
-        "shortDescription": {"text": finding.title},
-        "help": {"text": f"{finding.fix} The whole page: trueloop explain {finding.code}".strip()},
+        "shortDescription": {"text": f"{finding.title}."},
+        "help": {"text": f"{fix}{page}".strip()},
         "defaultConfiguration": {"level": finding.severity.value},
     }
+    if entry:
+        page = entry.failure.doc
+        rule["fullDescription"] = {"text": " ".join(page.split("\n\n", 1)[0].split())}
+        rule["help"]["markdown"] = markdown(page)
+        rule["properties"] = {"tags": [entry.family]}
+        if address := reference(page):
+            rule["helpUri"] = address
+    return rule
 
 
 def _location(site: Site, base: Path | None) -> dict[str, Any]:
@@ -93,15 +118,18 @@ def _location(site: Site, base: Path | None) -> dict[str, Any]:
 
 
 def _artifact(path: str, base: Path | None) -> dict[str, str]:
+    if base is not None:
+        known = Path(os.path.normpath(base / path))  # Python keeps "a/../b.py" as it was typed
+        for root in (base, base.resolve()):
+            if known.is_relative_to(root):
+                return {"uri": _quoted(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
+        path = str(known)
     known = Path(path)
-    root = base.resolve() if base is not None else None
-    if root is not None and known.is_relative_to(root):
-        return {"uri": _quoted(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
-    return {"uri": f"file://{_quoted(known.as_posix())}" if known.is_absolute() else _quoted(path)}
+    return {"uri": known.as_uri() if known.is_absolute() else _quoted(path)}
 
 
 def _quoted(path: str) -> str:
-    return quote(path.encode("utf-8", "surrogateescape"), safe="/:")
+    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
 
 
 def _semantic(version: str) -> str:

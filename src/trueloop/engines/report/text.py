@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons
-from trueloop.engines.report.quantities import duration, percent, printable, sentence, short, shown, when
-from trueloop.ground.findings import Finding, Report, Series, Severity, UpdateRate
-from trueloop.ground.words import counted, number
+from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
+from trueloop.ground.findings import Explained, Finding, Report, Series, Severity, UpdateRate
+from trueloop.ground.words import counted, duration, number, percent, printable, sentence, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +20,7 @@ COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", S
 SIGNS: Final = {"+": "green", "-": "red", " ": "dim"}
 READABLE: Final = 100  # columns of prose; a longer line is hard to find the next one from
 LABEL: Final = 12
+UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
 Part = tuple[str, str]
 """Words and their style."""
 
@@ -57,6 +58,9 @@ def one_line(finding: Finding, *, base: Path) -> str:
 def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
     yield []
     yield [("trueloop: ", "bold"), (headline(report), _tone(report))]
+    if report.error:
+        yield []
+        yield from _explained(report.error, look)
     beyond = more(report)
     for index, finding in enumerate(report.findings):
         yield []
@@ -69,13 +73,24 @@ def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
 
 
 def _tone(report: Report) -> str:
-    worst = report.worst()
+    worst = Severity.ERROR if report.error else report.worst()
     if worst is not None and worst is not Severity.NOTE:
         return COLOURS[worst]
     return "bold yellow" if outcome(report) is Outcome.NOT_JUDGED else "bold green"
 
 
-# One finding -----------------------------------------------------------------------------------------------------
+# One finding, and what ended the run ------------------------------------------------------------------------------
+
+
+def _explained(error: Explained, look: _Look) -> Iterator[Sequence[Part]]:
+    yield [(error.type, COLOURS[Severity.ERROR]), (f"  {sentence(error.title)}", "bold")]
+    yield from _prose(f"torch: {error.message}", look, style="dim")
+    yield from _prose(error.meaning, look)
+    for excerpt in excerpts(error):
+        yield []
+        yield from _excerpt(excerpt, look)
+    yield []
+    yield from _prose(error.fix, look, label="fix   ", style="green")
 
 
 def _finding(finding: Finding, look: _Look) -> Iterator[Sequence[Part]]:
@@ -153,7 +168,7 @@ def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
 
 def _watched(report: Report) -> str:
     seen = f"{counted(report.updates, 'update')} in {duration(report.seconds)}, {number(report.watched)} in full detail"
-    return f"{seen}; watching took {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
+    return f"{seen}; watching took at least {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
 
 
 def pace(rate: UpdateRate) -> str:
@@ -191,7 +206,7 @@ def _labelled(label: str, text: str, look: _Look, *, style: str = "") -> Iterato
 
 def _wrapped(text: str, look: _Look, *, taken: int) -> list[str]:
     room = max(24, min(look.width, READABLE) - taken)
-    whole = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number stays with its unit, and a path in one piece
+    whole = UNIT.sub("\N{NO-BREAK SPACE}", text)  # a number stays with its unit, and a path in one piece
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from trueloop.engines.store.history import History
-from trueloop.engines.store.markup import Markup, element, section, table
+from trueloop.ground.markup import Markup, element, section, table
 from trueloop.ground.seams import Evaluated
 from trueloop.ground.words import counted
 

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from trueloop.engines.store.history import History
 from trueloop.engines.store.panels import Curve, Panel, panels
-from trueloop.engines.store.quantities import printable
 from trueloop.ground.errors import MissingExtra, RunFolderError
+from trueloop.ground.words import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

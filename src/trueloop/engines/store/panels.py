@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trueloop.engines.store.history import History
-from trueloop.engines.store.quantities import short
 from trueloop.engines.store.series import envelope, natural_span, smooth
+from trueloop.ground.words import short
 
 Kind = Literal["raw", "line", "points"]
 Role = Literal["train", "val", "test", "rate", "norm", "speed", "wait"]

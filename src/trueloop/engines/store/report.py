@@ -10,12 +10,11 @@ from trueloop.engines.store.confusion import confusion_section
 from trueloop.engines.store.curves import svg
 from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import FILE_NAME, read
-from trueloop.engines.store.markup import Markup, element, section
 from trueloop.engines.store.panels import panels
-from trueloop.engines.store.quantities import duration, short
 from trueloop.engines.store.sections import checkpoints, environment, evaluations, notes, settings, time_split
 from trueloop.ground.errors import RunFolderError
-from trueloop.ground.words import counted, number
+from trueloop.ground.markup import Markup, element, section
+from trueloop.ground.words import counted, duration, number, short
 
 REPORT_NAME = "report.html"
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.engines.store.history import History
-from trueloop.engines.store.markup import Markup, element, section, table
-from trueloop.engines.store.quantities import duration, short
+from trueloop.ground.markup import Markup, element, section, table
 from trueloop.ground.seams import CheckpointSaved, Evaluated
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, duration, short
 
 SHOWN = 500  # rows of a table; a page of more is slow on a phone, and the journal has them all
 SPENT = {

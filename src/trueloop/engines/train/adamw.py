@@ -10,10 +10,14 @@ they are kept while every parameter of the group has a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from inspect import signature
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+AMSGRAD: Final = (False,) if "amsgrad" in signature(torch.optim.AdamW._init_group).parameters else ()  # noqa: SLF001
+"""What torch 2.6 wants to be told between gradients and moments; later versions read it from the group."""
 
 
 class _Moments(NamedTuple):
@@ -61,7 +65,8 @@ class LeanAdamW(torch.optim.AdamW):
     def _collect(self, place: int, group: dict[str, Any]) -> tuple[_Moments, list[Any]]:
         """Let torch collect the tensors of those with a gradient; keep them if these are all."""
         moments, gradients = _Moments([], [], [], []), list[Any]()
-        self._init_group(group, moments.parameters, gradients, moments.averages, moments.squares, [], moments.steps)
+        collect: Any = self._init_group  # its parameters are not the same in every version
+        collect(group, moments.parameters, gradients, *AMSGRAD, moments.averages, moments.squares, [], moments.steps)
         if len(gradients) == len(group["params"]):
             self._kept[place] = moments
         return moments, gradients

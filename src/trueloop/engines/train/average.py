@@ -81,7 +81,8 @@ class WeightAverage:
         # Weights that were not stepped are finite, buffers need not be, and 0 * nan would still move the average.
         current = [self._live[name] for name in self._parameters]
         current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
-        _lerp(average, current, [weight] * len(average))
+        weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # torch 2.6 mixes none
+        _lerp(average, current, weights)
         for name in self._copied:
             self._average[name].copy_(torch.where(was_skipped, self._average[name], self._live[name]))
 

@@ -13,6 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from trueloop.ground.errors import InvalidModel
 
+# A compiled block's buffers are written in both passes. Nothing but the version tells: 2.6 to 2.8 do, 2.9.1 does not.
+WRITES_TWICE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9)
+
 
 def enable_recompute(model: nn.Module) -> list[str]:
     """Make the repeated blocks of a model keep only their inputs, and compute the rest again in backward.
@@ -27,7 +30,8 @@ def enable_recompute(model: nn.Module) -> list[str]:
     pass; so does any other side effect in the block's code.
 
     Only the instance's ``forward`` is replaced: classes, ``state_dict`` keys, pickling and copying stay as they were.
-    ``torch.compile`` works on top, and then decides by itself how random numbers and buffers are kept.
+    ``torch.compile`` works on top, and then decides by itself how random numbers and buffers are kept. Before torch 2.9
+    it would write buffers in both passes: compiled blocks that have some are not recomputed there.
 
     Args:
         model: modified; calling this twice changes nothing more.
@@ -92,8 +96,10 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
     # Keywords go in by position: checkpoint looks there for the devices whose random state it has to keep.
     again = partial(checkpoint, run, *args, *kwargs.values(), use_reentrant=False)
-    if torch.compiler.is_compiling() or not any(True for _ in block.buffers()):
+    if not any(True for _ in block.buffers()):
         return again()
+    if torch.compiler.is_compiling():
+        return forward(*args, **kwargs) if WRITES_TWICE else again()
     return again(context_fn=lambda: (nullcontext(), _BuffersAsBefore(block)))
 
 

@@ -37,11 +37,9 @@ MAX_DEPTH = 100  # far beyond any real state; a tree that contains itself ends h
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _KEY_TYPES = (str, int, bool, float, bytes, type(None))
 # The types safetensors has no name for, and the type their memory is written as.
-_WRITTEN_AS = {
-    torch.complex128: torch.float64,
-    torch.complex32: torch.float16,
-    torch.float4_e2m1fn_x2: torch.uint8,
-}
+_WRITTEN_AS: dict[torch.dtype, torch.dtype] = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+if hasattr(torch, "float4_e2m1fn_x2"):  # since torch 2.8
+    _WRITTEN_AS[torch.float4_e2m1fn_x2] = torch.uint8
 _STORABLE = {*DTYPE_NAMES, *_WRITTEN_AS}
 _WRITTEN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _WRITTEN_AS}
 

@@ -22,27 +22,33 @@ import torch
 from torch import Tensor
 
 from trueloop.engines.train.durable import FileStamp, damaged, write_synced
+from trueloop.ground.errors import CheckpointError
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
+_NAMED = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+}
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, dtype)
+    for name, dtype in _NAMED.items()
+    if hasattr(torch, dtype)  # torch 2.6 has no float8_e8m0fnu
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 CHUNK = 2**22  # bytes read before their checksum begins; one tensor may be gigabytes
@@ -141,6 +147,14 @@ def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
         raise damaged(path, f"its header is not readable ({error})") from error
 
 
+def _unknown(path: Path, name: str, dtype: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} holds '{name}' as {dtype}, which torch {torch.__version__} does not have.",
+        why="It was written with a newer version of torch; no other type would be the same numbers.",
+        fix="Read it with that version.",
+    )
+
+
 def _in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[tuple[str, _Entry]]:
     """Return all tensors as they lie in the file, which they must fill without gap or overlap."""
     entries: list[tuple[str, _Entry]] = []
@@ -148,6 +162,8 @@ def _in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[t
     try:
         for name, described in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
             start, end = described["data_offsets"]
+            if described["dtype"] in _NAMED.keys() - DTYPES.keys():
+                raise _unknown(path, name, _NAMED[described["dtype"]])
             dtype, shape = DTYPES[described["dtype"]], tuple(described["shape"])
             sound = all(type(size) is int and size >= 0 for size in shape)
             if not sound or start != position or end - start != math.prod(shape) * dtype.itemsize:

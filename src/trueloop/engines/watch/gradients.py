@@ -50,7 +50,10 @@ class _Mixed(NamedTuple):
 
     seen: _Seen
     norm: Tensor | None
+    """Of what was there before, not read yet; None = known to be more than zero."""
     place: Place | None
+    again: Tensor | None = None
+    """Of what was there when a later backward began, on a device and not read yet."""
 
 
 class Account:
@@ -121,7 +124,8 @@ class Account:
             mixed = self._mixed.get(id(parameter))
             if mixed is None or mixed.seen.parameter() is not parameter or parameter.grad is None:
                 continue
-            if mixed.norm is None or mixed.norm > 0:  # waits for the device, at a step that is all but certainly wrong
+            # This waits for the device, at a step that is all but certainly wrong.
+            if all(norm is None or norm > 0 for norm in (mixed.norm, mixed.again)):
                 found.append(parameter)
                 place = place or mixed.place
         return found, place
@@ -143,15 +147,19 @@ class Account:
             and mixed.seen.gradient() is parameter.grad
         }
         norms = _norms([parameter for _, parameter in live.values()])
-        self._mixed = {
-            key: mixed
-            for (key, (mixed, _)), norm in zip(live.items(), norms, strict=True)
-            if norm is None or norm > 0  # a GAN's discriminator; on a device it is waited for, while watching in full
-        }
+        self._mixed = {}
+        for (key, (mixed, _)), norm in zip(live.items(), norms, strict=True):
+            if norm is None or norm.is_cpu:
+                if norm is None or norm > 0:  # a GAN's discriminator has been cleared
+                    self._mixed[key] = mixed
+            elif mixed.seen.unchanged() is not None:  # unless by grad.data.zero_(), which no version tells
+                self._mixed[key] = mixed._replace(again=norm)
 
 
 def version_of(gradient: Tensor) -> Version:
     """Return the versions of a gradient and of the local shard behind it: FSDP2 accumulates into that one only."""
+    if type(gradient) is Tensor:
+        return gradient._version, -1  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     local: Any = getattr(gradient, "_local_tensor", None)
     return gradient._version, -1 if local is None else local._version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -170,7 +178,7 @@ def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:
 
 def local_of(gradient: Tensor | None) -> Tensor | None:
     """Return what of a gradient lies in this process as plain numbers; None where it is sparse or of a strange kind."""
-    local = getattr(gradient, "_local_tensor", gradient)
+    local = gradient if type(gradient) is Tensor else getattr(gradient, "_local_tensor", gradient)
     if local is None or type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:
         return None
-    return local.detach()
+    return local.detach() if local.requires_grad else local

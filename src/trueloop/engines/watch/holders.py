@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from trueloop.engines.watch.places import is_users
+from trueloop.engines.watch.variables import variables
 from trueloop.ground.findings import Site
 
 MOST: Final = 100_000  # objects looked at
@@ -91,8 +92,9 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[_Root, Any]]:
         code = frame.f_code
         if is_users(code):
             file = os.path.basename(code.co_filename)  # noqa: PTH119
-            if frame.f_locals is not frame.f_globals:
-                for name, value in list(frame.f_locals.items()):
+            own = variables(frame)
+            if own is not frame.f_globals:
+                for name, value in list(own.items()):
                     yield _Root(name, f"local of {code.co_name}, {file}", code), value
             if id(frame.f_globals) not in modules:
                 modules.add(id(frame.f_globals))
@@ -139,6 +141,9 @@ def _keeps(node: ast.stmt, name: str) -> bool:
             return _named(target) == name
         case ast.Assign(targets=[ast.Subscript(value=target)]):
             return _named(target) == name
+        case ast.Assign(targets=[target], value=ast.BinOp() as sum_of):
+            parts = {_named(part) for part in ast.walk(sum_of) if isinstance(part, ast.expr)}
+            return _named(target) == name and name in parts  # x = x + y
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=target, attr=method))):
             return method in _KEEPING and _named(target) == name
         case _:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from trueloop.ground.events import Event
@@ -82,12 +83,18 @@ class Judge:
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
-    def judged(self) -> Sequence[Judged]:
-        """Return the verdict on every failure of the catalogue."""
-        fired = {finding.code for finding in self._findings.values()}
-        return [self._verdict(watched.failure, detector, fired) for watched, detector in self._seats]
+    def judged(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[Judged]:
+        """Return the verdict on every failure of the catalogue.
 
-    def _verdict(self, failure: Failure, detector: Detector | None, fired: set[str]) -> Judged:
+        Args:
+            unseen: events that could not be told, and why.
+        """
+        fired = {finding.code for finding in self._findings.values()}
+        return [self._verdict(watched.failure, detector, fired, unseen) for watched, detector in self._seats]
+
+    def _verdict(
+        self, failure: Failure, detector: Detector | None, fired: set[str], unseen: Mapping[type[Event], str]
+    ) -> Judged:
         code = failure.code
         if code in fired:
             more = self._beyond.get(code)
@@ -96,8 +103,9 @@ class Judge:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
             return Judged(code, Verdict.NOT_JUDGED, "nothing that happens at run time proves it")
-        if code in self._broken:
-            return Judged(code, Verdict.NOT_JUDGED, self._broken[code])
+        why = self._broken.get(code) or next((unseen[moment] for moment in detector.moments if moment in unseen), "")
+        if why:
+            return Judged(code, Verdict.NOT_JUDGED, why)
         if not self._heard.intersection(detector.moments):
             return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
         reason = detector.abstains()

@@ -15,9 +15,12 @@ from trueloop.ground.events import Gap
 
 FIRST: Final = 16  # updates in full at the start
 BURST: Final = 6  # updates in full now and then: two rounds of three optimizers
-MOST_BATCHES: Final = 64  # in full without a single update, as in a validation sweep
-SHARE: Final = 0.005  # of the program's time that bursts may take
-DEAREST: Final = 256e-6  # seconds that watching one update in full costs, where it was not measured yet
+FREE: Final = 64  # updates in full that nobody counts: those at the start, and what changes in the first epochs
+FREE_S: Final = 0.05  # seconds that nobody minds either
+MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
+MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
+SHARE: Final = 0.004  # of the program's time that watching in full may take from then on
+HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
 
 class Levels:
@@ -33,21 +36,22 @@ class Levels:
         self._stream, self._open, self._close = stream, open_full, close_full
         self._opened = False
         self._last_update = 0
-        self._batches = 0
+        self._batches = self._backwards = 0
         self._next_burst = 0
         self._closed_at = 0
         self._began_s = 0.0
-        self._began_update = 0
+        self._began_busy_s = 0.0
         self.watched = 0
         """Updates watched in full."""
 
     def begin(self) -> None:
         """Count from nothing: nobody has listened until now."""
         self._last_update = self._next_burst = self._closed_at = self.watched = 0
+        self._opened = False
 
     def start(self) -> None:
         """Watch in full from now on, for the first windows."""
-        self._began_s, self._began_update = perf_counter(), self._stream.update
+        self._began_s, self._began_busy_s = perf_counter(), self._stream.busy_s
         self._see_in_full(FIRST)
 
     def stop(self) -> None:
@@ -56,21 +60,33 @@ class Levels:
             self._shut()
 
     def wake(self) -> None:
-        """Watch the next few updates in full: something has changed its structure."""
-        self._see_in_full(BURST)
+        """Watch the next few updates in full, where that can be afforded: something has changed its structure."""
+        if self._affordable():
+            self._see_in_full(BURST)
 
     def after_update(self) -> None:
         """Called after every step of an optimizer, with the update counted."""
         update = self._stream.update
         if self._opened:
             self.watched += 1
+            self._batches = self._backwards = 0
             if update >= self._last_update:
                 self._shut()
         elif update >= self._next_burst:
-            self._see_in_full(BURST)
+            if self._affordable():
+                self._see_in_full(BURST)
+            else:
+                self._next_burst = update + BURST
+
+    def after_backward(self) -> None:
+        """Called for every backward while watching in full."""
+        self._batches = 0
+        self._backwards += 1
+        if self._opened and self._backwards >= MOST_BACKWARDS:
+            self._shut()
 
     def after_batch(self) -> None:
-        """Called for every batch drawn."""
+        """Called for every batch drawn while watching in full."""
         self._batches += 1
         if self._opened and self._batches >= MOST_BATCHES and self._stream.update:
             self._shut()
@@ -78,7 +94,7 @@ class Levels:
     def _see_in_full(self, updates: int) -> None:
         stream = self._stream
         self._last_update = max(self._last_update, stream.update + updates)
-        self._batches = 0
+        self._batches = self._backwards = 0
         if not self._opened:
             self._opened = stream.full = True
             self._open()
@@ -90,11 +106,9 @@ class Levels:
         self._opened = stream.full = False
         self._close()
         self._closed_at = stream.update
-        self._next_burst = stream.update + self._pause()
+        self._next_burst = stream.update + 4 * BURST
 
-    def _pause(self) -> int:
-        """Updates until the next burst, so that bursts stay below their share of the time."""
-        elapsed = perf_counter() - self._began_s
-        update_s = elapsed / max(1, self._stream.update - self._began_update)
-        cost_s = max(self._stream.busy_s / max(1, self.watched), DEAREST)
-        return max(4 * BURST, int(BURST * cost_s / (SHARE * update_s)))
+    def _affordable(self) -> bool:
+        """True while watching in full has cost no more than its share of the program's time, or next to nothing."""
+        cost_s = HIDDEN * (self._stream.busy_s - self._began_busy_s)
+        return self.watched < FREE or cost_s < FREE_S + SHARE * (perf_counter() - self._began_s)

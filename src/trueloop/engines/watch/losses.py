@@ -11,15 +11,16 @@ checkpointing) do not run.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
 from trueloop.engines.watch.pairs import paired_difference
+from trueloop.engines.watch.saved import given_shape, made_shape, saved, unread
 from trueloop.ground.events import LossSeen
 from trueloop.ground.findings import Place
 
@@ -82,8 +83,7 @@ class Note(NamedTuple):
     """Of its input and target, as given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A loss in the graph."""
 
     kind: str
@@ -94,8 +94,8 @@ class Found:
     """The node that holds its input and target, or nearest to them."""
     source: Any
     """The node that made its input; None where that has no gradient."""
-    count: float | None = None
-    """Where it is known already."""
+    divisor: float | None = None
+    """Of its mean, where it is known already."""
 
 
 class LossProbe:
@@ -104,6 +104,7 @@ class LossProbe:
     Args:
         root: the tensor whose ``backward()`` is about to run; hooks that read the losses' weights are put on its graph,
             and taken off by `after`.
+        weights: whether somebody wants to know the weights, and what a mean divides by.
 
     Cost: 4 to 12 us; with the weights 4 us more for each loss. No device is waited for: numbers are read on the CPU
     only.
@@ -111,12 +112,12 @@ class LossProbe:
 
     __slots__ = ("_handles", "_losses", "_weights")
 
-    def __init__(self, root: Tensor) -> None:
+    def __init__(self, root: Tensor, *, weights: bool = True) -> None:
         found = _walk(root.grad_fn)
-        self._losses = tuple(_seen(each) for each in found)
+        self._losses = tuple([_seen(each, weights) for each in found])
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
-        if found and root.device.type == "cpu" and not _compiled_autograd():
+        if weights and found and root.is_cpu and not _compiled_autograd():
             for place, each in enumerate(found):
                 self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
 
@@ -132,10 +133,10 @@ class LossProbe:
         """
         for handle in self._handles:
             handle.remove()
-        return tuple(
-            loss if weight is None else replace(loss, weight=weight / scale)
-            for loss, weight in zip(self._losses, self._weights, strict=True)
-        )
+        for loss, weight in zip(self._losses, self._weights, strict=True):
+            loss.targets = None
+            loss.weight = None if weight is None else weight / scale
+        return self._losses
 
 
 def _note(weights: list[float | None], place: int, gradients: Sequence[Tensor | None]) -> None:
@@ -170,15 +171,6 @@ def parent(node: Any, place: int = 0) -> Any:
 def first_parent(node: Any) -> Any:
     """Return what made the first of its inputs that needs a gradient."""
     return next((edge[0] for edge in node.next_functions if edge[0] is not None), None)
-
-
-def saved(node: Any, name: str) -> Tensor | None:
-    """Return a tensor a node has saved, without unpacking it; None where it is gone, or is not to be had that way."""
-    try:
-        raw = getattr(node, f"_raw_saved_{name}")
-        return raw.data if getattr(raw, "unpack_hook", node) is None else None
-    except (AttributeError, RuntimeError):  # another version of torch; freed by an earlier backward
-        return None
 
 
 # Finding --------------------------------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ def _mean(node: Any) -> Found | None:
     if name == "Div" and _name(parent(below)) in ("CtcLoss", "CudnnCtcLoss"):
         return _plain(parent(below), "CtcLoss", node, "mean")
     if name in KINDS and getattr(below, "_saved_reduction", 0) == 0:
-        return replace(_plain(below, name, node, "mean"), count=count)
+        return _plain(below, name, node, "mean")._replace(divisor=count)
     if name == "Abs" and _name(parent(below)) == "Sub":
         return Found("l1", "mean", node, below, first_parent(parent(below)), count)
     if name == "Pow" and _name(parent(below)) == "Sub" and getattr(below, "_saved_exponent", 0) == 2:
@@ -248,7 +240,7 @@ def _divergence(node: Any, below: Any, reduction: str, count: float | None) -> F
     if _name(below) != "Sub" or parent(below, 0) is not None or _name(parent(below, 1)) != "Mul":
         return None
     product = parent(below, 1)
-    if saved(product, "self") is None or len([edge for edge in product.next_functions if edge[0] is not None]) != 1:
+    if [made is None for made, _ in product.next_functions] != [True, False]:
         return None
     return Found("kl_div", reduction, node, product, first_parent(product), count)
 
@@ -258,7 +250,7 @@ def _division(node: Any) -> Found | None:
     count = getattr(node, "_saved_other", None)
     if _name(below) == "Neg":
         soft = _negative(below)
-        return replace(soft, top=node, reduction="mean", count=count) if soft and isinstance(count, int) else None
+        return soft._replace(top=node, reduction="mean", divisor=count) if soft and isinstance(count, int) else None
     if _name(below) == "Sum" and _name(parent(below)) == "Sub":
         return _divergence(node, parent(below), "mean", None)  # batchmean
     return None
@@ -279,10 +271,10 @@ def _smoothed(node: Any) -> Found | None:
         return None
     kept, spread = getattr(first, "_saved_other", None), getattr(second, "_saved_other", None)
     nll = parent(first)
-    logs = saved(nll, "self")
-    if not isinstance(kept, float) or not isinstance(spread, float) or logs is None:
+    shape = given_shape(nll)
+    if not isinstance(kept, float) or not isinstance(spread, float) or not shape:
         return None
-    classes = logs.shape[1 if logs.dim() > 1 else 0]
+    classes = shape[1 if len(shape) > 1 else 0]
     return _plain(nll, "NllLoss", node) if abs(kept + spread * classes - 1) < 1e-6 else None
 
 
@@ -298,48 +290,47 @@ PATTERNS: Final[dict[str, Callable[[Any], Found | None]]] = {
 # Reading --------------------------------------------------------------------------------------------------------
 
 
-def _seen(found: Found) -> LossSeen:
+def _seen(found: Found, counted: bool) -> LossSeen:
     kind, source, core = found.kind, found.source, found.core
     note: Note | None = found.top.metadata.get(NOTE) or core.metadata.get(NOTE)
-    classes = None
+    logs = None
     if kind == "nll":
         logs = source
         while _name(logs) in VIEWS:
             logs = parent(logs)
         if _name(logs) == "LogSoftmax":
-            kind, source, classes = "cross_entropy", parent(logs), _size_along(logs)
-    given = saved(core, "log_probs" if kind == "ctc" else "self")
-    if given is None and kind in ("cross_entropy", "nll"):
-        given = saved(core, "other")  # with probabilities for targets, only these are kept: of the same shape
+            kind, source = "cross_entropy", parent(logs)
+    shape = given_shape(core)
     ignored = getattr(core, "_saved_ignore_index", None)
     return LossSeen(
         kind=kind,
         reduction=found.reduction,
-        shape=None if given is None else tuple(given.shape),
-        count=_count(found, given),
+        shape=shape,
+        count=_count(found, shape) if counted else None,
         weight=None,
-        input_made_by=_makers(source, classes),
+        input_made_by=_makers(source, logs if kind == "cross_entropy" else None),
         broadcast=_broadcast(found, note),
         ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
         targets=saved(core, "targets" if kind == "ctc" else "target"),
+        unread=unread(core, "target", "targets", "self"),
         place=note and note.place,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved(core, "weight") is not None,
     )
 
 
-def _count(found: Found, given: Tensor | None) -> float | None:
-    if found.count is not None or found.reduction != "mean":
-        return found.count
+def _count(found: Found, shape: tuple[int, ...] | None) -> float | None:
+    if found.divisor is not None or found.reduction != "mean":
+        return found.divisor
     if found.kind == "nll":
         total = saved(found.core, "total_weight")
         return total.item() if total is not None and total.device.type == "cpu" and total.numel() == 1 else None
-    return None if given is None or found.kind in ("kl_div", "ctc") else given.numel()
+    return None if shape is None or found.kind in ("kl_div", "ctc") else math.prod(shape)
 
 
-def _makers(node: Any, classes: int | None) -> tuple[str, ...]:
+def _makers(node: Any, logs: Any) -> tuple[str, ...]:
     """Name the operations before the input, views left out.
 
-    A softmax over other than the classes is "softmax_elsewhere": over positions, or of which only a part was taken.
+    A softmax over anything but the classes is "softmax_elsewhere": over positions, or of which only a part was taken.
     """
     makers: list[str] = []
     steps = 0
@@ -349,18 +340,19 @@ def _makers(node: Any, classes: int | None) -> tuple[str, ...]:
         if name not in VIEWS:
             if not name:
                 break
-            elsewhere = name == "Softmax" and classes is not None and _size_along(node) != classes
+            own = _size_along(node) if name == "Softmax" else None
+            elsewhere = name == "Softmax" and logs is not None and (own is None or own != _size_along(logs))
             makers.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
         node = first_parent(node)
     return tuple(makers)
 
 
 def _size_along(node: Any) -> int | None:
-    """How many values a softmax or log-softmax is over."""
-    result, along = saved(node, "result"), getattr(node, "_saved_dim", None)
-    if result is None or along is None or not result.dim():
+    """How many values a softmax or log-softmax is over; None where that is not known."""
+    shape, along = made_shape(node), getattr(node, "_saved_dim", None)
+    if not shape or along is None:
         return None
-    return result.shape[along if along < result.dim() else along - (1 << 64)]
+    return shape[along if along < len(shape) else along - (1 << 64)]
 
 
 @cache
@@ -384,12 +376,6 @@ def _broadcast(found: Found, note: Note | None) -> tuple[tuple[int, ...], tuple[
         given, target = note.shapes if parent(below) is not None else note.shapes[::-1]  # mse_loss(target, prediction)
         return (given, target) if given != target else None
     if _name(core) in ("Abs", "Pow"):
-        own = _made_shape(made_by)
+        own = made_shape(made_by)
         return None if own is None else paired_difference(own, saved(core, "self"))
     return None
-
-
-def _made_shape(node: Any) -> tuple[int, ...] | None:
-    """Shape of what a node made."""
-    made = getattr(node, "_input_metadata", None)
-    return tuple(made[0].shape) if made else None

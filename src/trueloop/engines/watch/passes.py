@@ -29,7 +29,7 @@ class FirstIndices:
     def add(self, indices: Any) -> None:
         """Take in what the sampler gave for one batch: an index or several."""
         several = cast("Sequence[Any]", indices if isinstance(indices, list | tuple) else [indices])
-        if not all(type(index) is int for index in several):
+        if set(map(type, several)) != {int}:
             self._indices.clear()
             self.complete = True  # keys, tensors, pairs: not an order we can compare
             return

@@ -11,19 +11,20 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 MISSING: Any = object()
+UNSEEN: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
+"""The file that replacements say they come from. Where Python counts the frames of a warning's ``stacklevel``, it
+leaves out those whose file has "importlib" and "_bootstrap" in its name: torch's warnings name the program's lines."""
 
 
 class Patches:
     """Some replaced attributes, to be put back together."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any]] = []
-        self._cells: list[tuple[Any, Any, Any]] = []
-        self._hooks: list[Any] = []
-        self._swapped: list[tuple[FunctionType, CodeType, CodeType]] = []
+        self._undo: list[Callable[[], None]] = []
+        """What puts each of them back, if it is still there; noted before anything is replaced."""
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of an attribute.
@@ -37,15 +38,24 @@ class Patches:
         own = vars(owner).get(name, MISSING)
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))
-        hide_from_compiler(replacement)
+        _hide(replacement, original)
+
+        def undo() -> None:
+            if vars(owner).get(name, MISSING) is not replacement:
+                return
+            if own is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+        self._undo.append(undo)
         setattr(owner, name, replacement)
-        self._done.append((owner, name, own, replacement))
 
     def swap(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of a function wherever it has been imported to by name.
 
-        The function stays the same object and keeps its signature, file and line, so that TorchScript still compiles
-        its source and nothing that compares functions sees a difference.
+        The function stays the same object and keeps its signature and source, so that TorchScript still compiles it and
+        nothing that compares functions sees a difference.
 
         Args:
             function: a plain function of a module, without a closure or keyword-only parameters.
@@ -53,18 +63,27 @@ class Patches:
         """
         name, code = f"_trueloop_{function.__name__}", function.__code__
         original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+        original.__annotations__ = function.__annotations__
         replacement = make(original)
-        hide_from_compiler(replacement)
-        function.__globals__[name] = replacement
+        _hide(replacement, original)
         through = _through.__code__
         names = tuple(name if word == _pass_on.__name__ else word for word in through.co_names)
         through = through.replace(
             co_argcount=code.co_argcount, co_nlocals=code.co_argcount, co_varnames=code.co_varnames[: code.co_argcount],
             co_names=names, co_name=code.co_name, co_qualname=code.co_qualname,
-            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno,
+            co_filename=UNSEEN, co_firstlineno=code.co_firstlineno,
         )  # fmt: skip
+
+        def undo() -> None:
+            if function.__globals__.get(name) is replacement:
+                function.__code__ = code
+                function.__dict__.pop("__wrapped__", None)
+                del function.__globals__[name]
+
+        self._undo.append(undo)
+        function.__globals__[name] = replacement
         function.__code__ = through
-        self._swapped.append((function, code, through))
+        function.__dict__["__wrapped__"] = original  # whose source TorchScript reads
 
     def replace_inner(self, decorated: Callable[..., Any], make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of the function that a decorator of torch's has wrapped.
@@ -79,36 +98,24 @@ class Patches:
             original = cell.cell_contents
             if isinstance(original, FunctionType) and original.__name__ == decorated.__name__:
                 replacement = functools.wraps(original)(make(original))
-                hide_from_compiler(replacement)
+                _hide(replacement, original)
+                self._undo.append(functools.partial(_put_back, cell, original, replacement))
                 cell.cell_contents = replacement
-                self._cells.append((cell, original, replacement))
 
     def hook(self, handle: Any) -> None:
         """Take off a hook of torch's own together with the rest."""
-        self._hooks.append(handle)
+        self._undo.append(handle.remove)
 
     def restore(self) -> None:
-        """Put back everything that is still as it was put there."""
-        for function, code, through in reversed(self._swapped):
-            if function.__code__ is through:
-                function.__code__ = code
-                function.__globals__.pop(f"_trueloop_{function.__name__}", None)
-        self._swapped.clear()
-        for owner, name, own, replacement in reversed(self._done):
-            if vars(owner).get(name, MISSING) is not replacement:
-                continue
-            if own is MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
-        self._done.clear()
-        for cell, original, replacement in self._cells:
-            if cell.cell_contents is replacement:
-                cell.cell_contents = original
-        self._cells.clear()
-        for handle in self._hooks:
-            handle.remove()
-        self._hooks.clear()
+        """Put back everything that is still as it was put there; called again, go on where Ctrl-C has interrupted."""
+        while self._undo:
+            self._undo[-1]()
+            self._undo.pop()
+
+
+def _put_back(cell: Any, original: Any, replacement: Any) -> None:
+    if cell.cell_contents is replacement:
+        cell.cell_contents = original
 
 
 def _through() -> Any:
@@ -118,6 +125,22 @@ def _through() -> Any:
 
 def _pass_on() -> None:
     """Stands for the replacement."""
+
+
+def _hide(replacement: Callable[..., Any], original: Any) -> None:
+    """Keep a replacement out of what torch compiles and of what warnings count."""
+    if isinstance(replacement, FunctionType):
+        file = replacement.__code__.co_filename
+        beside = [cell.cell_contents for cell in replacement.__closure__ or ()]
+        for each in (replacement, *beside):
+            if isinstance(each, FunctionType) and each is not original and each.__code__.co_filename == file:
+                each.__code__ = _unseen(each.__code__)
+    hide_from_compiler(replacement)
+
+
+@functools.cache
+def _unseen(code: CodeType) -> CodeType:
+    return code.replace(co_filename=UNSEEN)
 
 
 def hide_from_compiler(function: Callable[..., Any]) -> None:

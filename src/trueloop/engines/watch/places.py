@@ -16,7 +16,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 def _folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    return (_OURS, *(root + os.sep for root in roots), "<frozen", "<string>", "<eval_with_key>", "<attrs")
+    return (_OURS, *(root + os.sep for root in roots), "<frozen", "<trueloop", "<string>", "<eval_with_key>", "<attrs")
 
 
 _LIBRARIES = _folders()
@@ -47,6 +47,11 @@ def here(depth: int = 1) -> Place | None:
 def is_users(code: CodeType) -> bool:
     """True for code that is neither a library's nor trueloop's."""
     return not code.co_filename.startswith(_LIBRARIES)
+
+
+def is_ours(code: CodeType) -> bool:
+    """True for trueloop's own code."""
+    return code.co_filename.startswith(_OURS)
 
 
 def _of_library(frame: FrameType | None) -> Place | None:

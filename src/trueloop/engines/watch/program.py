@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trueloop.engines.watch.origin.replay import Call
 from trueloop.ground.events import Ref
+from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
+
+CALLS: Final = 4  # a model, its loss, and the same of an adversary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,22 +35,40 @@ class Leftover:
 
 
 @dataclass(slots=True)
+class Known:
+    """What is known of one optimizer; but for the first two, of what happened since its latest step, seen in full."""
+
+    steps: int = 0
+    """So far, counted by the source of steps."""
+    trains: bool = False
+    """It has stepped in the thread that trains."""
+    backwards: int = 0
+    """That reached one of its parameters."""
+    norm_made: float | None = None
+    """Joint norm of its gradients after the latest backward, read in windows of several."""
+    cleared_at: Place | None = None
+    """The latest clearing of its parameters, after the latest backward that reached them."""
+    whole: bool = False
+    """It was watched in full since the step before, or since the optimizer was built."""
+
+    def begin(self, *, whole: bool) -> None:
+        """Begin the next window."""
+        self.backwards, self.cleared_at, self.norm_made, self.whole = 0, None, None, whole
+
+
+@dataclass(slots=True)
 class Program:
     """Grows while the program runs; keeps nothing of it alive."""
 
     thread: int | None = None
     """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
     them from there at any moment. What others do is not followed."""
-    models: weakref.WeakKeyDictionary[nn.Module, int] = field(default_factory=weakref.WeakKeyDictionary[nn.Module, int])
+    models: Facts[nn.Module, int] = field(default_factory=Facts[nn.Module, int])
     """Outermost modules with parameters that were called -> the thread that called them last."""
     structures: int = 0
     """Times the parameters of a model were found to be others than before."""
-    optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet[Optimizer])
+    optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
     """That were built while watching, or have stepped."""
-    mine: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet[Optimizer])
-    """Of those, that have stepped in the thread that trains."""
-    steps: weakref.WeakKeyDictionary[Optimizer, int] = field(default_factory=weakref.WeakKeyDictionary[Optimizer, int])
-    """Steps of each optimizer so far, counted by the source of steps."""
     loader: Ref | None = None
     """The loader that gave the latest batch."""
     batch: int = 0
@@ -62,6 +85,12 @@ class Program:
     """What a loader's end has left to be stepped."""
     pending: int = 0
     """Backwards since the latest step of any optimizer."""
+    calls: deque[Call] = field(default_factory=lambda: deque[Call](maxlen=CALLS))
+    """The newest calls of outermost modules that make a graph, noted while watching in full."""
+    suspects: tuple[Call, ...] = ()
+    """Of those, the ones before a loss that is not finite."""
+    replayed: bool = False
+    """Calls were made again, to find where such a value comes from: that is done once."""
     in_forward: int = 0
     """Depth of module calls; 0 = outside."""
     in_backward: int = 0
@@ -73,7 +102,7 @@ class Program:
     stepping_scaler: weakref.ref[Any] | None = None
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
-    """The type of autocast the newest model call ran under."""
+    """The type of autocast the newest call of a model ran under that made a graph."""
     scaled_loss: weakref.ref[Tensor] | None = None
     """What GradScaler.scale returned last."""
 
@@ -85,17 +114,27 @@ class Program:
         if self.thread is not None and any(other.ident == self.thread for other in threading.enumerate()):
             return False
         self.thread = here
-        self.mine.clear()
+        self._nobodys()
         return True
 
     def elsewhere(self) -> bool:
         """True on another thread than the one that trains."""
         return self.thread is not None and self.thread != threading.get_ident()
 
+    def mine(self) -> list[Optimizer]:
+        """Return the optimizers that have stepped in the thread that trains."""
+        return [optimizer for optimizer, known in self.optimizers.items() if known.trains]
+
+    def _nobodys(self) -> None:
+        for known in self.optimizers.facts():
+            known.trains = False
+
     def begin(self) -> None:
         """Forget what was going on when somebody listened before; what objects there are stays known."""
         self.thread = None
-        self.mine.clear()
+        self._nobodys()
+        self.calls.clear()
+        self.suspects, self.replayed = (), False
         self.pending = self.window = self.alike = 0
         self.in_forward = self.in_backward = self.in_step = 0
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None

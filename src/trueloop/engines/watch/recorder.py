@@ -6,10 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from trueloop.ground.events import BackwardEnded, BatchDrawn, Event, Gap, GraphsAlive, ModelCalled, StepTaken
+from trueloop.ground.events import (
+    BackwardEnded,
+    BatchDrawn,
+    Event,
+    Gap,
+    GraphsAlive,
+    LoaderStarted,
+    ModelCalled,
+    ModeSet,
+    StepTaken,
+)
 from trueloop.ground.findings import Series, UpdateRate
 
 POINTS: Final = 2000  # of a series; more than a plot or a screen can show
+STRETCH: Final = 5  # updates; where a stretch ends within one, its pace is off by a fifth at most
 
 
 class Thinned:
@@ -46,13 +57,22 @@ class Thinned:
 
 
 class Recorder:
-    """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came."""
+    """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came.
 
-    def __init__(self) -> None:
+    Args:
+        busy_s: returns the time spent watching so far, which is no part of an update's.
+    """
+
+    def __init__(self, busy_s: Callable[[], float] = lambda: 0.0) -> None:
+        self._busy_s, self._busy_before_s = busy_s, 0.0
         self._series = {name: Thinned() for name in ("loss", "grad_norm", "lr", "live_graphs")}
-        self._in_full, self._between = Thinned(), Thinned()
+        self._between, self._whole, self._all = Thinned(), _Timed(), _Timed()
         self._time = _TimeSplit()
         self._last_s: float | None = None
+        self._done: int | None = None
+        """Updates up to then, where that was a step; None where it was a gap's end."""
+        self._interrupted = False
+        """Something else than training began since then, such as a validation sweep."""
         self._take: Mapping[type[Event], Callable[[Any], None]] = {
             BatchDrawn: self._batch,
             ModelCalled: self._forward,
@@ -60,6 +80,8 @@ class Recorder:
             StepTaken: self._step,
             GraphsAlive: self._graphs,
             Gap: self._gap,
+            LoaderStarted: self._interrupt,
+            ModeSet: self._mode,
         }
 
     def hear(self, event: Event) -> None:
@@ -76,12 +98,14 @@ class Recorder:
         """Return where the time of an update went; None before the second update.
 
         The pace is that of the stretches between two full views, which nothing of ours slows down, where there were
-        any.
+        any. What else a program does between two updates, such as a validation sweep, is left out of it as long as
+        there are updates without.
         """
-        times = self._between.values or self._in_full.values
+        timed = self._whole if self._whole.seconds.values else self._all
+        times = self._between.values or timed.seconds.values
         if not times:
             return None
-        data, forward, backward, optimizer = self._time.shares()
+        data, forward, backward, optimizer = timed.shares()
         return UpdateRate(update_s=median(times), data=data, forward=forward, backward=backward, optimizer=optimizer)
 
     def _batch(self, event: BatchDrawn) -> None:
@@ -99,10 +123,11 @@ class Recorder:
     def _step(self, event: StepTaken) -> None:
         self._time.step(event.seconds, closure=event.closure)
         if self._last_s is not None:
-            self._in_full.add(event.update, event.time_s - self._last_s)
-            self._time.keep(event.time_s - self._last_s)
-        self._time.begin()
-        self._last_s = event.time_s
+            seconds = self._since(event, self._last_s)
+            self._all.add(event.update, seconds, self._time)
+            if self._done is not None and not self._interrupted:
+                self._whole.add(event.update, seconds, self._time)
+        self._begin(event, event.update + 1)
         if event.norm is not None:
             self._series["grad_norm"].add(event.update, event.norm)
         if event.rates:
@@ -112,20 +137,40 @@ class Recorder:
         self._series["live_graphs"].add(event.update, float(event.count))
 
     def _gap(self, event: Gap) -> None:
-        if self._last_s is not None and event.updates > 0:
-            self._between.add(event.update, (event.time_s - self._last_s) / event.updates)
+        self._end_stretch(event)
+        self._begin(event, None)
+
+    def _mode(self, event: ModeSet) -> None:
+        if event.changed and not event.training:
+            self._interrupt(event)
+
+    def _interrupt(self, event: Event) -> None:
+        self._end_stretch(event)
+        self._interrupted = True
+
+    def _end_stretch(self, event: Event) -> None:
+        """Note the pace of the updates that were not watched in full, up to the first interruption."""
+        if self._interrupted or self._last_s is None or self._done is None:
+            return
+        updates = event.update - self._done
+        if updates >= STRETCH:
+            self._between.add(event.update, self._since(event, self._last_s) / updates)
+
+    def _since(self, event: Event, start_s: float) -> float:
+        return event.time_s - start_s - (self._busy_s() - self._busy_before_s)
+
+    def _begin(self, event: Event, done: int | None) -> None:
         self._time.begin()
-        self._last_s = event.time_s
+        self._last_s, self._done, self._interrupted = event.time_s, done, False
+        self._busy_before_s = self._busy_s()
 
 
 class _TimeSplit:
-    """Seconds by what they were spent on: of the update that is on its way, and of all whole ones."""
+    """Seconds by what they were spent on, of the update that is on its way."""
 
-    __slots__ = ("_kept", "_total_s", "backward", "data", "forward", "optimizer")
+    __slots__ = ("backward", "data", "forward", "optimizer")
 
     def __init__(self) -> None:
-        self._kept = [0.0, 0.0, 0.0, 0.0]
-        self._total_s = 0.0
         self.begin()
 
     def begin(self) -> None:
@@ -136,13 +181,24 @@ class _TimeSplit:
         """Note an optimizer's step; what its closure did is counted under forward and backward already."""
         self.optimizer += max(0.0, seconds - self.forward - self.backward) if closure else seconds
 
-    def keep(self, total_s: float) -> None:
-        """Add a whole update to what the shares are taken of."""
-        parts, kept = (self.data, self.forward, self.backward, self.optimizer), self._kept
-        for place, part in enumerate(parts):
-            kept[place] += part
+
+class _Timed:
+    """Updates from step to step: how long each took, and on what all of them together."""
+
+    __slots__ = ("_parts_s", "_total_s", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = Thinned()
+        self._parts_s: Sequence[float] = (0.0, 0.0, 0.0, 0.0)
+        self._total_s = 0.0
+
+    def add(self, update: int, total_s: float, split: _TimeSplit) -> None:
+        """Take in one update."""
+        self.seconds.add(update, total_s)
+        parts = (split.data, split.forward, split.backward, split.optimizer)
+        self._parts_s = tuple(kept + part for kept, part in zip(self._parts_s, parts, strict=True))
         self._total_s += max(total_s, sum(parts))  # steps inside a backward are in two of the parts
 
     def shares(self) -> Sequence[float]:
         """Return the shares of data, forward, backward, optimizer: at most 1 together."""
-        return [part / self._total_s if self._total_s else 0.0 for part in self._kept]
+        return [part / self._total_s if self._total_s else 0.0 for part in self._parts_s]

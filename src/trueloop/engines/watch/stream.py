@@ -43,10 +43,13 @@ class Stream:
         self.looks: list[Callable[[], None]] = []
         """Called then, too: sources that look now and then at something that grows."""
         self.after_batch: Callable[[], None] = lambda: None
-        """Called for every batch drawn from a loader."""
+        """Called for every batch drawn from a loader while watching in full."""
+        self.after_backward: Callable[[], None] = lambda: None
+        """Called for every backward then."""
         self._session = 0
         self._listeners: list[Listener] = []
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while somebody hears an event, and while replacements are put in place or taken away."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._left_behind)
 
@@ -59,13 +62,13 @@ class Stream:
 
     def listen(self, listener: Listener) -> None:
         """Carry every event to one more listener."""
-        with self._lock:
-            self._listeners.append(listener)
+        with self.lock:
+            self._listeners = [*self._listeners, listener]
 
     def unlisten(self, listener: Listener) -> None:
         """Stop doing so."""
-        with self._lock:
-            self._listeners.remove(listener)
+        with self.lock:
+            self._listeners = [other for other in self._listeners if other != listener]
 
     def emit(self, kind: type[Event], /, place: Place | None = None, **fields: Any) -> None:
         """Make an event and carry it to everybody."""
@@ -73,9 +76,11 @@ class Stream:
             update=self.update, micro=self.micro, time_s=perf_counter(), place=place,
             thread=threading.get_ident(), **fields,
         )  # fmt: skip
-        with self._lock:
-            for listener in tuple(self._listeners):
+        with self.lock:
+            for listener in self._listeners:
                 listener(event)
+        for name in kind.LIVE:
+            setattr(event, name, None)
 
     def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a handler that never raises: the first time it would, it is silent from then on, and named.
@@ -114,4 +119,4 @@ class Stream:
         """In a forked child, such as a loader's worker, nothing is watched."""
         self.on = False
         self._listeners.clear()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()

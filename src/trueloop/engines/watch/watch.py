@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from time import perf_counter
 from types import TracebackType
@@ -12,10 +12,13 @@ from torch import nn
 from trueloop.engines.watch.attach import Attachment
 from trueloop.engines.watch.judge import Judge, Watched
 from trueloop.engines.watch.places import is_users
+from trueloop.engines.watch.raised.explain import Context, explain
+from trueloop.engines.watch.raised.past import Recent
 from trueloop.engines.watch.recorder import Recorder
 from trueloop.engines.watch.sources import all_sources
 from trueloop.ground.events import ErrorRaised, Event, WatchEnded
-from trueloop.ground.findings import Finding, Place, Report, Site
+from trueloop.ground.findings import Explained, Finding, Place, Report, Site
+from trueloop.ground.raised import KnownError
 
 
 @cache
@@ -31,6 +34,7 @@ class Watch:
         catalogue: the failures to watch for.
         found: called with each finding as soon as it is certain.
         silenced: whether the program asks not to hear of a code at a line.
+        errors: the errors of torch's that can be explained, by their kind.
     """
 
     def __init__(
@@ -39,17 +43,22 @@ class Watch:
         *,
         found: Callable[[Finding], None] = lambda finding: None,
         silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
+        errors: Mapping[str, KnownError] | None = None,
     ) -> None:
         self._attachment = _attachment()
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
-        self._recorder: Recorder | None = Recorder()
+        self._recorder: Recorder | None = Recorder(self._busy_s)
+        self._errors, self._recent = errors or {}, Recent()
+        self._explained: Explained | None = None
         self._began = (0, 0, 0.0, 0.0)
+        self._final: Report | None = None
 
     def start(self) -> None:
         """Begin to watch."""
         stream, levels = self._attachment.stream, self._attachment.levels
         start_s = perf_counter()
+        self._final = None
         self._attachment.attach(self._hear)
         self._began = (stream.update, levels.watched, stream.busy_s, start_s)
 
@@ -58,24 +67,12 @@ class Watch:
         stream = self._attachment.stream
         self._attachment.detach(self._hear)
         self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
-        return self.report()
+        self._final = self._report()
+        return self._final
 
     def report(self) -> Report:
-        """Return what is known by now."""
-        stream, levels = self._attachment.stream, self._attachment.levels
-        update, watched, busy_s, began_s = self._began
-        return Report(
-            findings=self._judge.findings(),
-            judged=tuple(self._judge.judged()),
-            silenced=self._judge.silenced,
-            updates=stream.update - update,
-            watched=levels.watched - watched,
-            seconds=perf_counter() - began_s,
-            cost_s=stream.busy_s - busy_s,
-            rate=self._recorder.rate() if self._recorder else None,
-            series=self._recorder.series() if self._recorder else {},
-            problems=(*self._problems, *stream.problems),
-        )
+        """Return what is known by now, or was when it stopped."""
+        return self._final or self._report()
 
     def know(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
@@ -83,7 +80,8 @@ class Watch:
         registry.name_parameters(model, registry.of(model))
 
     def tell_error(self, error: BaseException) -> None:
-        """Let the detectors hear of an exception that left the program."""
+        """Let the detectors hear of an exception that left the program, and explain it where it is torch's."""
+        self._explain(error)
         stream, trace, place = self._attachment.stream, error.__traceback__, None
         while trace is not None:
             if is_users(trace.tb_frame.f_code):
@@ -102,6 +100,26 @@ class Watch:
     ) -> None:
         self.stop()
 
+    def _report(self) -> Report:
+        stream, levels = self._attachment.stream, self._attachment.levels
+        update, watched, busy_s, began_s = self._began
+        return Report(
+            findings=self._judge.findings(),
+            judged=tuple(self._judge.judged(self._attachment.unseen)),
+            silenced=self._judge.silenced,
+            updates=stream.update - update,
+            watched=levels.watched - watched,
+            seconds=perf_counter() - began_s,
+            cost_s=stream.busy_s - busy_s,
+            rate=self._recorder.rate() if self._recorder else None,
+            series=self._recorder.series() if self._recorder else {},
+            error=self._explained,
+            problems=(*self._problems, *stream.problems),
+        )
+
+    def _busy_s(self) -> float:
+        return self._attachment.stream.busy_s
+
     def _hear(self, event: Event) -> None:
         if self._recorder is not None:
             try:
@@ -109,7 +127,18 @@ class Watch:
             except Exception as error:  # noqa: BLE001 - the host is sacred, and the judge is to hear of it all the same
                 self._recorder = None
                 self._trouble("no numbers of the run are kept", error)
+        self._recent.hear(event)
         self._judge.hear(event)
+
+    def _explain(self, error: BaseException) -> None:
+        found = frozenset(finding.code for finding in self._judge.findings())
+        stream, program = self._attachment.stream, self._attachment.program
+        recent = self._recent if stream.full else Recent()  # between full views nothing is recent
+        try:
+            models = [model for model, _ in program.models.items() if stream.registry.of(model) in self._recent.models]
+            self._explained = explain(error, self._errors, Context(models, recent, stream.update, found))
+        except Exception as fault:  # noqa: BLE001 - the host is sacred: its own traceback is all it needs
+            self._trouble("the error is not explained", fault)
 
     def _trouble(self, what: str, error: BaseException) -> None:
         self._problems.append(f"{what}: {type(error).__name__}: {error}")

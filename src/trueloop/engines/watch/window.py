@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,25 +12,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from trueloop.engines.watch.gradients import Account, Version, local_of, version_of
-from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.program import Known, Program
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.findings import Place
 
 Mark = tuple[int, Version]
-
-
-@dataclass(slots=True)
-class Window:
-    """Of one optimizer, between two of its steps."""
-
-    backwards: int = 0
-    """That reached one of its parameters."""
-    norm_made: float | None = None
-    """Joint norm of its gradients after the latest backward, read in windows of several."""
-    cleared_at: Place | None = None
-    """The latest clearing of its parameters, after the latest backward that reached them."""
-    whole: bool = False
-    """It was watched in full since the step before, or since the optimizer was built."""
 
 
 @dataclass(slots=True)
@@ -43,19 +30,9 @@ class Windows:
     """Parameters, by id, whose gradient is multiplied by a GradScaler's factor."""
     fresh: set[int] = field(default_factory=set[int])
     """Parameters, by id, to whose gradient a backward added something that no step has used."""
-    _of: weakref.WeakKeyDictionary[Optimizer, Window] = field(
-        default_factory=weakref.WeakKeyDictionary[Optimizer, Window]
-    )
     _known: Sequence[weakref.ref[Tensor]] = ()
     _known_for: tuple[int, ...] = ()
     _before: dict[int, Mark] = field(default_factory=dict[int, Mark])
-
-    def of(self, optimizer: Optimizer) -> Window:
-        """Return the window of an optimizer."""
-        window = self._of.get(optimizer)
-        if window is None:
-            window = self._of[optimizer] = Window()
-        return window
 
     def interrupted(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
@@ -63,22 +40,26 @@ class Windows:
         self.fresh.clear()
         self.scaled.clear()
         self._known_for = ()
-        for window in self._of.values():
-            window.whole, window.backwards, window.cleared_at, window.norm_made = False, 0, None, None
+        for known in self.program.optimizers.facts():
+            known.begin(whole=False)
 
-    def stepped(self, optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
+    def stepped(self, known: Known, parameters: Sequence[Tensor]) -> None:
         """An optimizer has stepped: its window begins anew."""
-        parameters = list(parameters)
-        window = self.of(optimizer)
-        window.backwards, window.cleared_at, window.norm_made, window.whole = 0, None, None, True
+        known.begin(whole=True)
         self.account.stepped(parameters)
-        self.scaled.difference_update(map(id, parameters))
-        self.fresh.difference_update(map(id, parameters))
+        ids = list(map(id, parameters))
+        self.fresh.difference_update(ids)
+        if self.scaled:
+            self.scaled.difference_update(ids)
 
     def backward_begins(self) -> None:
         """Note every gradient as it is."""
         self.account.backward_begins()
-        self._before = {id(parameter): _mark(parameter) for parameter in self.parameters()}
+        self._before = {
+            id(parameter): (id(gradient), version_of(gradient))
+            for parameter in self.parameters()
+            if (gradient := parameter.grad) is not None
+        }
 
     def backward_ended(self, place: Place | None, scale: float | None) -> list[Tensor]:
         """Return the parameters whose gradient is not what it was when the backward began.
@@ -89,21 +70,22 @@ class Windows:
         """
         self.account.backward_ended(place)
         before, self._before = self._before, {}
-        nothing = (0, (0, 0))
-        received = [
-            parameter for parameter in self.parameters() if _mark(parameter) != before.get(id(parameter), nothing)
-        ]
+        received = [parameter for parameter in self.parameters() if _mark(parameter) != before.get(id(parameter))]
         reached = set(map(id, received))
         self.fresh |= reached
-        self.scaled = self.scaled - reached if scale is None else self.scaled | reached
-        for optimizer in list(self.program.optimizers):
-            if any(id(parameter) in reached for parameter in parameters_of(optimizer)):
-                window = self.of(optimizer)
-                window.backwards += 1
-                window.cleared_at = None
-                if window.backwards > 1:
-                    made = joint_norm(parameters_of(optimizer))
-                    window.norm_made = None if made is None else made / (scale or 1.0)
+        if scale is not None:
+            self.scaled |= reached
+        elif self.scaled:
+            self.scaled -= reached
+        for optimizer, known in self.program.optimizers.items():
+            holds = parameters_of(optimizer)
+            if reached.isdisjoint(map(id, holds)):
+                continue
+            known.backwards += 1
+            known.cleared_at = None
+            if known.backwards > 1:
+                made = joint_norm(holds)
+                known.norm_made = None if made is None else made / (scale or 1.0)
         return received
 
     def cleared(self, parameters: Sequence[Tensor], place: Place | None) -> list[Tensor]:
@@ -113,21 +95,21 @@ class Windows:
         lost = [parameter for parameter in parameters if id(parameter) in self.fresh]
         self.fresh -= ids
         self.scaled -= ids
-        for optimizer in list(self.program.optimizers):
-            if any(id(parameter) in ids for parameter in parameters_of(optimizer)):
-                self.of(optimizer).cleared_at = place
+        for optimizer, known in self.program.optimizers.items():
+            if not ids.isdisjoint(map(id, parameters_of(optimizer))):
+                known.cleared_at = place
         return lost
 
     def parameters(self) -> list[Tensor]:
         """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
         program = self.program
-        models = [model for model, thread in list(program.models.items()) if thread == program.thread]
-        optimizers = list(program.mine)
-        key = (program.structures, *map(id, models), *(id(group) for o in optimizers for group in o.param_groups))
+        optimizers = program.mine()
+        key = (program.structures, *(len(optimizer.param_groups) for optimizer in optimizers))
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
-            for model in models:
-                found.update((id(p), p) for p in model.parameters())
+            for model, thread in program.models.items():
+                if thread == program.thread:
+                    found.update((id(p), p) for p in model.parameters())
             self._known, self._known_for = [weakref.ref(p) for p in found.values()], key
         return [parameter for known in self._known if (parameter := known()) is not None]
 
@@ -139,19 +121,24 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 def joint_norm(parameters: Sequence[Tensor]) -> float | None:
     """Return the L2 norm of all gradients together; None where it would have to be waited for, or there is none."""
-    norms = gradient_norms(parameters)
-    return None if norms is None else float(norms.norm())
+    norms = gradient_norms([p.grad for p in parameters if p.grad is not None])
+    return None if norms is None else math.hypot(*norms)
 
 
-def gradient_norms(parameters: Sequence[Tensor]) -> Tensor | None:
-    """Return the norm of each gradient there is, in order; None unless all of them are plain numbers on the CPU."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    local = [g for gradient in gradients if (g := local_of(gradient)) is not None]
-    if not local or len(local) < len(gradients) or any(g.device.type != "cpu" or g.is_complex() for g in local):
+def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
+    """Return the norm of each gradient, in order; None unless all of them are plain numbers on the CPU."""
+    local: list[Tensor] = []
+    for gradient in gradients:
+        plain = local_of(gradient)
+        if plain is None or not plain.is_cpu or plain.is_complex():
+            return None
+        local.append(plain)
+    if not local:
         return None
-    return torch.stack([n.float() for n in torch._foreach_norm(local)])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    norms = torch._foreach_norm(local)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    return [norm.item() for norm in norms]
 
 
-def _mark(parameter: Tensor) -> Mark:
+def _mark(parameter: Tensor) -> Mark | None:
     gradient = parameter.grad
-    return (0, (0, 0)) if gradient is None else (id(gradient), version_of(gradient))
+    return None if gradient is None else (id(gradient), version_of(gradient))

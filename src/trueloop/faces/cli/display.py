@@ -18,9 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trueloop.engines.store.progress import Progress
-from trueloop.engines.store.quantities import duration, printable, short
 from trueloop.ground.seams import Evaluated, Noted, RunEnded, RunEvent, RunStarted, UpdatesDone
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, duration, printable, short
 
 Mode = Literal["live", "plain", "quiet"]
 

@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from trueloop.catalogue.load import Entry
+from trueloop.catalogue.page import reflowed, sections
 from trueloop.faces.choice import entry_named
 from trueloop.faces.live import COLOURS
 
@@ -44,33 +45,3 @@ def page(entry: Entry) -> Iterator[RenderableType]:
         code = inspect.cleandoc(script)
         yield Padding(Syntax(code, "python", background_color="default", word_wrap=True), (0, 0, 1, 2))
     yield Text.assemble(("In short: ", "bold green"), failure.fix)
-
-
-def sections(doc: str) -> Iterator[tuple[str, str]]:
-    """Cut a page into its headings, "" for what is above the first, and the texts below them."""
-    heading, lines = "", list[str]()
-    for line in [*inspect.cleandoc(doc).splitlines(), None]:
-        begins = line is not None and bool(line.strip()) and line[0] != " " and bool(heading or lines)
-        if line is None or (begins and _is_heading(line)):
-            yield heading, inspect.cleandoc("\n" + "\n".join(lines))
-            heading, lines = line or "", []
-        else:
-            lines.append(line)
-
-
-def reflowed(text: str) -> str:
-    """Put the lines of each paragraph together, so that they are wrapped once; lists and indented code stay."""
-    lines = list[str]()
-    for line in text.splitlines():
-        goes_on = bool(lines) and lines[-1] and not lines[-1].startswith(" ")
-        if goes_on and line and not line.startswith((" ", "- ", "* ", "|")):
-            lines[-1] += f" {line}"
-        else:
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def _is_heading(line: str) -> bool:
-    from trueloop.catalogue.load import SECTIONS
-
-    return line.strip() in SECTIONS

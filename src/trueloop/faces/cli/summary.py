@@ -15,8 +15,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from trueloop.engines.store.quantities import duration, short
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, duration, short
 
 if TYPE_CHECKING:
     from trueloop.faces.run import RunSummary

@@ -9,7 +9,7 @@ from trueloop.ground.events.event import Event, Ref, Refs
 from trueloop.ground.findings import Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LossSeen:
     """One loss of torch's own, as found in the graph from which a backward started."""
 
@@ -29,14 +29,16 @@ class LossSeen:
     """Shapes of input and target before they were expanded against each other, where they were."""
     ignore_index: int | None
     targets: Any
-    """LIVE: the target tensor; None where the graph does not hold it."""
+    """LIVE, and there when the backward starts only: the target tensor; None where the graph does not hold it."""
+    unread: str = ""
+    """Why targets, and a count that leaves some of them out, cannot be read from the graph; "" = they can."""
     class_weights: bool = False
     """Its targets are weighted by their class."""
     place: Place | None = None
     """The line that computed it; None = not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BackwardStarted(Event):
     """An outermost ``backward()`` begins."""
 
@@ -54,9 +56,11 @@ class BackwardStarted(Event):
     """The loader that gave the latest batch."""
     batch: int
     """A number that grows with every batch drawn from any loader; equal = the same batch."""
+    order: int | None = None
+    """A number of the root's operation that is higher than those of all operations before it in its thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BackwardEnded(Event):
     """An outermost ``backward()`` returned."""
 
@@ -69,7 +73,7 @@ class BackwardEnded(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class WindowLeftOver(Event):
     """RARE. A loader ended within a window of several batches, and no step has used what was accumulated by then."""
 
@@ -86,7 +90,7 @@ class WindowLeftOver(Event):
     """In that next window, together with those left over; 0 where they were cleared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GradientsCleared(Event):
     """``zero_grad()`` of an optimizer or module; gradients cleared by hand are seen at the next step only."""
 
@@ -97,7 +101,7 @@ class GradientsCleared(Event):
     """Of those, with something a backward added that no step has used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GradientsClipped(Event):
     """``clip_grad_norm_`` or ``clip_grad_value_``."""
 
@@ -115,7 +119,7 @@ class GradientsClipped(Event):
     """The limit is infinite: only the norm was wanted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LossScaled(Event):
     """``GradScaler.scale(loss)``, told in full only."""
 
@@ -123,11 +127,11 @@ class LossScaled(Event):
     enabled: bool
     scale: float | None
     autocast: str | None
-    """The type of autocast the newest model call ran under."""
+    """The type of autocast the newest call of a model ran under that made a graph."""
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GradientsUnscaled(Event):
     """``GradScaler.unscale_(optimizer)``, called by the program."""
 

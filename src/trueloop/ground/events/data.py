@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trueloop.ground.events.event import Event, Ref
 from trueloop.ground.findings import Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LoaderStarted(Event):
     """RARE. A DataLoader was asked for an iterator."""
 
+    LIVE: ClassVar[tuple[str, ...]] = ("live",)
     loader: Ref
     epoch: int
     """Times it was started before."""
@@ -31,10 +32,11 @@ class LoaderStarted(Event):
     """Where the DataLoader was built."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BatchDrawn(Event):
     """A DataLoader gave a batch."""
 
+    LIVE: ClassVar[tuple[str, ...]] = ("batch",)
     loader: Ref
     epoch: int
     index: int
@@ -44,7 +46,7 @@ class BatchDrawn(Event):
     """LIVE."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LoaderExhausted(Event):
     """RARE. A DataLoader had no more batches. One that was left by ``break`` never says so."""
 
@@ -62,7 +64,7 @@ class LoaderExhausted(Event):
     workers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class OrderSeen(Event):
     """RARE. Enough of the order a shuffling loader gave an epoch is known to compare it with that of others."""
 
@@ -81,7 +83,7 @@ class OrderSeen(Event):
     """The latest ``torch.manual_seed`` by the program since a shuffling loader was started before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LabelsInBlocks(Event):
     """RARE. Through a whole epoch a column of whole numbers came in blocks: a value that ended never came again."""
 
@@ -100,7 +102,7 @@ class LabelsInBlocks(Event):
     """The samples look like a series: one holds part of the next, or something in them only grows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LoadersShare(Event):
     """RARE. Two loaders can give some of the same samples; told when the later one is first started."""
 
@@ -119,7 +121,7 @@ class LoadersShare(Event):
     """A Subset that holds what ``one`` has and ``other`` has not, all of it and nothing else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ScaledTogether(Event):
     """RARE. The inputs of several loaders, taken together, have mean 0 and deviation 1 in every feature exactly."""
 
@@ -130,7 +132,7 @@ class ScaledTogether(Event):
     features: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class SeedRepeated(Event):
     """RARE. While a loader drew different samples, one generator was seeded with one and the same number each time."""
 
@@ -142,7 +144,7 @@ class SeedRepeated(Event):
     batches: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GeneratorCopied(Event):
     """RARE. A dataset with a generator of its own, used for each sample, is copied into workers that start alike."""
 

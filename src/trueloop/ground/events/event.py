@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trueloop.ground.findings import Place
 
@@ -29,10 +30,12 @@ Refs = frozenset[Ref]
 NONE: Refs = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Event:
-    """What every event tells."""
+    """What every event tells. It is not frozen, which would cost 3 us each; nobody changes one once it is told."""
 
+    LIVE: ClassVar[tuple[str, ...]] = ()
+    """The fields that hold the program's own objects: for as long as the event is being told, None afterwards."""
     update: int
     """Updates done before it."""
     micro: int
@@ -43,13 +46,13 @@ class Event:
     thread: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Gap(Event):
     """RARE. The run was not watched in full since the event before; ``update`` and ``micro`` have moved on."""
 
     updates: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class WatchEnded(Event):
     """RARE. Nothing more will come."""

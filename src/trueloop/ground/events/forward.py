@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trueloop.ground.events.event import Event, Ref, Refs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ModelCalled(Event):
     """An outermost module with parameters returned from its forward."""
 
+    LIVE: ClassVar[tuple[str, ...]] = ("live", "output")
     model: Ref
     training: bool
     dropout_active: bool
@@ -41,7 +42,7 @@ class ModelCalled(Event):
     """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ForwardBypassed(Event):
     """``model.forward(x)`` was called by the program with gradients on, though the model has hooks of its own.
 
@@ -56,7 +57,7 @@ class ForwardBypassed(Event):
     """It was also called as it should be, by itself or within another model, at some time before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class DropoutForced(Event):
     """Within the forward of a module in eval mode, functional dropout was at work, as its ``training`` was not given.
 
@@ -70,13 +71,14 @@ class DropoutForced(Event):
     probability: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StrangerCalled(Event):
     """Within a model's forward a module in train mode ran that the model does not hold, and has got gradients.
 
     It is told once; of modules within each other the outermost is.
     """
 
+    LIVE: ClassVar[tuple[str, ...]] = ("live",)
     module: Ref
     model: Ref
     parameters: Refs
@@ -85,7 +87,7 @@ class StrangerCalled(Event):
     """LIVE: the module."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BatchNormOfOne(Event):
     """A batch normalisation in train mode saw a batch of one sample after a larger one, told once for each module."""
 
@@ -97,7 +99,7 @@ class BatchNormOfOne(Event):
     """Samples in the larger batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ModeSet(Event):
     """RARE. ``train()`` or ``eval()`` was called by the program; not told for the children it passes on to."""
 

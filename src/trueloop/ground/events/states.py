@@ -8,7 +8,7 @@ from trueloop.ground.events.event import Event, Ref, Refs
 from trueloop.ground.findings import Place, Site
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class GraphsAlive(Event):
     """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
 
@@ -23,7 +23,15 @@ class GraphsAlive(Event):
     """The line that puts them there, where one was found in the source."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
+class GraphsRetained(Event):
+    """RARE. A line retains the graph of every backward, and those that are gone were never run backward again."""
+
+    count: int
+    """Graphs that died unused."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateCaptured(Event):
     """RARE. ``state_dict()`` of a model was called by the program."""
 
@@ -34,7 +42,7 @@ class StateCaptured(Event):
     """One of the module's parameters in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateUsed(Event):
     """RARE. A state dictionary captured before was loaded into a module or saved to a file."""
 
@@ -52,7 +60,7 @@ class StateUsed(Event):
     """The weights have changed since it was captured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CheckpointRead(Event):
     """RARE. ``torch.load`` returned."""
 
@@ -64,7 +72,7 @@ class CheckpointRead(Event):
     holds_scheduler: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class CheckpointWritten(Event):
     """RARE. ``torch.save`` was called."""
 
@@ -75,7 +83,7 @@ class CheckpointWritten(Event):
     holds_scheduler: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StateLoaded(Event):
     """RARE. ``load_state_dict`` of a model, optimizer, scheduler or scaler was called by the program."""
 
@@ -86,7 +94,7 @@ class StateLoaded(Event):
     """The read file it came from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class NotFinite(Event):
     """RARE. A loss, gradient or weight became NaN or infinite, told the first time and then once in a while."""
 
@@ -95,7 +103,7 @@ class NotFinite(Event):
     value: str
     """"nan", "inf", "-inf"."""
     module: str
-    """The first module whose output was not finite, by name; "" = not found."""
+    """The module it ran in: "tail (Tail)"; "" = not found, or in none."""
     operation: str
     """The first operation whose result was not finite though its inputs were: "log"."""
     operation_place: Place | None
@@ -104,9 +112,13 @@ class NotFinite(Event):
     parameters: Refs
     since: int
     """The last update known to have been finite."""
+    output_finite: bool = False
+    """The model gave finite values only: where there is an operation, its result did not reach the output."""
+    only_gradient: bool = False
+    """The result of the operation is finite, and its gradient is not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ErrorRaised(Event):
     """RARE. An exception left the program, or a call that is watched."""
 

@@ -8,7 +8,7 @@ from trueloop.ground.events.event import Event, Ref, Refs
 from trueloop.ground.findings import Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class OptimizerCreated(Event):
     """RARE. An optimizer was built, or seen for the first time."""
 
@@ -22,7 +22,7 @@ class OptimizerCreated(Event):
     """Living or dead optimizers that have stepped some of the same parameters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StepTaken(Event):
     """An optimizer stepped. ``update`` is that of the events before it; the step makes it one more."""
 
@@ -59,7 +59,7 @@ class StepTaken(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class StepSkipped(Event):
     """A GradScaler found infinities and left the step out."""
 
@@ -67,7 +67,7 @@ class StepSkipped(Event):
     scaler: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ScheduleAdvanced(Event):
     """``scheduler.step()`` by the program; not told for the schedulers inside a SequentialLR."""
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler as L
 
 from trueloop.engines.watch.patch import Patches
-from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.program import Known, Program
 from trueloop.engines.watch.sources.schedules import Schedules
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import ScheduleAdvanced
@@ -129,12 +129,12 @@ def test_watched_lightly_only_rare_advances_and_those_past_the_end_are_told(hear
     scheduler = L.CosineAnnealingLR(optimizer, 6)
     heard.stream.full = False
     for step in range(1, 20):
-        heard.program.steps[optimizer] = step
+        heard.program.optimizers.put(optimizer, Known(steps=step))
         advance(scheduler, optimizer)
     assert [event.count for event in heard.events] == [7, 8, 9, 10]
     heard.events.clear()
     for epoch in range(1, 4):
-        heard.program.steps[optimizer] = 19 + 100 * epoch
+        heard.program.optimizers.put(optimizer, Known(steps=19 + 100 * epoch))
         advance(scheduler, optimizer)
     assert [event.count for event in heard.events] == [20, 21, 22]
     assert [event.optimizer_steps for event in heard.events] == [119, 219, 319]

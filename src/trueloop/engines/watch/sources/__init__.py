@@ -15,6 +15,7 @@ from trueloop.engines.watch.sources.graphs import Graphs
 from trueloop.engines.watch.sources.loaders import Loaders
 from trueloop.engines.watch.sources.loss_places import LossPlaces
 from trueloop.engines.watch.sources.modes import Modes
+from trueloop.engines.watch.sources.retained import Retained
 from trueloop.engines.watch.sources.scaling import Scaling
 from trueloop.engines.watch.sources.schedules import Schedules
 from trueloop.engines.watch.sources.seeds import Seeds
@@ -42,4 +43,5 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Dropouts(stream, program),
         Modes(stream, program),
         Graphs(stream),
+        Retained(stream, program),
     ]

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trueloop.engines.watch.losses import LossProbe
+from trueloop.engines.watch.origin.localise import locate, suspect
+from trueloop.engines.watch.origin.of_loss import loss_origin
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.raised.graph import sequence
 from trueloop.engines.watch.sources.leftovers import at_backward
 from trueloop.engines.watch.sources.scaling import is_scaled
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, parameters_of
-from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, NotFinite
+from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, Event, LossSeen, NotFinite
 from trueloop.ground.findings import Place
 
+SINGLE: Final = 4  # updates in a row from one backward each, after which the weights of losses are of no interest
+EVERY: Final = 8  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
 AGAIN: Final = 100  # updates until a loss that is not finite is told again
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -28,7 +34,8 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _Begun(NamedTuple):
     """What is remembered while a backward runs."""
 
-    probe: LossProbe
+    probe: LossProbe | None
+    losses: tuple[LossSeen, ...]
     value: float | None
     scale: float | None
     place: Place | None
@@ -44,13 +51,18 @@ class Backward:
     Cost: 1 us lightly; in full 15 us and 0.5 us for each parameter.
     """
 
+    tells: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted)
+
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
         self._begin = stream.fenced("backwards", self._tell_begin)
         self._end = stream.fenced("backwards", self._tell_end)
         self._check = stream.fenced("losses that are not finite", self._finite)
         self._last_finite, self._tell_again = -1, 0
+        self._locate = stream.fenced("batches with a loss that is not finite", locate)
         self._leftover = stream.fenced("windows left over", at_backward)
+        self._known: dict[tuple[Place | None, str | None], tuple[int, tuple[LossSeen, ...]]] = {}
+        """Line and last operation of a root -> times its losses were read in this stretch, and they."""
 
     def always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up for each call."""
@@ -60,18 +72,23 @@ class Backward:
     def in_full(self, patches: Patches) -> None:
         """Begin with a clean account."""
         self._windows.interrupted()
+        self._known.clear()
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
 
         def backward(tensors: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or _is_compiling() or not program.trains_here() or program.in_backward:
+            if not stream.on or program.in_backward or _is_compiling():
+                return original(tensors, *args, **options)
+            if program.thread != get_ident() and not program.trains_here():
                 return original(tensors, *args, **options)
             if program.leftover is not None:
                 self._leftover(stream, program)
-            if type(tensors) is Tensor and tensors.numel() == 1 and tensors.device.type == "cpu":
+            begun = None
+            if stream.full or not stream.micro % EVERY:
                 self._check(tensors)
-            begun = self._begin(tensors, args, options) if stream.full else None
+                if stream.full:
+                    begun = self._begin(tensors, args, options)
             stream.micro += 1
             program.pending += 1
             program.in_backward = 1
@@ -81,29 +98,39 @@ class Backward:
                 program.in_backward = 0
             if begun is not None and stream.full:
                 self._end(begun)
+                stream.after_backward()
             return result
 
         return backward
 
-    def _finite(self, root: Tensor) -> None:
+    def _finite(self, root: Any) -> None:
         """Tell of a root that is not finite, and have what follows watched in full."""
-        value = root.item()
+        value = _value(root, 1.0) if isinstance(root, Tensor) else None
+        if value is None:
+            return
         if value - value == 0:
             self._last_finite = self._stream.update
             return
+        if value == value and is_scaled(root):  # noqa: PLR0124 - infinite, not NaN: GradScaler tries how far it can go
+            return
+        suspect(self._stream, self._program)
         if self._stream.update >= self._tell_again:
             self._tell_again = self._stream.update + AGAIN
+            found = loss_origin(root)
             self._stream.emit(
-                NotFinite, here(), what="loss", value=str(value), module="", operation="", operation_place=None,
-                inputs="", parameters=NONE, since=self._last_finite,
+                NotFinite, here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
+                operation_place=None, inputs=found.inputs if found else "", parameters=NONE, since=self._last_finite,
             )  # fmt: skip
             self._stream.wake()
+        if self._program.in_step:  # the step's own closure: afterwards the weights are others
+            self._locate(self._stream, self._program)
 
     def _tell_begin(self, tensors: Any, args: tuple[Any, ...], options: dict[str, Any]) -> _Begun | None:
         roots: Sequence[Tensor] = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         root = roots[0]
         place = here()
-        probe = LossProbe(root)
+        program = self._program
+        probe, losses = self._probe(root, place)
         given = args[0] if args else options.get("grad_tensors")
         scale = self._scale(root)
         retain, create = _flag(args, options, 1, "retain_graph"), _flag(args, options, 2, "create_graph")
@@ -116,12 +143,13 @@ class Backward:
             create_graph=bool(create),
             scaled=scale is not None,
             dtype=str(root.dtype).removeprefix("torch."),
-            losses=probe.losses(),
-            loader=self._program.loader,
-            batch=self._program.batch,
+            losses=losses,
+            loader=program.loader,
+            batch=program.batch,
+            order=sequence(root.grad_fn),
         )
         self._windows.backward_begins()
-        return _Begun(probe, _value(root, scale or 1.0), scale, place, perf_counter())
+        return _Begun(probe, losses, _value(root, scale or 1.0), scale, place, perf_counter())
 
     def _tell_end(self, begun: _Begun) -> None:
         seconds = perf_counter() - begun.start_s
@@ -130,16 +158,30 @@ class Backward:
             BackwardEnded,
             begun.place,
             value=begun.value,
-            losses=begun.probe.after(begun.scale or 1.0),
+            losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
             received=self._stream.registry.many(received),
             seconds=seconds,
         )
+
+    def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
+        """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow."""
+        program = self._program
+        if program.pending or program.window != 1 or program.alike < SINGLE:
+            probe = LossProbe(root)
+            return probe, probe.losses()
+        key = (place, None if root.grad_fn is None else root.grad_fn.name())
+        looks, losses = self._known.get(key, (0, ()))
+        if looks == SINGLE:
+            return None, losses
+        probe = LossProbe(root, weights=False)
+        self._known[key] = looks + 1, probe.losses()
+        return probe, probe.losses()
 
     def _made_up(self, root: Tensor) -> bool:
         """True for a leaf that is nobody's parameter: it became differentiable by decree."""
         if not root.requires_grad or isinstance(root, nn.Parameter):
             return False
-        return all(root is not parameter for o in list(self._program.optimizers) for parameter in parameters_of(o))
+        return all(root is not parameter for o, _ in self._program.optimizers.items() for parameter in parameters_of(o))
 
     def _scale(self, root: Tensor) -> float | None:
         """Return the factor by which a GradScaler has multiplied this root; 0 where it would have to be waited for."""
@@ -151,7 +193,7 @@ class Backward:
 
 def _value(root: Tensor, scale: float) -> float | None:
     """Read a root that is one number on the CPU."""
-    plain = type(root) is Tensor and root.numel() == 1 and root.device.type == "cpu"
+    plain = type(root) is Tensor and root.is_cpu and root.numel() == 1
     return root.item() / scale if plain and not root.is_complex() else None
 
 

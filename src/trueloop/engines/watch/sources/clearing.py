@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, parameters_of
-from trueloop.ground.events import GradientsCleared
+from trueloop.ground.events import Event, GradientsCleared
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -23,6 +23,8 @@ class Clearing:
 
     Cost: 3 us, and 0.2 us for each parameter.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (GradientsCleared,)
 
     def __init__(self, stream: Stream, windows: Windows) -> None:
         self._stream, self._windows, self._program = stream, windows, windows.program

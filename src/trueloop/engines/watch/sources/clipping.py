@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import GeneratorType
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows
-from trueloop.ground.events import GradientsClipped
+from trueloop.ground.events import Event, GradientsClipped
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -32,6 +33,8 @@ class Clipping:
 
     Cost: 5 us, and 0.5 us for each parameter.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
     def __init__(self, stream: Stream, windows: Windows) -> None:
         self._stream, self._windows = stream, windows
@@ -52,9 +55,11 @@ class Clipping:
         def clip(parameters: Any, limit: Any, *args: Any, **options: Any) -> Any:
             if not stream.on or _is_compiling() or program.elsewhere():
                 return original(parameters, limit, *args, **options)
-            parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            held = self._look(parameters)
-            result = original(parameters, limit, *args, **options)
+            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            held = self._look(given)
+            if isinstance(parameters, GeneratorType):  # torch warns of an empty one
+                given = (each for each in given)
+            result = original(given, limit, *args, **options)
             if held is not None:
                 self._tell(kind, limit, result, held)
             return result

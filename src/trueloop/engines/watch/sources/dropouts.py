@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import is_users
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import DropoutForced, Ref
+from trueloop.ground.events import DropoutForced, Event, Ref
 from trueloop.ground.findings import Place
 
 FUNCTIONS: Final = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
@@ -36,6 +36,8 @@ class Dropouts:
 
     Cost: 1 us for each call, 5 us for one that is not told the mode.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (DropoutForced,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ FEWEST: Final = 8  # different updates whose graphs are alive
 KEY: Final = "trueloop"
 WALK: Final = 20_000  # nodes searched for a mark: a running total leads through every graph since the first
 EVERY: Final = 8  # updates between two looks
+MOST: Final = 256  # marks that are remembered before those of graphs that are long gone are forgotten
 
 
 class _Mark:
@@ -45,6 +46,8 @@ class Graphs:
     are alive, a run of the garbage collector and a search of up to 0.25 s.
     """
 
+    tells: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
+
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._alive: set[int] = set()
@@ -52,13 +55,14 @@ class Graphs:
         """Mark -> the update it was made at, and the call of the model."""
         self._told = 0
         self._number = 0
+        self._most = MOST
         self._listening = False
         self._mark = stream.fenced("graphs", self._marked)
         self._look = stream.fenced("graphs", self._looked)
 
     def always(self, patches: Patches) -> None:
         """Begin anew."""
-        self._alive, self._born, self._told = set(), {}, 0
+        self._alive, self._born, self._told, self._most = set(), {}, 0, MOST
         self._stream.listen(self._hear)
         self._stream.looks.append(self._after_update)
         patches.hook(self)
@@ -66,7 +70,8 @@ class Graphs:
     def remove(self) -> None:
         """Stop listening; called with the hooks that are taken off."""
         self._stream.unlisten(self._hear)
-        self._stream.looks.remove(self._after_update)
+        if self._after_update in self._stream.looks:
+            self._stream.looks.remove(self._after_update)
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
@@ -86,7 +91,19 @@ class Graphs:
                 self._number += 1
                 self._born[self._number] = (event.update, event.place)
                 node.metadata[KEY] = _Mark(self._number, event.update, self._alive)
+                if len(self._born) > self._most:
+                    self._forget()
             return
+
+    def _forget(self) -> None:
+        """Drop marks of graphs that are gone: one for each update tells as much, and one for all that are old."""
+        latest, known = self._stream.update - OLD, set[int]()
+        for number, (update, _) in list(self._born.items()):
+            if number not in self._alive:
+                if max(update, latest) in known:
+                    del self._born[number]
+                known.add(max(update, latest))
+        self._most = max(MOST, 2 * len(self._born))
 
     def _looked(self) -> None:
         old = self._old()

@@ -27,7 +27,7 @@ def note_leftover(program: Program, loader: Ref, batches: int, backwards: int, p
     left, window = program.pending, program.window
     if window < 2 or program.alike < ALIKE or backwards != batches or not 0 < left == batches % window:
         return
-    held = [p for o in list(program.mine) for p in parameters_of(o) if p.grad is not None]
+    held = [p for o in program.mine() for p in parameters_of(o) if p.grad is not None]
     marks = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     program.leftover = Leftover(loader=loader, batches=batches, left=left, window=window, place=place, marks=marks)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import (
@@ -30,36 +30,46 @@ from trueloop.engines.watch.sources.leftovers import note_leftover
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import (
     BatchDrawn,
+    Event,
     GeneratorCopied,
     LabelsInBlocks,
     LoaderExhausted,
+    LoadersShare,
     LoaderStarted,
     OrderSeen,
     Ref,
+    ScaledTogether,
 )
 from trueloop.ground.findings import Place
 
-FIRST_WAKES: Final = 16  # starts of loaders in their first two epochs that open the full view
-UPDATES_PER_WAKE: Final = 300  # later a start opens it at most so often: 6 updates in full, 0.5 % of the time
+KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
 SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class Loaders:
     """Replaces what a DataLoader is built, started and asked for a batch by."""
 
+    tells: ClassVar[tuple[type[Event], ...]] = (
+        BatchDrawn,
+        GeneratorCopied,
+        LabelsInBlocks,
+        LoaderExhausted,
+        LoadersShare,
+        LoaderStarted,
+        OrderSeen,
+        ScaledTogether,
+    )
+
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
-        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._epochs: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._made_at: weakref.WeakKeyDictionary[Ref, Place] = weakref.WeakKeyDictionary()
         self._starting: Pass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
-        self._wakes, self._since = 0, 0
         self._comparison = Comparison(stream)
 
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
-        self._wakes, self._since = 0, self._stream.update
         self._comparison = Comparison(self._stream)
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
@@ -116,7 +126,7 @@ class Loaders:
             finally:
                 self._starting = None
             if started is not None:
-                self._passes[iterator] = started
+                setattr(iterator, KEPT, started)
             return iterator
 
         return __iter__
@@ -128,7 +138,7 @@ class Loaders:
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
             if stream.on:
-                current = self._starting or self._passes.get(iterator)
+                current = self._starting or getattr(iterator, KEPT, None)
                 if current is not None and current.order is not None:
                     ordered(current, indices)
             return indices
@@ -139,12 +149,13 @@ class Loaders:
         stream, program = self._stream, self._program
         drawn = stream.fenced("batches", self._drawn)
         ended = stream.fenced("ends of loaders", self._ended)
+        unknown = self._unknown
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.on:
                 return original(iterator)
-            current = self._passes.get(iterator)
-            program.drawing = current if current is not None and not current.workers else None
+            current: Pass = getattr(iterator, KEPT, None) or unknown(iterator)
+            program.drawing = None if current.workers else current
             start = perf_counter()
             try:
                 batch = original(iterator)
@@ -153,16 +164,31 @@ class Loaders:
                 raise
             finally:
                 program.drawing = None
-            drawn(iterator, current, batch, perf_counter() - start)
+            waited_s = perf_counter() - start
+            program.batch += 1
+            program.loader = current.loader
+            if current.index:
+                current.waited_s += waited_s
+            else:
+                current.first_s = start + waited_s
+            if stream.full or current.blocks is not None:
+                drawn(current, batch, waited_s)
+            current.index += 1
             return batch
 
         return __next__
+
+    def _unknown(self, iterator: Any) -> Pass:
+        """Return the pass of an iterator that was made before anybody watched."""
+        current = Pass(loader=self._stream.registry.of(iterator), dataset=None, epoch=0, began_micro=self._stream.micro)
+        setattr(iterator, KEPT, current)
+        return current
 
     def _start(self, loader: Any) -> Pass:
         stream, registry = self._stream, self._stream.registry
         ref = registry.of(loader)
         epoch = self._epochs[ref] = self._epochs.get(ref, -1) + 1
-        self._wake(epoch)
+        stream.wake()
         sampler, shuffles = _sampler(loader)
         current = Pass(
             loader=ref, dataset=_ref(registry.of, loader.dataset), epoch=epoch, began_micro=stream.micro,
@@ -187,12 +213,6 @@ class Loaders:
             self._look_for_copies(loader, current)
         return current
 
-    def _wake(self, epoch: int) -> None:
-        allowed = (self._stream.update - self._since) // UPDATES_PER_WAKE + (FIRST_WAKES if epoch < 2 else 0)
-        if self._wakes < allowed:
-            self._wakes += 1
-            self._stream.wake()
-
     def _look_for_copies(self, loader: Any, current: Pass) -> None:
         if not loader.num_workers or loader.worker_init_fn is not None:
             return
@@ -203,26 +223,16 @@ class Loaders:
                 made_at=current.made_at,
             )  # fmt: skip
 
-    def _drawn(self, iterator: Any, current: Pass | None, batch: Any, waited_s: float) -> None:
-        stream, program = self._stream, self._program
-        if current is None:  # it was made before anybody watched
-            current = Pass(loader=stream.registry.of(iterator), dataset=None, epoch=0, began_micro=stream.micro)
-            self._passes[iterator] = current
-        program.batch += 1
-        program.loader = current.loader
-        if current.index:
-            current.waited_s += waited_s
-        else:
-            current.first_s = perf_counter()
+    def _drawn(self, current: Pass, batch: Any, waited_s: float) -> None:
+        stream = self._stream
         if current.blocks is not None:
             self._labelled(current, batch)
-        stream.after_batch()
         if stream.full:
+            stream.after_batch()
             stream.emit(
                 BatchDrawn, here(), loader=current.loader, epoch=current.epoch, index=current.index,
                 waited_s=waited_s, batch=batch,
             )  # fmt: skip
-        current.index += 1
 
     def _labelled(self, current: Pass, batch: Any) -> None:
         assert current.blocks is not None
@@ -246,8 +256,8 @@ class Loaders:
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
         )  # fmt: skip
 
-    def _ended(self, current: Pass | None) -> None:
-        if current is None or current.ended:
+    def _ended(self, current: Pass) -> None:
+        if current.ended:
             return
         current.ended = True
         stream = self._stream

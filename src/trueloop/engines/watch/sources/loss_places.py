@@ -7,7 +7,7 @@ were expanded. So torch's loss functions note both on the node they made: its me
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from trueloop.engines.watch.losses import NOTE, Note
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.stream import Stream
+from trueloop.ground.events import BackwardStarted, Event
 
 LOSSES: Final = (
     F.cross_entropy,
@@ -39,6 +40,8 @@ class LossPlaces:
 
     Cost: 1 us for each loss.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

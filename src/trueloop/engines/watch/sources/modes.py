@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import ModeSet
+from trueloop.ground.events import Event, ModeSet
 
 WAKES: Final = 12  # times a change of mode is worth a closer look
 
@@ -26,6 +26,8 @@ class Modes:
 
     Cost: 5 us for each call by the program, and 0.3 us for each module below.
     """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (ModeSet,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program

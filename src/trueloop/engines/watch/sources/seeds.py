@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -16,7 +16,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import Ref, SeedRepeated
+from trueloop.ground.events import Event, Ref, SeedRepeated
 
 TIMES: Final = 16  # equal seeds, one after another, before anything is said
 BATCHES: Final = 4  # that they were given in
@@ -35,6 +35,8 @@ class _Tally:
 
 class Seeds:
     """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; a generator of its own is not seen."""
+
+    tells: ClassVar[tuple[type[Event], ...]] = (SeedRepeated,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program

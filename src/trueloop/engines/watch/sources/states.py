@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
 
 import torch
 import torch.optim.lr_scheduler as schedulers
@@ -18,7 +18,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import CheckpointRead, CheckpointWritten, Ref, StateCaptured, StateLoaded, StateUsed
+from trueloop.ground.events import CheckpointRead, CheckpointWritten, Event, Ref, StateCaptured, StateLoaded, StateUsed
 from trueloop.ground.findings import Place
 
 What = Literal["model", "optimizer", "scheduler", "scaler"]
@@ -74,6 +74,14 @@ class _Known:
 
 class States:
     """Replaces ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
+
+    tells: ClassVar[tuple[type[Event], ...]] = (
+        CheckpointRead,
+        CheckpointWritten,
+        StateCaptured,
+        StateLoaded,
+        StateUsed,
+    )
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.engines.store.markup import Markup, element, section, table
+from trueloop.ground.markup import Markup, element, section, table
 
 
 def test_text_is_escaped_and_markup_is_not():
@@ -18,6 +18,10 @@ def test_tables_and_sections_escape_every_cell():
     page = table(["<th>"], [["<td>"]]) + section("<h2>", "<p>")
     for word in ("<th>", "<td>", "<p>"):
         assert f"&lt;{word[1:-1]}&gt;" in page
+
+
+def test_what_no_document_may_hold_is_replaced():
+    assert element("p", "a\x00b\udcff") == "<p>a\ufffdb\ufffd</p>"
 
 
 @given(st.text())

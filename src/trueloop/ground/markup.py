@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from trueloop.engines.store.quantities import printable
+from trueloop.ground.words import printable
 
 
 class Markup(str):

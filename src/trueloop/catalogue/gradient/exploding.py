@@ -1,0 +1,161 @@
+"""The gradients grow a thousandfold, update after update, and the loss goes with them.
+
+Symptom
+    The gradient norm climbs by orders of magnitude and does not come back. The loss follows, and some updates later
+    it is ``inf`` or ``nan``.
+
+Why nothing raises
+    Large numbers are numbers. An optimizer multiplies them by the learning rate and adds.
+
+Look-alikes
+    A spike in one update, warm-up, a norm that is clipped, a learning rate finder (the rate has grown as well), a
+    term of the loss that is switched on, rewards that arrive at last, parameters that join late, adversaries that
+    take turns. None of them goes on growing. Told only for a program with one optimizer that clips nothing and whose
+    loss is a plain number: where, from one update to the next without a break, both loss and norm grow by half or
+    more at a like rate over the same parameters, and not more and more slowly, as with a factor that is annealed, until
+    the norm is more than a thousand times what it was, without counting the largest leap. A slower growth, and one
+    that falls between two stretches that are watched in full, is not seen.
+
+Fix
+    A lower learning rate, with warm-up; clip the norm; look at how the weights are initialised and the inputs scaled.
+
+References
+    Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", arXiv:1211.5063
+    torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+from trueloop.ground.events import BackwardEnded, Event, Gap, GradientsClipped, Ref, Refs, StepTaken
+from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence
+
+TIMES = 1000
+GROWS = 1.5  # times the update before
+LIKE = 2  # times the rate at which it began is a like rate
+
+
+class _Update(NamedTuple):
+    """What is compared."""
+
+    update: int
+    norm: float
+    loss: float
+    rate: float
+    parameters: Refs
+    backwards: int
+
+
+class Detector:
+    """Follows a growth from update to update."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, BackwardEnded, GradientsClipped, Gap)
+
+    def __init__(self) -> None:
+        self._why_not = ""
+        self._optimizer: Ref | None = None
+        self._loss: float | None = None
+        self._read = False
+        self._growth: list[_Update] = []
+        """Updates without a break, each larger than the one before."""
+
+    def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | Gap) -> Evidence | None:
+        """Return evidence once the growth is a thousandfold."""
+        match event:
+            case BackwardEnded():
+                self._loss = event.value
+            case GradientsClipped():
+                self._why_not = self._why_not or ("" if event.probe else "the gradients are clipped")
+            case Gap():
+                self._growth = []
+            case StepTaken():
+                self._step(event)
+                return self._judged(event)
+        return None
+
+    def _step(self, event: StepTaken) -> None:
+        loss, self._loss = self._loss, None
+        self._optimizer = self._optimizer or event.optimizer
+        if event.optimizer is not self._optimizer:
+            self._why_not = self._why_not or "several optimizers take turns"
+        if event.norm is None or loss is None or event.closure or not event.rates:
+            self._growth = []
+            return
+        self._read = True
+        now = _Update(event.update, event.norm, loss, max(event.rates), event.with_gradient, event.backwards)
+        if not (math.isfinite(now.norm) and math.isfinite(now.loss) and now.norm > 0 and now.loss > 0):
+            self._growth = []
+        elif self._growth and _grows(self._growth[0], self._growth[-1], now):
+            self._growth.append(now)
+        else:
+            self._growth = [now]
+
+    def _judged(self, event: StepTaken) -> Evidence | None:
+        growth = self._growth
+        if self._why_not or len(growth) < 3:
+            return None
+        leap = max(after.norm / before.norm for before, after in pairwise(growth))
+        first, middle, now = growth[0], growth[len(growth) // 2], growth[-1]
+        slows_down = now.norm / middle.norm < middle.norm / first.norm
+        if now.norm <= TIMES * leap * first.norm or slows_down:
+            return None
+        return Evidence(
+            message=f"From update {first.update} to {now.update} the gradient norm grew from {first.norm:.3g} to "
+            f"{now.norm:.3g} and the loss from {first.loss:.3g} to {now.loss:.3g}, at every update in between.",
+            place=event.place,
+            update=first.update,
+        )
+
+    def abstains(self) -> str:
+        """Return why there is nothing to compare with."""
+        return self._why_not or ("" if self._read else "no update had a norm and a loss that could be read")
+
+
+def _grows(first: _Update, before: _Update, now: _Update) -> bool:
+    if now.parameters != first.parameters or now.backwards != first.backwards or now.rate > LIKE * first.rate:
+        return False
+    return now.norm >= GROWS * before.norm and now.loss >= GROWS * before.loss
+
+
+FAILURE = Failure(
+    code="GRD008",
+    title="The gradients explode",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=2.5)
+for step in range(16):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(16):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Lower the learning rate, or clip the norm of the gradients.",
+    detector=Detector,
+)

@@ -1,0 +1,164 @@
+"""Copies that stand in for what modules hold, so that a module can be run once more and nobody notices.
+
+Whatever could be changed by it is copied: parameters, buffers, containers, plain objects, generators. What can neither
+be copied without running code of the program's nor be shared is a reason not to run at all.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import functools
+import random
+import types
+import weakref
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+MOST_BYTES: Final = 1 << 30  # of copies; a model of 250 million float32 parameters
+MOST: Final = 20_000  # objects copied
+DEEPEST: Final = 16  # containers and objects within each other
+SHARED: Final = (
+    type(None), bool, int, float, complex, str, bytes, slice, range, type, types.ModuleType, types.FunctionType,
+    types.MethodDescriptorType, enum.Enum, weakref.ref, torch.dtype, torch.device, torch.Size, torch.layout,
+    torch.memory_format, type(Ellipsis),
+)  # fmt: skip
+HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
+BACKWARD_HOOKS: Final = ("_backward_hooks", "_backward_pre_hooks")
+_PLAIN_TENSORS: Final = (Tensor, nn.Parameter)
+
+
+class CannotReplayError(BaseException):
+    """Something is not what it was, or cannot be run without being noticed; no ``except Exception`` stops it."""
+
+
+class StandIns:
+    """Copies, each made once, so that what was one object in two places stays one.
+
+    Args:
+        modules: stay themselves; all that are within reach.
+    """
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self._modules = {id(module) for module in modules}
+        self._copies: dict[int, Any] = {}
+        self._bytes = self._count = 0
+
+    def of_module(self, module: nn.Module) -> dict[str, Any]:
+        """Return attributes for a module to work on, without hooks of the program's."""
+        if any(not _is_torchs(hook) for hooks in HOOKS for hook in vars(module)[hooks].values()):
+            raise CannotReplayError  # what they do to an output is a part of the model
+        attributes = {
+            key: value if key in HOOKS else type(value)() if key in BACKWARD_HOOKS else self.of(value)
+            for key, value in vars(module).items()
+        }
+        return attributes | {hooks: attributes[hooks].copy() for hooks in HOOKS}
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """Return what stands in for a value.
+
+        Raises:
+            CannotReplayError: nothing can.
+        """
+        if isinstance(value, SHARED) or id(value) in self._modules:
+            return value
+        if id(value) in self._copies:
+            return self._copies[id(value)]
+        self._count += 1
+        if self._count > MOST or depth > DEEPEST:
+            raise CannotReplayError
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        made = self._container(value, depth)
+        return self._object(value, depth) if made is None else made
+
+    def _tensor(self, value: Tensor) -> Tensor:
+        if (
+            type(value) not in _PLAIN_TENSORS
+            or value.device.type != "cpu"
+            or value.layout is not torch.strided
+            or value.is_inference()
+        ):
+            raise CannotReplayError
+        self._grow(value.numel() * value.element_size())
+        made: Tensor = value.detach().clone().requires_grad_(value.requires_grad)
+        if isinstance(value, nn.Parameter):
+            made = nn.Parameter(made, value.requires_grad)
+        self._copies[id(value)] = made
+        return made
+
+    def _container(self, value: Any, depth: int) -> Any:
+        """Return None for what is no container of Python's own."""
+        kind = type(value)
+        if kind in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
+            made = self._copies[id(value)] = copy.copy(value)
+            made.update((key, self.of(inner, depth + 1)) for key, inner in value.items())
+            return made
+        if kind in (list, collections.deque):
+            made = self._copies[id(value)] = [] if kind is list else collections.deque(maxlen=value.maxlen)
+            made.extend(self.of(inner, depth + 1) for inner in value)
+            return made
+        if kind in (tuple, set, frozenset):
+            return kind(self.of(inner, depth + 1) for inner in value)
+        return None
+
+    def _object(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if self._is_shared_callable(value):
+            return value
+        made = _state(value)
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
+            self._grow(value.nbytes)
+            made = value.copy()
+        if made is not None:
+            self._copies[id(value)] = made
+            return made
+        if isinstance(value, nn.Module) or not isinstance(getattr(value, "__dict__", None), dict) or _slots(kind):
+            raise CannotReplayError
+        try:
+            made = self._copies[id(value)] = object.__new__(kind)
+            object.__setattr__(made, "__dict__", self.of(vars(value), depth + 1))
+        except (TypeError, AttributeError) as error:  # it is not Python's alone
+            raise CannotReplayError from error
+        return made
+
+    def _is_shared_callable(self, value: Any) -> bool:
+        match value:
+            case types.MethodType():
+                return id(value.__self__) in self._modules
+            case types.BuiltinFunctionType():
+                return isinstance(value.__self__, types.NoneType | types.ModuleType | type)
+            case functools.partial():
+                parts = (value.func, *value.args, *value.keywords.values())
+                return all(isinstance(part, SHARED) or self._is_shared_callable(part) for part in parts)
+            case _:
+                return False
+
+    def _grow(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > MOST_BYTES:
+            raise CannotReplayError
+
+
+def _state(value: Any) -> Any:
+    """Return a copy of a generator of random numbers; None for anything else."""
+    if type(value) is torch.Generator:
+        return value.clone_state() if value.device.type == "cpu" else None
+    named = (type(value).__module__, type(value).__name__)
+    if type(value) is random.Random or named == ("numpy.random._generator", "Generator"):
+        return copy.deepcopy(value)
+    if named == ("numpy.random.mtrand", "RandomState"):
+        return copy.deepcopy(value)
+    return None
+
+
+def _slots(kind: type) -> bool:
+    """True where a part of an object is outside of its ``__dict__``."""
+    return any(vars(each).get("__slots__") for each in kind.__mro__)
+
+
+def _is_torchs(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("torch.")

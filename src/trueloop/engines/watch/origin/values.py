@@ -1,0 +1,44 @@
+"""What tensors on the CPU hold: whether all of it is finite, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+import torch
+from torch import Tensor
+
+FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of real numbers in containers of Python's own."""
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided and not value.is_complex() and value.device.type == "cpu":
+            yield value
+    elif isinstance(value, dict):
+        for each in cast("dict[Any, Any]", value).values():
+            yield from tensors_in(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("Sequence[Any]", value):
+            yield from tensors_in(each)
+
+
+def not_finite(tensor: Tensor) -> bool:
+    """True where some value is NaN or infinite."""
+    return tensor.dtype in FLOATS and not bool(tensor.isfinite().all())
+
+
+def wild(tensor: Tensor) -> bool:
+    """True for NaN or +inf; -inf alone is a mask."""
+    return tensor.dtype in FLOATS and bool((tensor.isnan() | (tensor == torch.inf)).any())
+
+
+def described(tensor: Tensor) -> str:
+    """Say in words what a tensor holds: "min -3.1, max 0, 12 of 384 zero"."""
+    values = tensor.detach().flatten()
+    finite = values[values.isfinite()]
+    words = [f"min {finite.min().item():.3g}, max {finite.max().item():.3g}"] if len(finite) else []
+    for count, what in ((int((values == 0).sum()), "zero"), (len(values) - len(finite), "not finite")):
+        words += [f"{count} of {len(values)} {what}"] if count else []
+    return ", ".join(words) or "no value"

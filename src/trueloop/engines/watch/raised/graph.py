@@ -1,0 +1,65 @@
+"""What a graph tells after a backward has failed: its leaves, and what an earlier backward has used up of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from torch import Tensor
+
+MOST: Final = 20_000  # operations that are looked at; 50 ms
+
+
+def sequence(node: Any) -> int | None:
+    """Return the number of an operation: it is higher than those of all operations before it in its thread.
+
+    Cost: 0.1 us.
+    """
+    number = getattr(node, "_sequence_nr", None)
+    return None if number is None else int(number())
+
+
+def leaves(roots: Iterable[Tensor]) -> list[Tensor]:
+    """Return the leaves a backward from these roots would reach."""
+    found = [getattr(node, "variable", None) for node in _nodes(roots)]
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def used_up(roots: Iterable[Tensor], order: int | None) -> tuple[str, str]:
+    """Say what the latest backward that returned has used up of the graph of these roots.
+
+    Args:
+        roots: of the backward that failed.
+        order: the number of that earlier one's root; None = it is not known.
+
+    Returns:
+        "same" (it began at the same root), "all" (all of it was there by then), "part" with the operation at the end
+        of that part, or "".
+    """
+    roots = [root for root in roots if root.grad_fn is not None]
+    numbers = [number for root in roots if (number := sequence(root.grad_fn)) is not None]
+    if order is None or not numbers:
+        return "", ""
+    if max(numbers) <= order:
+        return ("same" if order in numbers else "all"), ""
+    for node in _nodes(roots):
+        own = sequence(node)
+        for child, _ in node.next_functions:
+            if child is None or hasattr(child, "variable"):
+                continue
+            below = sequence(child)
+            if own is not None and below is not None and below <= order < own:
+                return "part", str(child.name())
+    return "", ""
+
+
+def _nodes(roots: Iterable[Tensor]) -> Iterator[Any]:
+    waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: set[Any] = set()
+    while waiting and len(seen) < MOST:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        waiting += [child for child, _ in node.next_functions if child is not None]

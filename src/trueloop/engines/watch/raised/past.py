@@ -1,0 +1,62 @@
+"""Remembers the latest forward, backward and step, for when an error has to be explained."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, ModelCalled, Ref, StepTaken
+from trueloop.ground.findings import Place, Site
+from trueloop.ground.raised import Past
+
+
+class Recent:
+    """Hears the events of a run; keeps the latest of a few of them, as places and numbers."""
+
+    def __init__(self) -> None:
+        self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Those that were called."""
+        self._forget()
+
+    def hear(self, event: Event) -> None:
+        """Take one event in."""
+        if isinstance(event, ModelCalled):
+            self.models.add(event.model)
+            self._call, self._stepped, self._forward_since = event.place, False, True
+            self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
+        elif isinstance(event, BackwardStarted):
+            self._started = event.order
+        elif isinstance(event, BackwardEnded):
+            self._backward, self.order, self._forward_since = event.place, self._started, False
+            self._grad_mode = None
+        elif isinstance(event, StepTaken):
+            self._step, self._stepped = event.place, True
+        elif isinstance(event, Gap):
+            self._forget()
+
+    def past(self, **more: Any) -> Past:
+        """Return what is remembered, with what else is known."""
+        return Past(
+            backward=_site(self._backward),
+            step=_site(self._step),
+            stepped=self._stepped,
+            forward_since=self._forward_since,
+            grad_mode=self._grad_mode,
+            inference_mode=self._inference,
+            called=_site(self._call),
+            **more,
+        )
+
+    def _forget(self) -> None:
+        self._call: Place | None = None
+        self._backward: Place | None = None
+        self._step: Place | None = None
+        self._grad_mode: bool | None = None
+        self._stepped = self._inference = self._forward_since = False
+        self._started: int | None = None
+        self.order: int | None = None
+        """The number of the latest backward's root among all operations of its thread."""
+
+
+def _site(place: Place | None) -> Site | None:
+    return place.site if place is not None else None

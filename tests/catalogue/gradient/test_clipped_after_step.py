@@ -1,0 +1,135 @@
+"""GRD010: clipping what a step has used already."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(96, 6)
+y = 10 * x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+mse = nn.functional.mse_loss
+"""
+
+GUILTY = {
+    "imported by name": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    clip_grad_norm_(model.parameters(), 0.1)  # <- GRD010
+""",
+    "by value, in a class": """
+class Trainer:
+    def fit(self):
+        for a, b in loader:
+            loss = mse(model(a), b)
+            loss.backward()
+            optimizer.step()
+            self.clip()
+            optimizer.zero_grad()
+    def clip(self):
+        nn.utils.clip_grad_value_(model.parameters(), clip_value=1e-3)  # <- GRD010
+Trainer().fit()
+""",
+    "accumulation, with a branch": """
+def train(limit=0.1):
+    for number, (a, b) in enumerate(loader, 1):
+        (mse(model(a), b) / 2).backward()
+        if number % 2 == 0:
+            optimizer.step()
+            if limit:
+                clip_grad_norm_(model.parameters(), max_norm=limit)  # <- GRD010
+            optimizer.zero_grad()
+train()
+train()
+""",
+    "two optimizers, one of them clipped too late": """
+head = torch.optim.Adam(model[2].parameters(), lr=0.001)
+body = torch.optim.SGD(model[0].parameters(), lr=0.001)
+for a, b in loader:
+    head.zero_grad()
+    body.zero_grad()
+    mse(model(a), b).backward()
+    clip_grad_norm_(model[2].parameters(), 0.1)
+    head.step()
+    body.step()
+    clip_grad_norm_(model[0].parameters(), 0.1)  # <- GRD010
+""",
+    "through an alias kept from before": """
+clip = clip_grad_norm_
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    clip(list(model.parameters()), 1e-2, norm_type=1.0)  # <- GRD010
+""",
+}
+
+QUIET = {
+    "in its place": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+""",
+    "a norm that is logged after the step": """
+norms = []
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    norms.append(clip_grad_norm_(model.parameters(), float("inf")).item())
+""",
+    "a norm that is logged with a limit nobody reaches": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    print(clip_grad_norm_(model.parameters(), 1e9).item())
+""",
+    "both: clipped before, looked at after": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    clip_grad_norm_(model.parameters(), float("inf"))
+""",
+    "all parameters, of which one optimizer has stepped": """
+head = torch.optim.SGD(model[2].parameters(), lr=0.001)
+body = torch.optim.SGD(model[0].parameters(), lr=0.001)
+for a, b in loader:
+    head.zero_grad()
+    body.zero_grad()
+    mse(model(a), b).backward()
+    clip_grad_norm_(model[2].parameters(), 0.1)
+    head.step()
+    clip_grad_norm_(model.parameters(), 0.1)
+    body.step()
+""",
+    "nothing to clip": """
+for a, b in loader:
+    mse(model(a), b).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    optimizer.zero_grad()
+    clip_grad_norm_(model.parameters(), 0.1)
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)

@@ -1,0 +1,189 @@
+"""MEM002: graphs that are retained and never used again."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+x = torch.rand(96, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = nn.functional.mse_loss
+"""
+
+GUILTY = {
+    "a plain loop": """
+for step in range(16):
+    optimizer.zero_grad()
+    mse(model(x), y).backward(retain_graph=True)  # <- MEM002
+    optimizer.step()
+""",
+    "a class, by position": """
+class Trainer:
+    def update(self):
+        optimizer.zero_grad()
+        self.loss = mse(model(x), y)
+        self.loss.backward(None, True)  # <- MEM002
+        optimizer.step()
+trainer = Trainer()
+for step in range(16):
+    trainer.update()
+""",
+    "a closure": """
+def closure():
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    torch.autograd.backward([loss], retain_graph=True)  # <- MEM002
+    return loss
+for step in range(16):
+    optimizer.step(closure)
+""",
+    "a recurrent net whose state is cut off": """
+cell, out = nn.GRUCell(6, 8), nn.Linear(8, 1)
+adam = torch.optim.Adam([*cell.parameters(), *out.parameters()], lr=0.01)
+hidden = torch.zeros(96, 8)
+for step in range(16):
+    hidden = cell(x, hidden.detach())
+    loss = mse(out(hidden), y)
+    adam.zero_grad()
+    loss.backward(retain_graph=True)  # <- MEM002
+    adam.step()
+""",
+    "accumulation": """
+for step in range(32):
+    loss = mse(model(x[step % 2 :: 2]), y[step % 2 :: 2]) / 2
+    loss.backward(retain_graph=True)  # <- MEM002
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "of two losses also the last": """
+second = nn.Linear(8, 1)
+both = torch.optim.SGD([*model.parameters(), *second.parameters()], lr=0.01)
+for step in range(16):
+    both.zero_grad()
+    h = model[:2](x)
+    first, other = mse(model[2](h), y), mse(second(h), -y)
+    first.backward(retain_graph=True)
+    other.backward(retain_graph=True)  # <- MEM002
+    both.step()
+""",
+}
+
+QUIET = {
+    "all losses but the last": """
+second = nn.Linear(8, 1)
+both = torch.optim.SGD([*model.parameters(), *second.parameters()], lr=0.01)
+for step in range(30):
+    both.zero_grad()
+    h = model[:2](x)
+    losses = mse(model[2](h), y), mse(second(h), -y)
+    for k, loss in enumerate(losses):
+        loss.backward(retain_graph=k < 1)
+    both.step()
+""",
+    "all losses, by one line": """
+second = nn.Linear(8, 1)
+both = torch.optim.SGD([*model.parameters(), *second.parameters()], lr=0.01)
+for step in range(30):
+    both.zero_grad()
+    h = model[:2](x)
+    for loss in (mse(model[2](h), y), mse(second(h), -y)):
+        loss.backward(retain_graph=True)
+    both.step()
+""",
+    "create_graph": """
+for step in range(30):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward(retain_graph=True, create_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    del loss
+""",
+    "a generator that goes through its fakes again": """
+judge = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+judging = torch.optim.SGD(judge.parameters(), lr=0.01)
+for step in range(30):
+    fake = model(x)
+    judging.zero_grad()
+    (judge(fake).mean() - judge(y).mean()).backward(retain_graph=True)
+    judging.step()
+    optimizer.zero_grad()
+    (-judge(fake)).mean().backward()
+    optimizer.step()
+""",
+    "a graph made once": """
+table = nn.Parameter(torch.randn(96, 8))
+encoded = table.tanh() * 2
+head = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+for step in range(30):
+    optimizer.zero_grad()
+    mse(head(encoded), y).backward(retain_graph=True)
+    optimizer.step()
+""",
+    "gradients asked for afterwards, by torch.autograd.grad": """
+norms = []
+for step in range(30):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = mse(out, y)
+    loss.backward(retain_graph=True)
+    norms.append(torch.autograd.grad(loss, out)[0].norm().item())
+    optimizer.step()
+""",
+    "a second pass now and then": """
+for step in range(40):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward(retain_graph=True)
+    if step % 10 == 9:
+        (0.1 * loss).backward()
+    optimizer.step()
+""",
+    "a few times only": """
+for step in range(30):
+    optimizer.zero_grad()
+    mse(model(x), y).backward(retain_graph=step < 8)
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)
+
+
+def test_the_graphs_go_when_they_would(run):
+    ran = run(f"""{HEAD}
+import gc, weakref
+gc.disable()
+class Canary: pass
+for step in range(5):
+    out = model(x)
+    loss = mse(out, y)
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    canary = Canary()
+    alive = weakref.ref(canary)
+    out.grad_fn.metadata["canary"] = canary
+    del canary
+    assert alive() is not None
+    del out, loss
+    assert alive() is None
+gc.enable()
+""")
+    assert not ran.findings
+    (judged,) = (each for each in ran.report.judged if each.code == "MEM002")
+    assert "fewer than 13" in judged.reason

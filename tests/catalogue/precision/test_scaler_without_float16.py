@@ -1,0 +1,160 @@
+"""PRC002: a GradScaler for what cannot underflow."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = nn.functional.mse_loss
+"""
+
+GUILTY = {
+    "autocast around the loss": """
+scaler = torch.amp.GradScaler("cpu")
+for _ in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()  # <- PRC002
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "in a class": """
+class Trainer:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    def loss(self):
+        with torch.autocast("cpu", torch.bfloat16):
+            return mse(model(x).float(), y)
+    def update(self):
+        optimizer.zero_grad(set_to_none=True)
+        scaled = self.scaler.scale(self.loss())  # <- PRC002
+        scaled.backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+trainer = Trainer()
+for _ in range(6):
+    trainer.update()
+""",
+    "accumulation, unscaled and clipped": """
+scaler = torch.amp.GradScaler("cpu")
+autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+for number in range(8):
+    with autocast:
+        out = model(x)
+    scaler.scale(mse(out.float(), y) / 2).backward()  # <- PRC002
+    if number % 2:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "a closure, autocast as a decorator": """
+scaler = torch.amp.GradScaler("cpu")
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def loss_of(a, b):
+    return mse(model(a), b)
+def make(backward):
+    def update():
+        optimizer.zero_grad()
+        backward(loss_of(x, y))
+        scaler.step(optimizer)
+        scaler.update()
+    return update
+update = make(lambda loss: scaler.scale(loss).backward())  # <- PRC002
+for _ in range(6):
+    update()
+""",
+}
+
+QUIET = {
+    "float16": """
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for _ in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = mse(model(x).float(), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "switched off with bfloat16": """
+kind = torch.bfloat16
+scaler = torch.amp.GradScaler("cpu", enabled=kind == torch.float16)
+for _ in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=kind):
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "bfloat16 without": """
+for _ in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = mse(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "autocast within the forward, of whatever type": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = model
+    def forward(self, a):
+        with torch.autocast("cpu", dtype=torch.float16):
+            return self.inner(a).float()
+net = Net()
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for _ in range(6):
+    optimizer.zero_grad()
+    scaler.scale(mse(net(x), y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "evaluated in bfloat16": """
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for _ in range(6):
+    model.train()
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = mse(model(x).float(), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    model.eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        model(x)
+""",
+    "a teacher in bfloat16, called last": """
+import copy
+teacher = copy.deepcopy(model).eval()
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for _ in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = model(x).float()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        goal = teacher(x).float()
+    scaler.scale(mse(out, goal + y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)

@@ -1,0 +1,125 @@
+"""Backward: where it starts, and what it reaches."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trueloop.ground.events import BackwardEnded, BackwardStarted, NotFinite
+
+
+def names(refs):
+    return sorted(ref.name for ref in refs)
+
+
+def test_a_simple_one(everything):
+    attachment, told = everything
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
+    loss = F.cross_entropy(model(torch.ones(4, 2)), torch.zeros(4, dtype=torch.long))
+    loss.backward()
+    (began,), (ended,) = told(BackwardStarted), told(BackwardEnded)
+    assert (began.has_graph, began.leaf, began.retain_graph, began.create_graph, began.scaled) == (
+        (True,) + (False,) * 4
+    )
+    assert (began.dtype, [each.kind for each in began.losses]) == ("float32", ["cross_entropy"])
+    assert (began.micro, ended.micro, attachment.stream.micro) == (0, 1, 1)
+    assert ended.value == loss.item()
+    assert names(ended.received) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert began.place.site.path == ended.place.site.path == __file__
+
+
+def test_only_what_is_reached(everything):
+    _, told = everything
+    model = nn.ModuleDict({"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.step()  # now both are known
+    for name in ("a", "b", "a"):
+        model[name](torch.ones(1, 2)).sum().backward()
+    a, b, again = (event.received for event in told(BackwardEnded))
+    assert a == again
+    assert len(a) == len(b) == 2
+    assert not a & b
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_retained_and_differentiable_graphs(everything):
+    _, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    loss = (weight**3).sum()
+    loss.backward(retain_graph=True)
+    loss.backward(create_graph=True)
+    loss.backward(None, False)
+    loss = (weight**3).sum()
+    torch.autograd.backward([loss * 2, loss], retain_graph=False)
+    weight.grad = None
+    flags = [(event.retain_graph, event.create_graph) for event in told(BackwardStarted)]
+    assert flags == [(True, False), (True, True), (False, False), (False, False)]
+
+
+def test_nothing_behind_the_root(everything):
+    _, told = everything
+    torch.ones((), requires_grad=True).backward()
+    nn.Parameter(torch.ones(())).backward()
+    with pytest.raises(RuntimeError):
+        torch.ones(()).backward()
+    leaves = [(event.has_graph, event.leaf) for event in told(BackwardStarted)]
+    assert leaves == [(False, True), (False, False), (False, False)]
+    assert len(told(BackwardEnded)) == 2
+
+
+def test_a_root_of_several_numbers_has_no_value(everything):
+    _, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    (weight * 2).backward(torch.ones(2))
+    (event,) = told(BackwardEnded)
+    assert event.value is None
+
+
+def test_autograd_grad_is_none(everything):
+    attachment, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    torch.autograd.grad((weight**2).sum(), weight)
+    assert (told(BackwardStarted), attachment.stream.micro) == ([], 0)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_is_a_part_of_it(everything, reentrant):
+    attachment, told = everything
+    model = nn.Linear(2, 2)
+    x = torch.ones(1, 2, requires_grad=True)
+    checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    assert len(told(BackwardStarted)) == len(told(BackwardEnded)) == attachment.stream.micro == 1
+    assert len(told(BackwardEnded)[0].received) == 2
+
+
+def test_a_hook_that_raises_leaves_it_at_work(everything):
+    attachment, told = everything
+    weight = nn.Parameter(torch.ones(2))
+
+    def fail(gradient):
+        raise ZeroDivisionError
+
+    handle = weight.register_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        weight.sum().backward()
+    handle.remove()
+    weight.sum().backward()
+    assert attachment.program.in_backward == 0
+    assert (len(told(BackwardStarted)), len(told(BackwardEnded))) == (2, 1)
+
+
+def test_a_loss_that_is_not_finite_is_told_once_in_a_while(everything):
+    attachment, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for number in range(6):
+        optimizer.zero_grad()
+        (weight.sum() * (1.0 if number < 3 else math.nan)).backward()
+        optimizer.step()
+    (event,) = told(NotFinite)
+    assert (event.what, event.value, event.since, event.update) == ("loss", "nan", 2, 3)
+    assert event.place.site.path == __file__
+    assert attachment.stream.full

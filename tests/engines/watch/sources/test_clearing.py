@@ -1,0 +1,65 @@
+"""Clearing of gradients: by whom, of what, and whether it was used."""
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.ground.events import GradientsCleared
+
+
+def of(event):
+    return event.by.kind, len(event.parameters), len(event.unconsumed)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("by", ["optimizer", "model"])
+def test_before_and_after_a_step(everything, by, to_none):
+    _, told = everything
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    clear = {"optimizer": optimizer, "model": model}[by].zero_grad
+    clear(set_to_none=to_none)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    clear(set_to_none=to_none)
+    model(torch.ones(1, 2)).sum().backward()
+    clear(set_to_none=to_none)
+    kind = {"optimizer": "SGD", "model": "Linear"}[by]
+    assert [of(event) for event in told(GradientsCleared)] == [(kind, 0, 0), (kind, 2, 0), (kind, 2, 2)]
+    assert all(event.place.site.path == __file__ for event in told(GradientsCleared))
+    assert all((p.grad is None) is to_none for p in model.parameters())
+
+
+def test_a_part_of_the_model(everything):
+    attachment, told = everything
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    model[1].zero_grad()
+    (event,) = told(GradientsCleared)
+    assert event.parameters == event.unconsumed == {attachment.stream.registry.of(model[1].weight)}
+
+
+def test_an_own_zero_grad_is_told_once(everything):
+    _, told = everything
+
+    class Careful(nn.Linear):
+        def zero_grad(self, set_to_none=True):
+            super().zero_grad(set_to_none)
+            for child in self.children():
+                child.zero_grad(set_to_none)
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([Careful(2, 2), nn.Linear(2, 2)])
+
+        def zero_grad(self, set_to_none=True):
+            super().zero_grad(set_to_none)
+            for part in self.parts:
+                part.zero_grad(set_to_none)
+
+    Careful(2, 2).zero_grad()
+    assert [of(event) for event in told(GradientsCleared)] == [("Careful", 0, 0)]
+    Both().zero_grad()
+    assert [event.by.kind for event in told(GradientsCleared)][1] == "Both"

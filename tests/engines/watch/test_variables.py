@@ -1,0 +1,46 @@
+"""Local variables, read without a trace: the program's own view of them does not change, and nothing is kept."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+from trueloop.engines.watch.variables import variables
+
+
+class Thing:
+    pass
+
+
+def test_they_are_all_there():
+    one, two = 1, "b"
+    found = variables(sys._getframe())
+    assert (found["one"], found["two"]) == (one, two)
+
+
+def test_nothing_is_kept_by_the_frame():
+    thing = Thing()
+    known = weakref.ref(thing)
+    assert variables(sys._getframe())["thing"] is thing
+    del thing
+    gc.collect()
+    assert known() is None
+
+
+def test_what_the_program_was_given_does_not_change():
+    first = 1
+    given = locals()
+    second = 2
+    frame: Any = sys._getframe()
+    variables(frame)
+    del frame
+    assert sorted(given) == ["first"]
+    assert (first, second) == (1, 2)
+
+
+def test_a_modules_own_are_its_dictionary():
+    space: dict[str, Any] = {"sys": sys}
+    exec("frame = sys._getframe()\nx = 1", space)
+    assert variables(space.pop("frame")) is space

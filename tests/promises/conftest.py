@@ -1,0 +1,17 @@
+"""Watches with the whole catalogue, as a user's run is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from trueloop.catalogue.load import catalogue
+from trueloop.engines.watch.judge import Watched
+from trueloop.engines.watch.watch import Watch
+
+
+@pytest.fixture
+def whole() -> Callable[[], Watch]:
+    """Make a watch for every failure of the catalogue."""
+    return lambda: Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])

@@ -1,0 +1,267 @@
+"""Other threads, forked and spawned processes, hooks that raise: the program goes on, and so does the watch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from trueloop.engines.watch.watch import Watch
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+def train(seed: int = 0, updates: int = 30) -> Tensor:
+    """Train a small model with a generator of its own, and return its weights."""
+    draws = torch.Generator().manual_seed(seed)
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draws))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(updates):
+        x, y = torch.randn(6, 4, generator=draws), torch.randint(3, (6,), generator=draws)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.weight.detach()
+
+
+def in_a_child(act: Callable[[], bool]) -> int:
+    """Fork, do something there, and return 7 where it went well."""
+    child = os.fork()
+    if not child:
+        code = 9
+        try:
+            code = 7 if act() else 8
+        except BaseException:  # noqa: BLE001 - the child must not go on as a second test run
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_threads_that_train_at_the_same_time(whole: Callable[[], Watch]):
+    alone = [train(seed) for seed in range(4)]
+    together: dict[int, Tensor] = {}
+    start = threading.Barrier(4)
+
+    def run(seed: int) -> None:
+        start.wait()
+        together[seed] = train(seed)
+
+    with whole() as watch:
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
+    assert not watch.report().problems
+    assert not watch.report().findings
+    assert watch.report().updates >= 30
+
+
+def test_watches_of_several_threads(whole: Callable[[], Watch]):
+    """They begin and end at any moment; there is one attachment, and in the end it is off."""
+    before = nn.Module.__call__, torch.autograd.backward
+    reports, start = [], threading.Barrier(3)
+
+    def run(seed: int) -> None:
+        start.wait()
+        for _ in range(5):
+            with whole() as watch:
+                train(seed, updates=3)
+            reports.append(watch.report())
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reports) == 15
+    assert not [report.problems for report in reports if report.problems]
+    assert before == (nn.Module.__call__, torch.autograd.backward)
+
+
+@forks
+def test_a_forked_child_trains_unwatched_and_the_parent_goes_on(whole: Callable[[], Watch]):
+    alone = train(3)
+    with whole() as watch:
+        train(1)
+        seen = watch.report().updates
+
+        def act() -> bool:
+            return torch.equal(train(3), alone) and watch.report().updates == seen
+
+        assert in_a_child(act) == 7
+        train(2)
+    assert watch.report().updates == seen + 30
+    assert not watch.report().problems
+
+
+@forks
+def test_a_forked_child_may_watch_for_itself(whole: Callable[[], Watch]):
+    def act() -> bool:
+        reports = []
+        for updates in (5, 4):
+            own = whole()
+            own.start()
+            train(updates=updates)
+            reports.append(own.stop())
+        return [report.updates for report in reports] == [5, 4] and not any(report.problems for report in reports)
+
+    with whole() as watch:
+        train(updates=3)
+        assert in_a_child(act) == 7
+    assert watch.report().updates == 3
+
+
+@forks
+def test_a_watch_that_began_before_the_fork_may_end_in_the_child(whole: Callable[[], Watch]):
+    before = nn.Module.__call__, torch.autograd.backward
+    watch = whole()
+
+    def act() -> bool:
+        with whole():  # one of its own first, so that the other is a stranger here
+            train(updates=2)
+        watch.stop()
+        return before == (nn.Module.__call__, torch.autograd.backward)
+
+    def at_once() -> bool:
+        watch.stop()
+        return before == (nn.Module.__call__, torch.autograd.backward)
+
+    watch.start()
+    train(updates=3)
+    assert (in_a_child(act), in_a_child(at_once)) == (7, 7)
+    assert watch.stop().updates == 3
+
+
+@forks
+def test_a_fork_within_an_update(whole: Callable[[], Watch]):
+    """At each moment."""
+    for moment in ("forward", "backward", "step"):
+        codes: list[int] = []
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def fork(codes: list[int] = codes) -> None:
+            with torch.enable_grad():
+                codes.append(in_a_child(lambda: train(updates=2).shape == (3, 4)))
+
+        model.register_forward_hook(lambda *args, now=moment, fork=fork: fork() if now == "forward" else None)
+        model.weight.register_hook(lambda gradient, now=moment, fork=fork: fork() if now == "backward" else None)
+        optimizer.register_step_pre_hook(lambda *args, now=moment, fork=fork: fork() if now == "step" else None)
+        with whole() as watch:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        assert codes == [7]
+        assert watch.report().updates == 1
+        assert not watch.report().problems
+
+
+class Squares(Dataset[Tensor]):
+    """Can be sent to a spawned process."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((4,), float(index**2))
+
+
+def test_spawned_workers(whole: Callable[[], Watch], tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from torch import nn
+
+            class Squares(torch.utils.data.Dataset):
+                def __len__(self):
+                    return 8
+                def __getitem__(self, index):
+                    return torch.full((4,), float(index ** 2))
+
+            if __name__ == "__main__":
+                from trueloop.engines.watch.watch import Watch
+                model = nn.Linear(4, 1)
+                optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+                loader = torch.utils.data.DataLoader(Squares(), 4, num_workers=1, multiprocessing_context="spawn")
+                with Watch([]) as watch:
+                    for x in loader:
+                        optimizer.zero_grad()
+                        model(x).square().mean().backward()
+                        optimizer.step()
+                print(watch.report().updates, watch.report().problems, float(x.sum()))
+            """
+        )
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout, done.returncode) == ("2 () 504.0\n", 0), done.stderr
+
+
+@forks
+def test_an_error_in_a_worker_is_the_programs(whole: Callable[[], Watch]):
+    class Failing(Squares):
+        def __getitem__(self, index: int) -> Tensor:
+            if index == 6:
+                raise ValueError("six")
+            return super().__getitem__(index)
+
+    with whole() as watch:
+        with pytest.raises(ValueError, match="six"):
+            for _ in DataLoader(Failing(), batch_size=2, num_workers=1):
+                pass
+        train(updates=3)
+    assert watch.report().updates == 3
+    assert not watch.report().problems
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_hooks_of_the_program_that_raise(whole: Callable[[], Watch], error: type[BaseException]):
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fail(*args: object) -> None:
+        raise error
+
+    def update() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    with whole() as watch:
+        for hook in (
+            lambda: model.register_forward_pre_hook(fail),
+            lambda: model.register_forward_hook(fail),
+            lambda: model.weight.register_hook(fail),
+            lambda: model.bias.register_post_accumulate_grad_hook(fail),
+            lambda: optimizer.register_step_pre_hook(fail),
+            lambda: optimizer.register_step_post_hook(fail),
+        ):
+            handle = hook()
+            with pytest.raises(error):
+                update()
+            handle.remove()
+            update()
+        program = watch._attachment.program
+        assert (program.in_forward, program.in_backward, program.in_step) == (0, 0, 0)
+    assert not watch.report().problems
+    assert watch.report().updates >= 6

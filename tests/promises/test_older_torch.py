@@ -1,0 +1,63 @@
+"""A torch that does not tell what a graph has saved: what needs that is not judged, in words, and nobody is accused."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from trueloop.catalogue.load import catalogue
+from trueloop.engines.watch.saved import NOT_TOLD
+from trueloop.engines.watch.watch import Watch
+from trueloop.ground.findings import Judged, Report, Verdict
+
+BAD = {entry.failure.code: entry.failure.bad for entry in catalogue().values()}
+NOT_JUDGED = ("DAT003", "LOS004", "LOS005")
+JUDGED = ("GRD003", "GRD007", "LOS001", "LOS002", "LOS003")
+
+
+@pytest.fixture
+def run(whole: Callable[[], Watch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Report]:
+    """Run a script under the watch on a torch of before 2.8, as far as its graphs go."""
+    for name in ("data", "unpack_hook"):
+        monkeypatch.delattr(torch._C._autograd.SavedTensor, name, raising=False)
+
+    def run(script: str) -> Report:
+        path = tmp_path / "train.py"
+        path.write_text(script)
+        with whole() as watch:
+            runpy.run_path(str(path), run_name="__main__")
+        assert not watch.report().problems
+        return watch.report()
+
+    return run
+
+
+def verdict(report: Report, code: str) -> Judged:
+    (judged,) = [each for each in report.judged if each.code == code]
+    return judged
+
+
+@pytest.mark.parametrize("code", NOT_JUDGED)
+def test_the_verdict_says_why(run: Callable[[str], Report], code: str):
+    report = run(BAD[code])
+    assert report.findings == ()
+    assert verdict(report, code) == Judged(code, Verdict.NOT_JUDGED, NOT_TOLD)
+
+
+@pytest.mark.parametrize("code", JUDGED)
+def test_what_shapes_and_names_tell_is_found(run: Callable[[str], Report], code: str):
+    assert {found.code for found in run(BAD[code]).findings} == {code}
+
+
+def test_differences_by_hand_are_not_judged(run: Callable[[str], Report]):
+    by_hand = BAD["LOS003"].replace(
+        "nn.functional.mse_loss(model(inputs), targets)", "(model(inputs) - targets).abs().mean()"
+    )
+    assert by_hand != BAD["LOS003"]
+    report = run(by_hand)
+    assert report.findings == ()
+    assert verdict(report, "LOS003") == Judged("LOS003", Verdict.NOT_JUDGED, NOT_TOLD)
