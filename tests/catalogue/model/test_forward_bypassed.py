@@ -293,6 +293,7 @@ def test_look_alikes(quiet, script):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo asks for that of a result within a hook
 def test_a_compiled_model(quiet):
     quiet(HEAD + """
 model = Net()

@@ -66,7 +66,7 @@ class Bypasses:
             model=registry.of(owner),
             parameters=registry.many(owner.parameters()),
             hooks=hooks,
-            called=any(owner is each for model in list(self._program.models) for each in model.modules()),
+            called=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
         )
 
 
