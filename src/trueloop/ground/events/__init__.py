@@ -35,7 +35,7 @@ from trueloop.ground.events.data import (
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
 from trueloop.ground.events.forward import (
     BatchNormOfOne,
-    DropoutForced,
+    DropoutUntold,
     ForwardBypassed,
     ModelCalled,
     ModeSet,
@@ -62,7 +62,7 @@ __all__ = [
     "BatchNormOfOne",
     "CheckpointRead",
     "CheckpointWritten",
-    "DropoutForced",
+    "DropoutUntold",
     "ErrorRaised",
     "Event",
     "ForwardBypassed",

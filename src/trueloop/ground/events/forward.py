@@ -58,17 +58,22 @@ class ForwardBypassed(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class DropoutForced(Event):
-    """Within the forward of a module in eval mode, functional dropout was at work, as its ``training`` was not given.
+class DropoutUntold(Event):
+    """Within the forward of a module functional dropout was at work, and ``training`` was not given to it.
 
-    Told of modules that have run the same in train mode before, once for each line, loader and update, and before the
-    `ModelCalled` of the model they ran in.
+    Told each time, before the `ModelCalled` of the model it ran in; not of calls that stand under a condition.
     """
 
     module: Ref
+    training: bool
+    """The module is in train mode."""
     function: str
     """"dropout", "dropout1d", "dropout2d", "dropout3d"."""
     probability: float
+    values: int
+    """In its input."""
+    again: bool
+    """The same tensor went through the same line just before: several samples are wanted."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
