@@ -27,7 +27,7 @@ from trueloop.engines.watch.window import Windows
 
 def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
     """Make every source there is."""
-    windows = Windows(stream, program)
+    windows, dropouts = Windows(stream, program), Dropouts(stream, program)
     return [
         Backward(stream, program, windows),
         Clearing(stream, windows),
@@ -39,8 +39,8 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         States(stream, program),
         Schedules(stream, program),
         LossPlaces(stream),
-        Forwards(stream, program),
-        Dropouts(stream, program),
+        Forwards(stream, program, dropouts.met),
+        dropouts,
         Modes(stream, program),
         Graphs(stream),
         Retained(stream, program),

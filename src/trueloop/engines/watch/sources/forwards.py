@@ -54,8 +54,8 @@ class Forwards:
 
     tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ForwardBypassed, ModelCalled, StrangerCalled)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
-        self._stream, self._program = stream, program
+    def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
+        self._stream, self._program, self._met_by = stream, program, met
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
         self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
@@ -145,6 +145,7 @@ class Forwards:
             program.structures += 1
             stream.registry.name_parameters(model, ref)
         training = [module for module in modules if module.training]
+        self._met_by(model)
         drawn = self._drawn.get(ref, -1)
         self._drawn[ref] = program.batch
         autocast = _autocast()
