@@ -56,13 +56,16 @@ def named(node: ast.expr, space: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def is_conditional(code: CodeType, at: int) -> bool:
-    """True where an instruction is reached under a condition only, or may be missed as the function returns before.
+    """True where an instruction may be missed: jumped over, left out of a round of its loop, or returned before.
 
     The end of a ``for`` is no condition.
     """
+    around: set[int] = set()
     for step in dis.get_instructions(code):
         if step.offset >= at:
             return False
-        if step.opname in _RETURNS or ("JUMP" in step.opname and "_IF_" in step.opname and step.argval > at):
+        if step.opname in _RETURNS or ("JUMP" in step.opname and (step.argval > at or step.argval in around)):
             return True
+        if step.opname == "FOR_ITER" and step.argval > at:
+            around.add(step.offset)
     return False
