@@ -41,8 +41,9 @@ class Bypasses:
 
     def look(self) -> None:
         """Look who called the module that has just run."""
-        frames = _forwards()
-        for frame in reversed(frames):  # the outermost first
+        if not torch.is_grad_enabled():
+            return
+        for frame in reversed(_forwards()):  # the outermost first
             by = frame.f_back
             if by is None or not is_users(by.f_code):
                 return
@@ -84,4 +85,4 @@ def _forwards() -> list[FrameType]:
         elif name == "<module>":
             break
         frame = frame.f_back
-    return found if torch.is_grad_enabled() else []
+    return found
