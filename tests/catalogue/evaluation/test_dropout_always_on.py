@@ -136,6 +136,17 @@ class Training:
 
 Training().run()
 """,
+    "batches without targets": """
+class Net(Base):
+    def forward(self, x):
+        hidden = F.dropout1d(self.body(x)[..., None], p=.5)[..., 0]  # <- EVL004
+        return self.head(hidden)
+
+net = Net()
+epoch(net)
+net.eval()
+print(torch.cat([net(a).detach() for (a,) in DataLoader(TensorDataset(x[96:]), batch_size=10)]).mean())
+""",
     "tokens of several lengths, batches as dicts, an encoder around it": """
 class Net(nn.Module):
     def __init__(self):
@@ -219,18 +230,21 @@ class Net(Base):
         return self.head(F.dropout(self.body(x), 0.0))
 fit(Net())
 """,
-    "Monte Carlo, several passes over each batch": ALWAYS + """
+    "Monte Carlo, several passes over each batch": ALWAYS
+    + """
 with torch.no_grad():
     for a, b in held_out:
         draws = torch.stack([net(a) for _ in range(8)])
         print(draws.mean(0).sub(b).abs().mean(), draws.std(0).mean())
 """,
-    "Monte Carlo, several passes over the loader": ALWAYS + """
+    "Monte Carlo, several passes over the loader": ALWAYS
+    + """
 with torch.no_grad():
     draws = torch.stack([torch.cat([net(a) for a, b in held_out]) for _ in range(4)])
 print(draws.std(0).mean())
 """,
-    "Monte Carlo, each batch repeated": ALWAYS + """
+    "Monte Carlo, each batch repeated": ALWAYS
+    + """
 with torch.no_grad():
     for a, b in held_out:
         draws = net(a.repeat(5, 1)).view(5, *b.shape)
@@ -257,6 +271,13 @@ class Net(Base):
         x = F.dropout(self.body(x).expand(copies, *x.shape[:-1], 8), 0.3)
         return self.head(x).mean(0)
 fit(Net())
+""",
+    "Monte Carlo over a loader of each sample several times": ALWAYS
+    + """
+several = DataLoader([each for each in x[96:] for _ in range(8)], batch_size=8)
+with torch.no_grad():
+    for a in several:
+        print(net(a).mean(), net(a).std())
 """,
     "switched by a flag": """
 class Net(Base):
@@ -377,7 +398,8 @@ for _ in range(2):
     print(sum(F.mse_loss(net(F.dropout(a, 0.1)), b).item() for a, b in held_out))
     net.train()
 """,
-    "a model that runs on the training set only": ALWAYS + """
+    "a model that runs on the training set only": ALWAYS
+    + """
 for _ in range(2):
     epoch(net)
     evaluate(net, train)
@@ -397,9 +419,12 @@ def test_look_alikes(quiet, script):
 
 @pytest.mark.slow
 def test_compiled_models_are_not_judged(quiet):
-    quiet(HEAD + """
+    quiet(
+        HEAD
+        + """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3))
 fit(torch.compile(Net(), backend="eager"))
-""")
+"""
+    )

@@ -295,8 +295,11 @@ def test_look_alikes(quiet, script):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo asks for that of a result within a hook
 def test_a_compiled_model(quiet):
-    quiet(HEAD + """
+    quiet(
+        HEAD
+        + """
 model = Net()
 model.register_forward_hook(lambda module, inputs, output: output * 2)
 train(torch.compile(model, backend="eager"), model)
-""")
+"""
+    )

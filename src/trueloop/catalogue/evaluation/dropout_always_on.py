@@ -64,9 +64,9 @@ class Detector:
         self._now: list[DropoutUntold] = []
         """In the forward that is just running."""
         self._batch = 0
-        """Values in the newest batch."""
+        """Values in the largest tensor of the newest batch."""
         self._trained: dict[Call, Fraction] = {}
-        """The most values in train mode, for each value of the batch."""
+        """The most values in train mode, for each of the batch."""
         self._forced: dict[tuple[Ref, Ref], dict[Call, _Forced]] = {}
         """By loader and model, since the latest update."""
         self._seen = 0
@@ -129,7 +129,7 @@ class Detector:
 
 
 def _values(batch: Any, depth: int = 3) -> int:
-    """Return how many numbers the tensors in a batch hold."""
+    """Return how many numbers the largest tensor in a batch holds; held-out batches may be without targets."""
     from torch import Tensor
 
     if isinstance(batch, Tensor):
@@ -137,7 +137,7 @@ def _values(batch: Any, depth: int = 3) -> int:
     if not depth:
         return 0
     inside: Any = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return sum(_values(each, depth - 1) for each in inside)
+    return max((_values(each, depth - 1) for each in inside), default=0)
 
 
 FAILURE = Failure(

@@ -13,7 +13,7 @@ Look-alikes
     each sample, a sampler of negatives draws new ones, a language model is measured on random pieces of a long text.
     All of these are on purpose, and give other inputs for the same index in every sweep, just as this mistake does;
     also where one dataset was split into both parts. What tells them apart is what the author wants, and nothing that
-    a program does while it runs. So the sanitizer accuses none: it has to be found in the text, as one dataset with
+    a program does while it runs. So no running program is accused: it shows in the text only, as one dataset with
     the random transforms of a training set behind both loaders.
 
 Fix
