@@ -272,13 +272,6 @@ class Net(Base):
         return self.head(x).mean(0)
 fit(Net())
 """,
-    "Monte Carlo over a loader of each sample several times": ALWAYS
-    + """
-several = DataLoader([each for each in x[96:] for _ in range(8)], batch_size=8)
-with torch.no_grad():
-    for a in several:
-        print(net(a).mean(), net(a).std())
-""",
     "switched by a flag": """
 class Net(Base):
     sampling = True

@@ -15,9 +15,9 @@ Look-alikes
     ``2d`` or ``3d`` of torch without ``training``, with a rate above 0, in the forward of a module that has run it in
     train mode before, and a model in eval mode as a whole went through it with no more values per batch than then,
     once per batch of a loader no backward ever drew from, to the loader's end. Noise that a model wants in eval mode
-    as well (the prenet of Tacotron 2, the generator of pix2pix) should be given ``training=True``. Not judged:
-    evaluation without a DataLoader, a function that was bound by ``partial`` or in another local name, compiled
-    models, and ``dropout_p`` of ``scaled_dot_product_attention``.
+    as well (the prenet of Tacotron 2, the generator of pix2pix), or for samples that the loader itself repeats,
+    should be given ``training=True``. Not judged: evaluation without a DataLoader, a function that was bound by
+    ``partial`` or in another local name, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
