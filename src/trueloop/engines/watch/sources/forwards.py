@@ -18,8 +18,9 @@ from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.bypasses import Bypasses
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import BatchNormOfOne, Event, ModelCalled, Ref, Refs, StrangerCalled
+from trueloop.ground.events import BatchNormOfOne, Event, ForwardBypassed, ModelCalled, Ref, Refs, StrangerCalled
 from trueloop.ground.findings import Place
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
@@ -46,17 +47,18 @@ class _Held(NamedTuple):
 
 
 class Forwards:
-    """Tells `ModelCalled`, `StrangerCalled` and `BatchNormOfOne`, all of them while watching in full.
+    """Tells `ModelCalled`, `StrangerCalled` and `BatchNormOfOne`, and has `Bypasses` look, all while watching in full.
 
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ModelCalled, StrangerCalled)
+    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ForwardBypassed, ModelCalled, StrangerCalled)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
-        self._stream, self._program = stream, program
+    def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
+        self._stream, self._program, self._met_by = stream, program, met
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
+        self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
         self._note = stream.fenced("arguments of models", self._noted)
         self._note_output = stream.fenced("results of models", remember_output)
         self._root: nn.Module | None = None
@@ -143,6 +145,7 @@ class Forwards:
             program.structures += 1
             stream.registry.name_parameters(model, ref)
         training = [module for module in modules if module.training]
+        self._met_by(model)
         drawn = self._drawn.get(ref, -1)
         self._drawn[ref] = program.batch
         autocast = _autocast()
@@ -165,7 +168,6 @@ class Forwards:
             inference_mode=torch.is_inference_mode_enabled(),
             has_graph=bool(graphs),
             autocast=autocast,
-            bypassed=False,
             recomputed=program.in_backward > 0,
             loader=program.loader if program.batch != drawn else None,
             parameters=refs,
@@ -174,6 +176,8 @@ class Forwards:
             output=output,
             graph_used=used,
         )
+        if graphs and not program.in_backward:
+            self._direct()
         if graphs and not training and not program.in_backward and not _transformed():
             self._mark(graphs, ref)
 
