@@ -100,11 +100,11 @@ class Source:
         """True where an operation clears or changes gradients by hand, and those of a thing may be among them."""
         if operation.act not in (Act.CLEARED, Act.GRADIENTS):
             return False
-        return not operation.subject.models() or operation.subject.covers(thing)
+        known = operation.subject.models() and thing.models()
+        return not known or operation.subject.covers(thing)
 
     @staticmethod
     def reaches(backward: Operation, thing: Thing) -> bool:
-        """True where a backward's root was computed by a model whose parameters a thing has."""
-        return any(
-            each.covers(thing) or thing.covers(each) for each in backward.subject.lineage() if each.kind is Kind.MODEL
-        )
+        """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
+        models = [each for each in backward.subject.lineage() if each.kind is Kind.MODEL]
+        return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))
