@@ -144,15 +144,18 @@ def decode(content: bytes) -> Decoded:
         )
     if b"\0" in content:
         raise Unreadable("a binary file, not Python")
+    encoding = "utf-8"
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        bom = encoding == "utf-8-sig"
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        except SyntaxError as error:
+            if "unknown encoding" in str(error):
+                raise Unreadable(str(error)) from error
         text = content.decode(encoding)
-    except (SyntaxError, LookupError) as error:
-        raise Unreadable(f"{error}") from error
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise Unreadable(f"line {line}: byte 0x{content[error.start]:02x} is not {error.encoding}") from error
+    bom = encoding == "utf-8-sig"
     return Decoded(text, "utf-8" if bom else encoding, bom)
 
 

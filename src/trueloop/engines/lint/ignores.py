@@ -33,12 +33,11 @@ def _edit(text: Text, line: int, codes: set[str]) -> Edit:
     """Return the edit that lists codes in the comment of a line, or adds one."""
     words = text.line(line)
     start = text.offset(line, 0)
-    known = None
-    for known in _LIST.finditer(words):  # the last one: earlier ones may stand in a string
-        pass
-    if known is None:
+    lists = list(_LIST.finditer(words))
+    if not lists:
         end = start + len(words.rstrip().encode())
         return Edit(end, end, f"  # trueloop: ignore[{', '.join(sorted(codes))}]")
+    known = lists[-1]  # earlier ones may stand in a string
     listed = {word.strip() for word in known[2].split(",") if word.strip()} | codes
     begin, end = (start + len(words[:at].encode()) for at in known.span(2))
     return Edit(begin, end, ", ".join(sorted(listed)))

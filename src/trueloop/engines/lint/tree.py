@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -108,7 +109,7 @@ def read_files(paths: Iterable[Path], job: Job, *, jobs: int | None = None) -> I
         jobs: processes; None = as many as there are processors for this one.
     """
     known = iter(paths)
-    first = [path for path, _ in zip(known, range(WORTH_IT), strict=False)]
+    first = list(islice(known, WORTH_IT))
     workers = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1
     if len(first) < WORTH_IT or workers == 1:
         for path in (*first, *known):

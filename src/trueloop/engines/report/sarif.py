@@ -127,6 +127,12 @@ def _repair(repair: Fix, site: Site, base: Path | None) -> dict[str, Any]:
 
 
 def _location(site: Site, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
+    file, _, cell = site.path.partition(":cell ")
+    if cell:  # of a notebook: a line of a cell is none of the file
+        return {
+            "physicalLocation": {"artifactLocation": _artifact(file, base)},
+            "message": {"text": f"Cell {cell}, line {site.line}."},
+        }
     region = {"startLine": max(1, site.line)}
     if finding is not None and finding.column and finding.end:
         region |= {"startColumn": finding.column, "endLine": finding.end[0], "endColumn": finding.end[1]}
