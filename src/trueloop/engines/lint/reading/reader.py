@@ -68,9 +68,9 @@ class Reader:
     def _functions(self) -> Iterator[tuple[Thing, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
         for thing in self.module.names.values():
-            if isinstance(thing.node, Function):
+            if thing.kind is Kind.FUNCTION and isinstance(thing.node, Function):
                 yield thing, thing.node
-            elif isinstance(thing.node, ast.ClassDef):
+            elif thing.kind is Kind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
 
     def _alone(self, thing: Thing, node: Function) -> None:
