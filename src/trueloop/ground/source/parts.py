@@ -10,7 +10,7 @@ from trueloop.ground.source.moves import moved_behind
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Fix
-from trueloop.ground.source.things import FROZEN, MANAGED, Kind, Thing
+from trueloop.ground.source.things import FROZEN, MANAGED, NO_GRAPH, PART, Kind, Thing
 from trueloop.ground.source.turns import stored, words
 
 WEIGHTED: Final = frozenset((
@@ -126,3 +126,72 @@ def _replaces(source: Source, change: Operation) -> bool:
     owner, word = change.subject, change.word
     before = (each for each in source.acts(Act.BOUND) if each.index < change.index and each.root == change.root)
     return not isinstance(owner.scope, Thing) or any(each.word == word and each.subject is owner for each in before)
+
+
+class Missing(NamedTuple):
+    """A layer that gets gradients, between layers that are stepped and the loss, and is in no optimizer."""
+
+    layer: Thing
+    model: Thing
+    step: Operation
+
+
+def missing(source: Source, made: Operation) -> Iterator[Missing]:
+    """Yield layers of a model of this file that an optimizer over other parts of it leaves out, and all others do."""
+    held = [each for each in made.subject.models() if PART not in each.facts]
+    wholes = {id(whole): whole for each in held for whole in each.holders if isinstance(whole.scope, Thing)}
+    optimizers = [each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    run = [each for each in source.operations if each.root == made.root]
+    for whole in wholes.values():
+        layers = [
+            each for each in whole.attributes.values() if each.name.rpartition(".")[2] in WEIGHTED and weighs(each)
+        ]
+        left = [each for each in layers if not any(_may_hold(one, each) for one in optimizers)]
+        if not left or source.handed_out(whole, run) or any(_set_by_hand(each, whole) for each in run):
+            continue
+        for layer in left:
+            step = _step_around(run, layer, made.subject, held)
+            if step is not None and FROZEN not in whole.facts:
+                yield Missing(layer, whole, step)
+
+
+def _may_hold(optimizer: Thing, layer: Thing) -> bool:
+    """Return True where an optimizer has a layer, or some part of its model that the text does not tell."""
+    above = layer.within()
+    some = (each for each in optimizer.models() if PART in each.facts)
+    return optimizer.covers(layer) or any(whole is one for each in some for whole in each.within() for one in above)
+
+
+def _set_by_hand(operation: Operation, whole: Thing) -> bool:
+    """Return True where the weights of a model or of a part of it are loaded, or looked at one by one."""
+    if operation.act is Act.STATE_LOADED:
+        return operation.subject.covers(whole) or whole.covers(operation.subject)
+    looked = operation.subject.lineage() if operation.act in (Act.TORCH, Act.KEPT, Act.GRADIENTS) else ()
+    return any(each.kind is Kind.PARAMETERS and whole.covers(each) for each in looked)
+
+
+def _step_around(run: list[Operation], layer: Thing, optimizer: Thing, held: list[Thing]) -> Operation | None:
+    """Return the optimizer's first step behind a backward through a layer, and through others before it."""
+    called = [each for each in run if each.act is Act.CALLED and each.subject is layer and each.result is not None]
+    after = [
+        each for each in called if any(one is part for given in each.things for one in _flow(given) for part in held)
+    ]
+    for backward in (each for each in run if each.act is Act.BACKWARD and after):
+        through = {id(one) for one in _flow(backward.subject)}
+        if any(id(each.result) in through for each in after):
+            behind = (each for each in run if each.act is Act.STEPPED and each.index > backward.index)
+            return next((each for each in behind if each.subject is optimizer), None)
+    return None
+
+
+def _flow(thing: Thing) -> Iterator[Thing]:
+    """Yield what gradients of a thing flow to."""
+    seen, queue = {id(thing)}, [thing]
+    while queue and len(seen) < 500:
+        each = queue.pop()
+        if NO_GRAPH in each.facts:
+            continue
+        yield each
+        fresh = [one for one in (*each.of, *each.either) if id(one) not in seen]
+        seen.update(id(one) for one in fresh)
+        queue += fresh if each.kind is not Kind.MODEL else ()
