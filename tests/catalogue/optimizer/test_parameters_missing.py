@@ -253,6 +253,22 @@ class Task:
 """,
 }
 
+WRITTEN["a head in a dictionary"] = """
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = nn.Linear(6, 8), nn.ModuleDict()
+    def forward(self, inputs, task):
+        return self.heads[task](self.body(inputs))
+model = Many()
+optimizer = optim.AdamW(model.parameters())
+model.heads["digits"] = nn.Linear(8, 3)
+for _ in range(12):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x, "digits"), y).backward()
+    optimizer.step()  # <- OPT001
+"""
+
 UNWRITTEN = {
     "a last layer that is frozen when it is built": """
 class Fixed(nn.Module):

@@ -15,7 +15,8 @@ Look-alikes
     orders the samples in a second epoch already, the classes are the targets of a classification loss, each forms one
     block that never comes again and fills two batches or more, there are at least two updates for each block, and
     neither does a sample hold part of the one before, nor a feature grow from sample to sample, nor the model have a
-    recurrent layer. Research on learning class after class does this on purpose: hence a warning.
+    recurrent layer. Research on learning class after class does this on purpose: hence a warning. The text shows it of
+    a folder with a subfolder for each class, and of targets written out class by class, beside features drawn at random.
 
 Fix
     ``DataLoader(dataset, batch_size=..., shuffle=True)``.
@@ -28,6 +29,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -41,8 +43,11 @@ from trueloop.ground.events import (
     ModelCalled,
     Ref,
 )
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.blocks import in_blocks, shuffled
+from trueloop.ground.source.epochs import epochs
+from trueloop.ground.source.source import Hit, Source
 
 CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
 MOST_LOADERS = 64
@@ -186,6 +191,25 @@ def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[i
     return column == targets
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield loaders that read sorted classes in order, and train a classifier."""
+    for start, loader in epochs(source):
+        shuffle = loader.options.get("shuffle") or loader.options.get("2")
+        if (
+            len(loader.of) == 1
+            and (shuffle is None or shuffle.constant() is False)
+            and in_blocks(source, start, loader)
+        ):
+            yield Hit(
+                message="The loader reads the samples class by class, as they are sorted, in every epoch.",
+                node=loader.node,
+                related=((start.node.iter, "trains on them here"),),
+                fix=shuffled(source, loader.node),
+            )
+
+
+RULE = Rule(words=("DataLoader", "step"), find=find)
+
 FAILURE = Failure(
     code="DAT003",
     title="The training samples come sorted by class",
@@ -226,5 +250,6 @@ for epoch in range(3):
         optimizer.step()
 """,
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
+    rule=RULE,
     detector=Detector,
 )

@@ -121,8 +121,10 @@ def _first_step(run: list[Operation], change: Operation, optimizer: Thing) -> Op
 
 
 def _replaces(source: Source, change: Operation) -> bool:
-    if change.act is Act.KEPT or change.word in GROWING:
-        return change.act is Act.KEPT
+    if change.act is Act.KEPT:  # model[2] is there before; heads["new"] most likely not
+        return not change.subject.name.endswith("Dict")
+    if change.word in GROWING:
+        return False
     owner, word = change.subject, change.word
     before = (each for each in source.acts(Act.BOUND) if each.index < change.index and each.root == change.root)
     return not isinstance(owner.scope, Thing) or any(each.word == word and each.subject is owner for each in before)
