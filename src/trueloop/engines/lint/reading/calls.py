@@ -10,7 +10,7 @@ from trueloop.engines.lint.reading.functions import Functions
 from trueloop.engines.lint.reading.methods import Methods
 from trueloop.engines.lint.reading.torch_names import WRAPPERS, harmless, is_loss, kind_of
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import NO_GRAPH, PART, WRAPPER, Kind, Thing, unknown
+from trueloop.ground.source.things import NO_GRAPH, PART, RETURNED, WRAPPER, Kind, Thing, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.reader import Reader
@@ -208,17 +208,22 @@ class Calls:
         recording = self.reader.recording
         result = Thing(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
         operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
-        forward = self.method_of(model, "forward")
+        wrapped = model
+        while WRAPPER in wrapped.facts and wrapped.of:
+            wrapped = wrapped.of[0]
+        forward = self.method_of(wrapped, "forward")
         if forward is not None:
             inner = self.reader.function(forward, node, arguments.given, arguments.named)
             if inner.kind is Kind.TENSOR:
                 result.name, result.of = inner.name, (model, inner, *arguments.all())
-                result.options = inner.options
+                result.options, result.attributes = inner.options, {RETURNED: inner}
             elif inner.kind is Kind.SEQUENCE:
                 operation.result = inner
                 return inner
-        elif model.name in CHAINS and model.of:
-            result.name = model.of[-1].name
+        elif not wrapped.either:
+            last = wrapped.last_layer()
+            result.name, result.options = last.name or result.name, last.options
+            result.attributes = {RETURNED: wrapped}
         if recording.grad is False:
             result.facts.add(NO_GRAPH)
         return result
@@ -325,7 +330,8 @@ class Calls:
 
     def _self(self) -> Thing | None:
         """Return the object whose method is being run."""
-        function = self.reader.recording.functions[-1] if self.reader.recording.functions else None
+        functions = self.reader.recording.functions
+        function: Any = functions[-1] if functions else None
         if function not in self._class_of or _words(function) & {"staticmethod"} or not function.args.args:
             return None
         return self.reader.scope.get(function.args.args[0].arg)
