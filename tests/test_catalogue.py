@@ -100,11 +100,11 @@ def test_the_rule_tells_the_bad_script_from_the_good_one(entry: Entry):
     for text in (entry.failure.bad, entry.failure.good):
         assert all(word in text for word in entry.failure.rule.words) or text is entry.failure.good
     found = lint_text(entry.failure.bad, "bad.py", rules).found
-    assert {each.finding.code for each in found if each.finding.severity != Severity.NOTE} <= {entry.code}
-    assert entry.code in {each.finding.code for each in found}
-    assert all(each.finding.message.endswith(".") and each.finding.fix for each in found)
+    assert {each.code for each in found if each.severity != Severity.NOTE} <= {entry.code}
+    assert entry.code in {each.code for each in found}
+    assert all(each.message.endswith(".") and each.fix for each in found)
     good = lint_text(entry.failure.good, "good.py", rules).found
-    assert not [each for each in good if each.finding.code == entry.code or each.finding.severity != Severity.NOTE]
+    assert not [each for each in good if each.code == entry.code or each.severity != Severity.NOTE]
 
 
 # The detector ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.lint.fix import fix_text
-from trueloop.engines.lint.lint import Found, Ruled, lint_text
+from trueloop.engines.lint.lint import Ruled, lint_text
 from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.saved import NOT_TOLD
 from trueloop.engines.watch.watch import Watch
@@ -107,27 +107,27 @@ COMMENT = re.compile(r"#[^\n]*")
 
 
 @pytest.fixture
-def told() -> Callable[..., list[Found]]:
+def told() -> Callable[..., list[Finding]]:
     """Read a script whose lines at fault end in ``# <- GRD001``: the rules must find exactly these, and nothing else.
 
     Where a finding has a fix, it is applied: the text is Python still, has every comment, and the finding is gone; and
     nothing is left to be fixed. Notes are looked at only where the script has a mark for them.
     """
 
-    def check(script: str, *, fixes: bool | None = None) -> list[Found]:
+    def check(script: str, *, fixes: bool | None = None) -> list[Finding]:
         script = textwrap.dedent(script)
         expected = {
             (mark[1], number) for number, line in enumerate(script.splitlines(), 1) for mark in MARK.finditer(line)
         }
         assert expected, "no line is marked"
         found = lint_text(script, "train.py", RULES).found
-        graver = [each for each in found if each.finding.severity != Severity.NOTE or _place(each) in expected]
+        graver = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
         assert {_place(each) for each in graver} == expected, _words(found)
         if fixes is not None:
-            assert all((each.fix is not None) is fixes for each in graver), _words(found)
-        if any(each.fix for each in graver):
+            assert all((each.repair is not None) is fixes for each in graver), _words(found)
+        if any(each.repair for each in graver):
             fixed = fix_text(script, "train.py", RULES, unsafe=True)
-            left = {_place(each)[0] for each in fixed.left.found if each.fix}
+            left = {_place(each)[0] for each in fixed.left.found if each.repair}
             assert not left, fixed.text
             assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
             assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text
@@ -147,17 +147,17 @@ def untold() -> Callable[..., None]:
         found = [
             each
             for each in lint_text(textwrap.dedent(script), "train.py", RULES).found
-            if each.finding.severity != Severity.NOTE or each.finding.code == code
+            if each.severity != Severity.NOTE or each.code == code
         ]
         assert not found, _words(found)
 
     return check
 
 
-def _place(found: Found) -> tuple[str, int]:
-    assert found.finding.site is not None
-    return found.finding.code, found.finding.site.line
+def _place(found: Finding) -> tuple[str, int]:
+    assert found.site is not None
+    return found.code, found.site.line
 
 
-def _words(found: list[Found] | tuple[Found, ...]) -> list[str]:
-    return [f"{each.finding.code} {each.finding.site}: {each.finding.message}" for each in found]
+def _words(found: list[Finding] | tuple[Finding, ...]) -> list[str]:
+    return [f"{each.code} {each.site}: {each.message}" for each in found]

@@ -425,7 +425,7 @@ class Task(pl.LightningModule):
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
 def test_the_rule_finds_it(told, name):
     found = told(HEAD + {**GUILTY, **WRITTEN}[name])
-    assert all((each.finding.severity == "note") is name.startswith("a note") for each in found)
+    assert all((each.severity == "note") is name.startswith("a note") for each in found)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])

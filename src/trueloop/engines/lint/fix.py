@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from trueloop.engines.lint.lint import Found, Linted, Ruled, lint_text
+from trueloop.engines.lint.lint import Linted, Ruled, lint_text
+from trueloop.ground.findings import Finding
 from trueloop.ground.source.text import Text, applied
 
 ROUNDS: Final = 20  # of fixes upon fixes
@@ -23,7 +25,7 @@ class Fixed(NamedTuple):
     """What the rules find in it now."""
 
 
-def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = False) -> Fixed:
+def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = False, notebook: bool = False) -> Fixed:
     """Apply every fix, until there is none or none that helps.
 
     A fix that does not take its finding away, or after which the text is no Python any more, is left out: the finding
@@ -34,21 +36,23 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
         path: as the findings tell it.
         rules: to be asked.
         unsafe: apply those that want to be looked at, too.
+        notebook: the text is that of the cells of a notebook, one after the other.
     """
-    before = lint_text(source, path, rules)
+    look = partial(lint_text, path=path, rules=rules, notebook=notebook)
+    before = look(source)
     count, refused = 0, set[tuple[str, str]]()
     for _ in range(ROUNDS):
         wanted = [
             each
             for each in before.found
-            if each.fix is not None and (each.fix.safe or unsafe) and _key(each, source) not in refused
+            if each.repair is not None and (each.repair.safe or unsafe) and _key(each, source) not in refused
         ]
         if not wanted:
             break
-        text, after, done = _round(source, path, rules, wanted)
+        text, after, done = _round(source, look, wanted)
         if len(after.found) >= len(before.found) or not _parses(text):
             first = wanted[0]  # one of them does harm: try each alone
-            text, after, done = _round(source, path, rules, [first])
+            text, after, done = _round(source, look, [first])
             if len(after.found) >= len(before.found) or not _parses(text):
                 refused.add(_key(first, source))
                 continue
@@ -56,14 +60,14 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
     return Fixed(source, count, before)
 
 
-def _round(source: str, path: str, rules: Sequence[Ruled], wanted: Sequence[Found]) -> tuple[str, Linted, int]:
-    text, done = applied(Text(source), [each.fix for each in wanted if each.fix is not None])
-    return text.source, lint_text(text.source, path, rules), len(done)
+def _round(source: str, look: Callable[[str], Linted], wanted: Sequence[Finding]) -> tuple[str, Linted, int]:
+    text, done = applied(Text(source), [each.repair for each in wanted if each.repair is not None])
+    return text.source, look(text.source), len(done)
 
 
-def _key(found: Found, source: str) -> tuple[str, str]:
-    site = found.finding.site
-    return found.finding.code, Text(source).line(site.line).strip() if site else ""
+def _key(found: Finding, source: str) -> tuple[str, str]:
+    site = found.site
+    return found.code, Text(source).line(site.line).strip() if site else ""
 
 
 def _parses(source: str) -> bool:

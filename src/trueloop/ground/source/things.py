@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 
@@ -44,6 +45,9 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
+NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Thing:
     """One thing of a program; two are the same thing only if they are the same object, see `may_be`."""
@@ -56,17 +60,17 @@ class Thing:
     of: tuple[Thing, ...] = ()
     """What it was made from: the model of parameters, the parameters of an optimizer, the optimizer of a scheduler, the
     dataset of a loader, the inputs of an operation on tensors."""
-    options: Mapping[str, Thing] = field(default_factory=dict[str, "Thing"])
+    options: Mapping[str, Thing] = field(default_factory=lambda: NO_OPTIONS)
     """The arguments it was made with, by keyword, or by "0", "1" ... for their positions."""
     value: Any = None
     """Of a constant."""
     attributes: dict[str, Thing] = field(default_factory=dict[str, "Thing"])
     """Of an instance or a module defined in this file, and of a sequence by "[key]"."""
-    holders: list[Thing] = field(default_factory=list["Thing"])
+    holders: tuple[Thing, ...] = ()
     """Of a module: the modules that it is an attribute or a layer of."""
     either: tuple[Thing, ...] = ()
     """Where the program's branches made it in different ways: all of them."""
-    facts: set[str] = field(default_factory=set[str])
+    facts: Set[str] = frozenset()
     """Words about it, see `MAYBE` and those that follow."""
     scope: Any = None
     """Of a function: where it was defined, for whoever reads the program."""

@@ -240,3 +240,15 @@ def test_methods_that_are_asked_of_their_class_are_run():
         Act.FORWARD, Act.CALLED, Act.BACKWARD, Act.STEPPED,
     )  # fmt: skip
     assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
+
+
+def test_a_class_that_may_be_missing_is_read_all_the_same():
+    assert not acts("""
+        try:
+            import torch
+            class Net(torch.nn.Module):
+                def forward(self, x):
+                    return x
+        except ImportError:
+            Net = print
+    """)

@@ -176,7 +176,7 @@ class Calls:
         if kind is Kind.MODEL:
             last = name.rpartition(".")[2]
             if last in WRAPPERS:
-                thing.facts.add(WRAPPER)
+                thing.facts = thing.facts | {WRAPPER}
             elif name.startswith("torch.nn."):
                 layers = (
                     arguments.given[0].of if len(arguments.given) == 1 and arguments.given[0].of else arguments.given
@@ -184,7 +184,7 @@ class Calls:
                 thing.of = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
                 thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.of)}
                 for each in thing.of:
-                    each.holders.append(thing)
+                    each.holders = (*each.holders, thing)
         self.reader.recording.add(Act.MADE, node, thing, *arguments.all(), word=name, options=arguments.options())
         return thing
 
@@ -225,7 +225,7 @@ class Calls:
             result.name, result.options = last.name or result.name, last.options
             result.attributes = {RETURNED: wrapped}
         if recording.grad is False:
-            result.facts.add(NO_GRAPH)
+            result.facts = result.facts | {NO_GRAPH}
         return result
 
     # Classes of this file --------------------------------------------------------------------------------------------

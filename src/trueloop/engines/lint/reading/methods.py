@@ -61,7 +61,7 @@ class Methods:
         """Run ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``."""
         first = arguments.given[0] if arguments.given else None
         if first is not None and owner.kind is not Kind.TENSOR:
-            first.facts.add(MANAGED)
+            first.facts = first.facts | {MANAGED}
             return self._add(Act.BACKWARD, node, first, owner, options=arguments.options())
         root, *scaler = owner.of if owner.name == "scaled" else (owner,)
         return self._add(Act.BACKWARD, node, root, *scaler, options=arguments.options())
@@ -99,7 +99,7 @@ class Methods:
         word, thing = arguments.get(0, "name"), arguments.get(1, "module")
         if thing is not None:
             owner.attributes[str(word.constant("?") if word else "?")] = thing
-            thing.holders.append(owner)
+            thing.holders = (*thing.holders, owner)
             self._add(Act.BOUND, node, owner, thing, word="add_module")
         return Thing(kind=Kind.CONSTANT, node=node)
 
@@ -108,7 +108,7 @@ class Methods:
     def _model_append(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
         owner.of = (*owner.of, *arguments.given)
         for each in arguments.given:
-            each.holders.append(owner)
+            each.holders = (*each.holders, owner)
         self._add(Act.BOUND, node, owner, *arguments.given, word="[]")
         return owner
 
@@ -190,7 +190,7 @@ class Methods:
         things = arguments.given
         if name in PREPARING and things:
             for each in things:
-                each.facts.add(MANAGED)
+                each.facts = each.facts | {MANAGED}
             held = {f"[{number}]": each for number, each in enumerate(things)}
             whole = Thing(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
             return things[0] if len(things) == 1 else whole

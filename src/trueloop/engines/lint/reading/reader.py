@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.engines.lint.reading.calls import Calls
@@ -11,7 +11,7 @@ from trueloop.engines.lint.reading.contexts import enter
 from trueloop.engines.lint.reading.recording import DEEPEST, Exhausted, Recording
 from trueloop.engines.lint.reading.scope import Scope
 from trueloop.engines.lint.reading.targets import Targets
-from trueloop.engines.lint.reading.usage import Uses, kind_by_use, uses
+from trueloop.engines.lint.reading.usage import Uses, kind_by_use
 from trueloop.engines.lint.reading.values import Values, element
 from trueloop.ground.source.operations import Act, Branch
 from trueloop.ground.source.source import Source
@@ -50,14 +50,14 @@ class Reader:
         self.targets = Targets(self)
         self.entered: set[Any] = set()
         """Functions that were run."""
-        self._uses: dict[int, Uses] = {}
+        self.uses = Uses(tree)
         self._returns: list[Thing] = []
         self._running: list[Any] = []
 
     def run(self) -> None:
         """Run the module, then every function that nothing in the file calls, as something else may."""
         self.block(self.tree.body)
-        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self._calls()}
+        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.uses.calls}
         for uncalled in (True, False):
             for thing, node in list(self._functions()):
                 if not uncalled or node.name not in called:
@@ -68,11 +68,8 @@ class Reader:
         for thing in self.module.names.values():
             if isinstance(thing.node, Function):
                 yield thing, thing.node
-            elif isinstance(thing.node, ast.ClassDef):
+            elif thing.kind is Kind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
-
-    def _calls(self) -> Iterable[ast.Call]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
 
     def _alone(self, thing: Thing, node: Function) -> None:
         """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
@@ -142,7 +139,7 @@ class Reader:
     def _guessed(self, argument: ast.arg, node: Any) -> Thing:
         """Return what an argument nobody gives in this file is, by its annotation."""
         thing = unknown(argument)
-        thing.facts.add(GIVEN)
+        thing.facts = thing.facts | {GIVEN}
         annotation = argument.annotation
         if annotation is not None:
             kind = self.values.annotated(annotation)
@@ -153,10 +150,7 @@ class Reader:
     def used(self, thing: Thing, path: str, within: Any) -> Thing:
         """Return a thing, and let it be what its use tells, where nothing else does."""
         if thing.kind is Kind.UNKNOWN and within is not None:
-            table = self._uses.get(id(within))
-            if table is None:
-                table = self._uses[id(within)] = uses(within)
-            kind = kind_by_use(table.get(path, frozenset()))
+            kind = kind_by_use(self.uses.of(path, within))
             if kind is not None:
                 thing.kind = kind
         return thing

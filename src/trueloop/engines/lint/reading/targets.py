@@ -70,7 +70,7 @@ class Targets:
         inside = recording.branches and before is not None and PART not in before.facts
         owner.attributes[name] = joined(before, thing) if inside and before is not None else thing
         if owner.kind is Kind.MODEL:
-            thing.holders.append(owner)
+            thing.holders = (*thing.holders, owner)
         if name == "data" and owner.kind in (Kind.PARAMETERS, Kind.TENSOR):
             return
         recording.add(Act.BOUND, target, owner, thing, word=name)
@@ -80,9 +80,9 @@ class Targets:
         wants = value if isinstance(value, bool) else None
         self.reader.recording.add(Act.FROZEN, node, owner, value=wants)
         if wants is not True:
-            owner.facts.add(FROZEN)
+            owner.facts = owner.facts | {FROZEN}
             for each in owner.of if owner.kind is Kind.PARAMETERS else ():
-                each.facts.add(FROZEN)
+                each.facts = each.facts | {FROZEN}
 
     def augmented(self, node: ast.AugAssign) -> None:
         """Run ``total += loss``."""

@@ -6,9 +6,10 @@ Names say nothing: `model` may be anything. What is done with it does.
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Set
+from typing import Any, Final
 
 from trueloop.ground.source.things import Kind
 
@@ -19,27 +20,43 @@ _OF_MODULES: Final = frozenset((
 ))  # fmt: skip
 _OF_TENSORS: Final = frozenset(("backward", "item", "detach", "argmax", "size", "view"))
 
-Uses = Mapping[str, frozenset[str]]
 
-
-def uses(node: ast.AST) -> Uses:
-    """Return the methods called of every name and attribute within a function or class: "self.net" -> {"()", "eval"}.
+class Uses:
+    """The calls of a file, by where they stand: the tree is gone through once.
 
     Args:
-        node: of the syntax tree.
+        tree: of the file.
     """
-    found: dict[str, set[str]] = defaultdict(set)
-    for each in ast.walk(node):
-        if not isinstance(each, ast.Call):
-            continue
-        if path := dotted(each.func):
-            found[path].add(CALLED)
-        if isinstance(each.func, ast.Attribute) and (path := dotted(each.func.value)):
-            found[path].add(each.func.attr)
-    return {path: frozenset(methods) for path, methods in found.items()}
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.calls = sorted(
+            (node for node in ast.walk(tree) if isinstance(node, ast.Call)), key=lambda node: node.lineno
+        )
+        """In the order of their lines."""
+        self._lines = [node.lineno for node in self.calls]
+        self._known: dict[int, dict[str, set[str]]] = {}
+
+    def of(self, path: str, within: Any) -> Set[str]:
+        """Return the methods called of a name or attribute within a function or class: "self.net" -> {"()", "eval"}."""
+        table = self._known.get(id(within))
+        if table is None:
+            table = self._known[id(within)] = self._table(within)
+        return table.get(path, frozenset())
+
+    def _table(self, within: Any) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        first, last = (0, None) if isinstance(within, ast.Module) else (within.lineno, within.end_lineno)
+        start = bisect_left(self._lines, first)
+        end = len(self._lines) if last is None else bisect_right(self._lines, last)
+        for node in self.calls[start:end]:
+            if path := dotted(node.func):
+                found[path].add(CALLED)
+            if isinstance(node.func, ast.Attribute) and (path := dotted(node.func.value)):
+                found[path].add(node.func.attr)
+        return found
 
 
-def kind_by_use(methods: frozenset[str]) -> Kind | None:
+def kind_by_use(methods: Set[str]) -> Kind | None:
     """Return what has these methods; None where many a thing has."""
     if methods & {"backward", "fit"}:
         return None

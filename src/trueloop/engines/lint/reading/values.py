@@ -49,7 +49,7 @@ class Values:
         if found is None:
             return self._named(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown(node)
         if found.kind is Kind.NAME:
-            return self._named(node, found.name)
+            self.reader.recording.names[id(node)] = found.name
         return found
 
     def _attribute(self, node: ast.Attribute) -> Thing:
