@@ -215,3 +215,40 @@ def test_recursion_and_length_have_an_end():
     text = "def f(x):\n    return f(g(x))\ndef g(x):\n    return f(x)\nf(1)\n" + "x = 1\n" * 100
     assert source(text).operations is not None
     assert source("import torch\n" + "torch.relu(x)\n" * 70_000).operations == ()
+
+
+def test_methods_that_are_asked_of_their_class_are_run():
+    found = acts(
+        """
+        import torch
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return torch.relu(x)
+            @staticmethod
+            def train_on(model, optimizer):
+                Net.forward(model, 1).sum().backward()
+                optimizer.step()
+            @classmethod
+            def made(cls, width):
+                return cls()
+        class Other(Net):
+            def forward(self, x):
+                return Net.forward(self, x)
+        net = Other.made(3)
+        Net.train_on(net, torch.optim.SGD(net.parameters()))
+    """,
+        Act.FORWARD, Act.CALLED, Act.BACKWARD, Act.STEPPED,
+    )  # fmt: skip
+    assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
+
+
+def test_a_class_that_may_be_missing_is_read_all_the_same():
+    assert not acts("""
+        try:
+            import torch
+            class Net(torch.nn.Module):
+                def forward(self, x):
+                    return x
+        except ImportError:
+            Net = print
+    """)
