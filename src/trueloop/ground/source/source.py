@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from trueloop.ground.findings import Severity
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.text import Fix, Text
 from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.source.turns import fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,25 @@ class Source:
             for each in self.operations
             if (not acts or each.act in acts) and (root is None or each.root == root) and each.within(loop)
         ]
+
+    def fixed(self, expression: ast.expr, operation: Operation, loop: Loop) -> bool:
+        """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
+        bound = {each.word for each in self.within(loop, Act.BOUND, root=operation.root)}
+        return fixed(expression, operation, loop, bound)
+
+    @cached_property
+    def _blocks(self) -> dict[int, list[ast.stmt]]:
+        found: dict[int, list[ast.stmt]] = {}
+        for node in ast.walk(self.tree):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if isinstance(block, list):
+                    found.update((id(each), block) for each in cast("list[ast.stmt]", block))
+        return found
+
+    def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
+        """Return the statements that a statement is one of: a body."""
+        return self._blocks.get(id(statement), [])
 
     @staticmethod
     def handed_out(thing: Thing, operations: Iterable[Operation]) -> bool:

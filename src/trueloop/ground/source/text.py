@@ -141,6 +141,22 @@ class Text:
         between = self.content[start : last[0]]
         return Edit(start, last[1], "") if between.strip() == b"," else None
 
+    def moved(
+        self, statement: ast.stmt, *, behind: ast.stmt | None = None, before: ast.stmt | None = None
+    ) -> tuple[Edit, ...] | None:
+        """Cut a statement of one line out, and write it before or behind another, indented like that one.
+
+        Returns:
+            The edits; None where it shares its line with others or is longer. A comment on its line goes with it.
+        """
+        cut = self.after(statement)
+        if statement.lineno != statement.end_lineno or self.indent(statement) is None or cut is None:
+            return None
+        start, end = self._starts[statement.lineno - 1], cut.end
+        line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
+        put = self.after(behind, line) if behind is not None else self.before(before, line) if before else None
+        return None if put is None else (put, Edit(start, end, ""))
+
 
 def applied(text: Text, fixes: Iterable[Fix]) -> tuple[Text, list[Fix]]:
     """Apply fixes, each whole or not at all: of two that overlap the later one waits for the next round.
