@@ -119,6 +119,20 @@ class Thing:
         mine = {id(each) for each in self.models()}
         return any(id(above) in mine for model in other.models() for above in model.within())
 
+    def graph(self, limit: int = 2000) -> Iterator[Thing]:
+        """Yield it and what a backward from it goes through, each once: nothing behind a ``detach()`` or ``no_grad``."""
+        seen: set[int] = {id(self)}
+        queue: list[Thing] = [self]
+        while queue and len(seen) <= limit:
+            thing = queue.pop()
+            if NO_GRAPH in thing.facts:
+                continue
+            yield thing
+            for each in (*thing.of, *thing.either):
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    queue.append(each)
+
     def lineage(self, limit: int = 200) -> Iterator[Thing]:
         """Yield it and everything it was computed from, each once."""
         seen: set[int] = {id(self)}
