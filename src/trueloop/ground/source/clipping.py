@@ -24,7 +24,10 @@ def limit_of(clip: Operation) -> Thing | None:
 
 def scaler_of(operation: Operation) -> Thing | None:
     """Return the scaler that a backward went through, or that steps."""
-    return next((each for each in operation.things if each.kind is Kind.SCALER), None)
+    held = [*operation.things]
+    if operation.act is Act.BACKWARD:
+        held += [part for each in operation.subject.graph() if each.name == "scaled" for part in each.of]
+    return next((each for each in held if each.kind is Kind.SCALER), None)
 
 
 def unscaling(source: Source, step: Operation) -> tuple[str, ...] | None:

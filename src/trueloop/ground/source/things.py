@@ -120,7 +120,7 @@ class Thing:
         return any(id(above) in mine for model in other.models() for above in model.within())
 
     def graph(self, limit: int = 2000) -> Iterator[Thing]:
-        """Yield it and what a backward from it goes through, each once: nothing behind a ``detach()`` or ``no_grad``."""
+        """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
         seen: set[int] = {id(self)}
         queue: list[Thing] = [self]
         while queue and len(seen) <= limit:
