@@ -142,9 +142,20 @@ class Text:
         return Edit(start, last[1], "") if between.strip() == b"," else None
 
     def moved(
-        self, statement: ast.stmt, *, behind: ast.stmt | None = None, before: ast.stmt | None = None
+        self,
+        statement: ast.stmt,
+        *,
+        behind: ast.stmt | None = None,
+        before: ast.stmt | None = None,
+        behind_lines: tuple[str, ...] = (),
     ) -> tuple[Edit, ...] | None:
         """Cut a statement of one line out, and write it before or behind another, indented like that one.
+
+        Args:
+            statement: to be moved.
+            behind: it comes after this one.
+            before: or before this one.
+            behind_lines: new lines that come directly before it.
 
         Returns:
             The edits; None where it shares its line with others or is longer. A comment on its line goes with it.
@@ -154,7 +165,8 @@ class Text:
             return None
         start, end = self._starts[statement.lineno - 1], cut.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
-        put = self.after(behind, line) if behind is not None else self.before(before, line) if before else None
+        lines = (*behind_lines, line)
+        put = self.after(behind, *lines) if behind is not None else self.before(before, *lines) if before else None
         return None if put is None else (put, Edit(start, end, ""))
 
 

@@ -160,6 +160,32 @@ def test_gradients_are_off_where_the_text_says_so():
     assert [each.grad for each in source(text).acts(Act.CALLED)] == [False, False, False, True, None, True]
 
 
+def test_a_context_may_be_made_before_it_is_entered():
+    text = """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        half = torch.autocast("cuda", dtype=torch.bfloat16)
+        off = torch.no_grad()
+        with half: model(x)
+        with off: model(x)
+    """
+    calls = source(text).acts(Act.CALLED)
+    assert [each.autocast for each in calls] == ["torch.bfloat16", None]
+    assert [each.grad for each in calls] == [True, False]
+
+
+def test_a_graph_ends_where_it_is_cut():
+    text = """
+        import torch.nn.functional as F
+        from torch import nn
+        one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+        F.mse_loss(one(x).detach(), two(x)).backward()
+    """
+    root = source(text).acts(Act.BACKWARD)[0].subject
+    assert len([each for each in root.lineage() if each.kind is Kind.MODEL]) == 2
+    assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
+
+
 def test_a_result_knows_what_it_was_made_from():
     text = """
         import torch.nn.functional as F
