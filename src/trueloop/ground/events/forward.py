@@ -27,8 +27,6 @@ class ModelCalled(Event):
     """Its output leads back to a parameter that wants a gradient."""
     autocast: str | None
     """The type of autocast it ran under: "float16", "bfloat16"; None = off."""
-    bypassed: bool
-    """``model.forward(x)`` was called instead of ``model(x)``: hooks and wrappers were left out."""
     recomputed: bool
     """Within a backward, by activation checkpointing."""
     loader: Ref | None
