@@ -159,7 +159,7 @@ class Backward:
             begun.place,
             value=begun.value,
             losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
-            received=self._stream.registry.many(received),
+            received=received,
             seconds=seconds,
         )
 

@@ -65,11 +65,11 @@ class Clearing:
 
     def _cleared(self, by: Any, held: list[Tensor]) -> None:
         registry, place = self._stream.registry, here()
-        lost = self._windows.cleared(held, place)
+        parameters = registry.many(held)
         self._stream.emit(
             GradientsCleared,
             place,
             by=registry.of(by),
-            parameters=registry.many(held),
-            unconsumed=registry.many(lost),
+            parameters=parameters,
+            unconsumed=self._windows.cleared(held, parameters, place),
         )
