@@ -60,12 +60,16 @@ class Sweeps:
         self._open: dict[Ref, Sweep] = {}
         self._ended: list[Sweep] = []
         self._stepped: Refs = NONE
+        self._latest: Refs = NONE
+        """Of those, what the latest step was of."""
         self._training: set[Ref] = set()
         """Loaders that some backward's batch came from."""
 
     def observe(self, event: Any) -> Sequence[Sweep]:
         """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
         match event:
+            case BackwardStarted() | StepTaken():
+                return self._train(event)
             case ModelCalled():
                 self._call(event)
             case BatchDrawn():
@@ -75,8 +79,6 @@ class Sweeps:
                 self._start(event)
             case LoaderExhausted():
                 self._end(event)
-            case BackwardStarted() | StepTaken():
-                return self._train(event)
             case Gap():
                 self._ended = []
             case WatchEnded():
@@ -104,7 +106,8 @@ class Sweeps:
 
     def _train(self, event: BackwardStarted | StepTaken) -> Sequence[Sweep]:
         if isinstance(event, StepTaken):
-            if not event.parameters <= self._stepped:
+            if event.parameters is not self._latest:
+                self._latest = event.parameters
                 self._stepped |= event.parameters
         elif event.loader is not None:
             self._training.add(event.loader)

@@ -43,6 +43,7 @@ class Detector:
 
     def __init__(self) -> None:
         self._stepped: Refs = NONE
+        self._latest: Refs = NONE
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
         """States captured when an optimizer had stepped the model already."""
 
@@ -50,7 +51,8 @@ class Detector:
         """Return evidence where the state is the live weights, and these have changed since the capture."""
         match event:
             case StepTaken():
-                if not event.parameters <= self._stepped:
+                if event.parameters is not self._latest:
+                    self._latest = event.parameters
                     self._stepped |= event.parameters
             case StateCaptured():
                 if event.parameter in self._stepped:

@@ -72,6 +72,7 @@ class Detector:
         self._shares: list[LoadersShare] = []
         self._trainer: Ref | None = None
         self._received: Refs = NONE
+        self._latest: Refs = NONE
         self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
         self._told: set[Ref] = set()
 
@@ -89,9 +90,10 @@ class Detector:
                 self._shares = [*self._shares[-63:], event]
             case BackwardStarted():
                 if event.loader is not None and event.loader is not self._trainer:
-                    self._trainer, self._received = event.loader, NONE
+                    self._trainer, self._received, self._latest = event.loader, NONE, NONE
             case BackwardEnded():
-                if not event.received <= self._received:
+                if event.received is not self._latest:
+                    self._latest = event.received
                     self._received |= event.received
             case ModelCalled():
                 self._called(event)

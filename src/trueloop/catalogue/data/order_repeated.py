@@ -81,6 +81,8 @@ class Detector:
     ) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
         match event:
+            case BackwardStarted():
+                self._feeding = event.loader
             case LoaderStarted():
                 self._started(event)
             case OrderSeen():
@@ -88,8 +90,6 @@ class Detector:
                 if key in self._epochs:
                     self._epochs[key][1].order = event
                     return self._judge(key)
-            case BackwardStarted():
-                self._feeding = event.loader
             case StepTaken():
                 key = None if self._feeding is None else self._key.get(self._feeding)
                 if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:

@@ -63,6 +63,8 @@ class Detector:
     def observe(self, event: BackwardStarted | BackwardEnded | GradientsCleared | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         match event:
+            case StepTaken():
+                return self._step(event)
             case BackwardStarted():
                 self._batch = event.batch
             case BackwardEnded():
@@ -71,8 +73,6 @@ class Detector:
                 if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
                     self._lost.append(self._open._replace(clearing=event.place))
                     self._open = None
-            case StepTaken():
-                return self._step(event)
             case Gap():
                 self._open, self._lost, self._alike, self._pattern = None, [], 0, None
         return None

@@ -49,15 +49,15 @@ class Detector:
     def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
         """Return evidence for the strangers of one line, together."""
         match event:
+            case StepTaken():
+                self._hold(event)
+                self._steps += 1
+                return self._judge() if self._steps >= STEPS and self._strangers else None
             case OptimizerCreated():
                 self._hold(event)
             case StrangerCalled():
                 if event.trainable:
                     self._strangers.append(replace(event, live=None))
-            case StepTaken():
-                self._hold(event)
-                self._steps += 1
-                return self._judge() if self._steps >= STEPS and self._strangers else None
         return None
 
     def _hold(self, event: OptimizerCreated | StepTaken) -> None:

@@ -72,17 +72,17 @@ class Detector:
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step that leaves some of a model's parameters out."""
         match event:
-            case OptimizerCreated():
-                self._hold(event.optimizer, event.parameters)
-                self._built.put(event.optimizer, event.place)
+            case StepTaken():
+                return self._stepped(event)
             case ModelCalled():
                 self._called(event)
             case BackwardEnded():
-                self._received |= event.received
+                self._received = self._received | event.received if self._received else event.received
+            case OptimizerCreated():
+                self._hold(event.optimizer, event.parameters)
+                self._built.put(event.optimizer, event.place)
             case Gap():
                 self._received = NONE
-            case StepTaken():
-                return self._stepped(event)
         return None
 
     def _hold(self, optimizer: Ref, parameters: Refs) -> None:

@@ -71,7 +71,7 @@ class Detector:
                 self._skipped.add(event.optimizer)
             case StepTaken():
                 self._pending = 0
-                for early in self._optimizers.pop(event.optimizer, ()):
+                for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
                     early.update_at_micro, early.update_place = event.micro, event.place
             case ScheduleAdvanced():
                 return self._advanced(event)
