@@ -9,7 +9,6 @@ from typing import Any, Final
 from trueloop.ground.events import (
     NONE,
     BackwardStarted,
-    BatchDrawn,
     Event,
     Gap,
     LoaderExhausted,
@@ -22,7 +21,7 @@ from trueloop.ground.events import (
 )
 
 MOMENTS: Final[tuple[type[Event], ...]] = (
-    LoaderStarted, BatchDrawn, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
+    LoaderStarted, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
 )  # fmt: skip
 """What `Sweeps.observe` wants to hear."""
 MOST_CALLS: Final = 64  # of one sweep that are kept
@@ -72,9 +71,6 @@ class Sweeps:
                 return self._train(event)
             case ModelCalled():
                 self._call(event)
-            case BatchDrawn():
-                if event.loader in self._open:
-                    self._open[event.loader].batches += 1
             case LoaderStarted():
                 self._start(event)
             case LoaderExhausted():
@@ -118,6 +114,7 @@ class Sweeps:
     def _end(self, event: LoaderExhausted) -> None:
         sweep = self._open.pop(event.loader, None)
         if sweep is not None and sweep.calls and not sweep.trained and event.batches_with_backward == 0:
+            sweep.batches = event.batches
             self._ended.append(sweep)
 
     def _release(self) -> Sequence[Sweep]:

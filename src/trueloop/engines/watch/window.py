@@ -79,7 +79,7 @@ class Windows:
             for known, mark in before
             if (parameter := known()) is not None and _is_other(parameter.grad, mark)
         )
-        self.fresh |= received
+        self.fresh = self.fresh | received if self.fresh else received
         self.scaled = self.scaled - received if scale is None else self.scaled | received
         for optimizer, known in self.program.optimizers.items():
             holds = parameters_of(optimizer)
@@ -92,27 +92,27 @@ class Windows:
                 known.norm_made = None if made is None else made / (scale or 1.0)
         return received
 
-    def cleared(self, held: Sequence[Tensor], parameters: Refs, place: Place | None) -> Refs:
-        """The gradients of these were cleared; return those that held something no step had used.
-
-        Args:
-            held: parameters that had a gradient, and ``parameters`` their refs.
-            place: of the clearing.
-        """
+    def cleared(self, held: Sequence[Tensor]) -> Refs:
+        """The gradients of these were cleared; return those that held something no step had used."""
         self.account.cleared(held)
+        if not self.fresh and not self.scaled:  # as it should be, after a step
+            return NONE
+        parameters = self.stream.registry.many(held)
         lost = self.fresh & parameters
         self.fresh -= parameters
         self.scaled -= parameters
+        return lost
+
+    def lost(self, parameters: Refs, place: Place | None) -> None:
+        """Note where what no step had used was cleared."""
         for optimizer, known in self.program.optimizers.items():
             if not parameters.isdisjoint(self.stream.registry.many(parameters_of(optimizer))):
                 known.cleared_at = place
-        return lost
 
     def _parameters(self) -> Sequence[weakref.ref[Tensor]]:
         """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
-        program = self.program
-        optimizers = program.mine()
-        key = (program.structures, *(len(optimizer.param_groups) for optimizer in optimizers))
+        program, optimizers = self.program, self.program.mine()
+        key = (program.structures, *[len(optimizer.param_groups) for optimizer in optimizers])
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
             for model, thread in program.models.items():
