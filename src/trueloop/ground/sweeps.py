@@ -66,21 +66,18 @@ class Sweeps:
 
     def observe(self, event: Any) -> Sequence[Sweep]:
         """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
-        match event:
-            case BackwardStarted() | StepTaken():
-                return self._train(event)
-            case ModelCalled():
-                self._call(event)
-            case LoaderStarted():
-                self._start(event)
-            case LoaderExhausted():
-                self._end(event)
-            case Gap():
-                self._ended = []
-            case WatchEnded():
-                return self._release()
-            case _:
-                pass
+        if isinstance(event, (BackwardStarted, StepTaken)):
+            return self._train(event)
+        if isinstance(event, ModelCalled):
+            self._call(event)
+        elif isinstance(event, LoaderStarted):
+            self._start(event)
+        elif isinstance(event, LoaderExhausted):
+            self._end(event)
+        elif isinstance(event, Gap):
+            self._ended = []
+        elif isinstance(event, WatchEnded):
+            return self._release()
         return ()
 
     def _start(self, event: LoaderStarted) -> None:

@@ -49,17 +49,15 @@ class Detector:
 
     def observe(self, event: StepTaken | StateCaptured | StateUsed) -> Evidence | None:
         """Return evidence where the state is the live weights, and these have changed since the capture."""
-        match event:
-            case StepTaken():
-                if event.parameters is not self._latest:
-                    self._latest = event.parameters
-                    self._stepped |= event.parameters
-            case StateCaptured():
-                if event.parameter in self._stepped:
-                    self._trained.add(event.state)
-            case StateUsed():
-                if event.aliased and event.moved:
-                    return self._used(event)
+        if isinstance(event, StepTaken):
+            if event.parameters is not self._latest:
+                self._latest = event.parameters
+                self._stepped |= event.parameters
+        elif isinstance(event, StateCaptured):
+            if event.parameter in self._stepped:
+                self._trained.add(event.state)
+        elif event.aliased and event.moved:
+            return self._used(event)
         return None
 
     def _used(self, event: StateUsed) -> Evidence | None:

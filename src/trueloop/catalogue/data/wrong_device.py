@@ -53,15 +53,14 @@ class Detector:
 
     def observe(self, event: ModelCalled | BackwardStarted | BackwardEnded) -> Evidence | None:
         """Return evidence in the third such backward."""
-        match event:
-            case ModelCalled():
-                device = _accelerator(event.output)
-                self._output = None if device is None else (device, event.parameters)
-                self._accelerated |= device is not None
-            case BackwardStarted():
-                self._suspect = event if self._away(event) else None
-            case BackwardEnded():
-                return self._judge(event)
+        if isinstance(event, ModelCalled):
+            device = _accelerator(event.output)
+            self._output = None if device is None else (device, event.parameters)
+            self._accelerated |= device is not None
+        elif isinstance(event, BackwardStarted):
+            self._suspect = event if self._away(event) else None
+        else:
+            return self._judge(event)
         return None
 
     def _away(self, event: BackwardStarted) -> bool:

@@ -63,19 +63,18 @@ class Detector:
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
-        match event:
-            case StepTaken():
-                return self._step(event)
-            case BackwardStarted():
-                for model in self._models.values():
-                    model.unused = False
-            case ModelCalled():
-                self._called(event)
-            case ModeSet():
-                self._set(event)
-            case Gap():
-                for model in self._models.values():
-                    model.waits, model.unused = None, False
+        if isinstance(event, StepTaken):
+            return self._step(event)
+        if isinstance(event, BackwardStarted):
+            for model in self._models.values():
+                model.unused = False
+        elif isinstance(event, ModelCalled):
+            self._called(event)
+        elif isinstance(event, ModeSet):
+            self._set(event)
+        else:
+            for model in self._models.values():
+                model.waits, model.unused = None, False
         return None
 
     def _set(self, event: ModeSet) -> None:

@@ -62,16 +62,15 @@ class Detector:
 
     def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | Gap) -> Evidence | None:
         """Return evidence once the growth is a thousandfold."""
-        match event:
-            case StepTaken():
-                self._step(event)
-                return self._judged(event)
-            case BackwardEnded():
-                self._loss = event.value
-            case GradientsClipped():
-                self._why_not = self._why_not or ("" if event.probe else "the gradients are clipped")
-            case Gap():
-                self._growth = []
+        if isinstance(event, StepTaken):
+            self._step(event)
+            return self._judged(event)
+        if isinstance(event, BackwardEnded):
+            self._loss = event.value
+        elif isinstance(event, GradientsClipped):
+            self._why_not = self._why_not or ("" if event.probe else "the gradients are clipped")
+        else:
+            self._growth = []
         return None
 
     def _step(self, event: StepTaken) -> None:
@@ -97,14 +96,15 @@ class Detector:
             return None
         leap = max(after.norm / before.norm for before, after in pairwise(growth))
         first, middle, now = growth[0], growth[len(growth) // 2], growth[-1]
+        since = first.step.update
         slows_down = now.norm / middle.norm < middle.norm / first.norm
         if now.norm <= TIMES * leap * first.norm or slows_down:
             return None
         return Evidence(
-            message=f"From update {first.step.update} to {event.update} the gradient norm grew from {first.norm:.3g} to "
+            message=f"From update {since} to {event.update} the gradient norm grew from {first.norm:.3g} to "
             f"{now.norm:.3g} and the loss from {first.loss:.3g} to {now.loss:.3g}, at every update in between.",
             place=event.place,
-            update=first.step.update,
+            update=since,
         )
 
     def abstains(self) -> str:

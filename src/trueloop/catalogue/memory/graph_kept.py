@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from trueloop.ground.events import Event, GraphsAlive, ModelCalled, StepTaken
+from trueloop.ground.events import Event, GraphsAlive, ModelCalled
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import TeachingLoop

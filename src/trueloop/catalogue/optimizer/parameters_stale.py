@@ -61,19 +61,18 @@ class Detector:
 
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
         """Return evidence at the third step of an optimizer that holds what no model has."""
-        match event:
-            case StepTaken():
-                return self._stepped(event)
-            case ModelCalled():
-                self._called(event)
-            case BackwardEnded():
-                for optimizer, received in self._since.items():
-                    self._since[optimizer] = received | event.received if received else event.received
-            case OptimizerCreated():
-                self._held.update(event.parameters)
-                self._built[event.optimizer] = event.place
-            case Gap():
-                self._since.clear()
+        if isinstance(event, StepTaken):
+            return self._stepped(event)
+        if isinstance(event, ModelCalled):
+            self._called(event)
+        elif isinstance(event, BackwardEnded):
+            for optimizer, received in self._since.items():
+                self._since[optimizer] = received | event.received if received else event.received
+        elif isinstance(event, OptimizerCreated):
+            self._held.update(event.parameters)
+            self._built[event.optimizer] = event.place
+        else:
+            self._since.clear()
         return None
 
     def _called(self, event: ModelCalled) -> None:

@@ -70,19 +70,18 @@ class Detector:
 
     def observe(self, event: LoaderStarted | BackwardStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
         """Return evidence at an advance."""
-        match event:
-            case StepTaken():
-                self._stepped(event)
-            case BackwardStarted():
-                self._loader = event.loader
-            case LoaderStarted():
-                self._lengths[event.loader] = _length(event)
-            case Gap():
-                self._since.clear()
-                for counting in self._schedules.values():
-                    counting.places.clear()
-            case ScheduleAdvanced():
-                return self._advanced(event)
+        if isinstance(event, StepTaken):
+            self._stepped(event)
+        elif isinstance(event, BackwardStarted):
+            self._loader = event.loader
+        elif isinstance(event, LoaderStarted):
+            self._lengths[event.loader] = _length(event)
+        elif isinstance(event, Gap):
+            self._since.clear()
+            for counting in self._schedules.values():
+                counting.places.clear()
+        else:
+            return self._advanced(event)
         return None
 
     def _stepped(self, event: StepTaken) -> None:

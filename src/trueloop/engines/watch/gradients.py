@@ -182,6 +182,6 @@ def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:
 def local_of(gradient: Tensor | None) -> Tensor | None:
     """Return what of a gradient lies in this process as plain numbers; None where it is sparse or of a strange kind."""
     local = gradient if type(gradient) is Tensor else getattr(gradient, "_local_tensor", gradient)
-    if local is None or type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:
+    if type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:
         return None
     return local.detach() if local.requires_grad else local

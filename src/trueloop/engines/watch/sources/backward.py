@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple
@@ -104,9 +104,7 @@ class Backward:
         return backward
 
     def _finite(self, tensors: Any) -> float | None:
-        """Return the value of a root, where it can be read; tell of one that is not finite, and have what follows
-        watched in full.
-        """
+        """Return the value of a root, where it can be read; tell of one that is not finite, and watch what follows."""
         root = tensors if isinstance(tensors, Tensor) else None
         value = None if root is None else _value(root)
         if root is None or value is None:
