@@ -15,6 +15,7 @@ import torch
 import trueloop.catalogue
 from trueloop.catalogue.load import FAMILIES, SECTIONS, Entry, catalogue
 from trueloop.catalogue.page import sections
+from trueloop.engines.lint.lint import Ruled, lint_text
 from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.saved import NOT_TOLD
 from trueloop.engines.watch.watch import Watch
@@ -85,6 +86,25 @@ def test_the_page_is_printed_whole(entry: Entry, capsys: pytest.CaptureFixture[s
         assert " ".join(words.split()) in told
     if entry.failure.detector is None:
         assert "text only" in told, "who is not watched for says so"
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES if entry.failure.rule], ids=lambda entry: f"{entry.code}-{entry.slug}"
+)
+def test_the_rule_tells_the_bad_script_from_the_good_one(entry: Entry):
+    assert entry.failure.rule is not None
+    rules = [Ruled(each.failure, each.slug, each.failure.rule) for each in ENTRIES if each.failure.rule]
+    for text in (entry.failure.bad, entry.failure.good):
+        assert all(word in text for word in entry.failure.rule.words) or text is entry.failure.good
+    found = lint_text(entry.failure.bad, "bad.py", rules).found
+    assert {each.code for each in found if each.severity != Severity.NOTE} <= {entry.code}
+    assert entry.code in {each.code for each in found}
+    assert all(each.message.endswith(".") and each.fix for each in found)
+    good = lint_text(entry.failure.good, "good.py", rules).found
+    assert not [each for each in good if each.code == entry.code or each.severity != Severity.NOTE]
 
 
 # The detector ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs a script as text under the watch and says what was found where."""
+"""Runs a script as text under the watch, or only reads it, and says what was found where."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from trueloop.catalogue.load import catalogue
+from trueloop.engines.lint.fix import fix_text
+from trueloop.engines.lint.lint import Ruled, lint_text
 from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.saved import NOT_TOLD
 from trueloop.engines.watch.watch import Watch
@@ -98,3 +100,61 @@ def quiet(run: Callable[..., Ran]) -> Callable[[str], Ran]:
         return ran
 
     return check
+
+
+RULES = [Ruled(entry.failure, entry.slug, entry.failure.rule) for entry in catalogue().values() if entry.failure.rule]
+COMMENT = re.compile(r"#[^\n]*")
+
+
+@pytest.fixture
+def told() -> Callable[..., list[Finding]]:
+    """Read a script whose lines at fault end in ``# <- GRD001``: the rules must find exactly these, and nothing else.
+
+    Where a finding has a fix, it is applied: the text is Python still, has every comment, and the finding is gone; and
+    nothing is left to be fixed. Notes are looked at only where the script has a mark for them.
+    """
+
+    def check(script: str, *, fixes: bool | None = None) -> list[Finding]:
+        script = textwrap.dedent(script)
+        expected = {
+            (mark[1], number) for number, line in enumerate(script.splitlines(), 1) for mark in MARK.finditer(line)
+        }
+        assert expected, "no line is marked"
+        found = lint_text(script, "train.py", RULES).found
+        graver = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
+        assert {_place(each) for each in graver} == expected, _words(found)
+        if fixes is not None:
+            assert all((each.repair is not None) is fixes for each in graver), _words(found)
+        if any(each.repair for each in graver):
+            fixed = fix_text(script, "train.py", RULES, unsafe=True)
+            left = {_place(each)[0] for each in fixed.left.found if each.repair}
+            assert not left, fixed.text
+            assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
+            assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text
+        return graver
+
+    return check
+
+
+@pytest.fixture
+def untold() -> Callable[[str], None]:
+    """Read a correct look-alike, or one of which the text cannot tell: no rule may say more than a note."""
+
+    def check(script: str) -> None:
+        found = [
+            each
+            for each in lint_text(textwrap.dedent(script), "train.py", RULES).found
+            if each.severity != Severity.NOTE
+        ]
+        assert not found, _words(found)
+
+    return check
+
+
+def _place(found: Finding) -> tuple[str, int]:
+    assert found.site is not None
+    return found.code, found.site.line
+
+
+def _words(found: list[Finding] | tuple[Finding, ...]) -> list[str]:
+    return [f"{each.code} {each.site}: {each.message}" for each in found]

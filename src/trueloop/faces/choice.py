@@ -70,6 +70,20 @@ def entry_named(word: str) -> Entry:
     return entry
 
 
+def patterns(folder: Path, name: str) -> list[str]:
+    """Return a list of words of the project's ``[tool.trueloop]``.
+
+    Args:
+        folder: the project's `pyproject.toml` is looked for here and above.
+        name: of the setting: "exclude".
+
+    Raises:
+        InvalidConfig: it is no list of words.
+    """
+    table, path = _table(folder)
+    return _words(table, name, path)
+
+
 def _known(words: Iterable[str], where: str) -> Iterable[str]:
     for word in (part.strip() for some in words for part in some.split(",")):
         if word.upper() in FAMILIES.values():

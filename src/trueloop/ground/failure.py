@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from trueloop.ground.events import Event
 from trueloop.ground.findings import Evidence, Severity
+from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.teaching import TeachingLoop
 
 
@@ -31,6 +32,17 @@ class Detector(Protocol):
         ...
 
 
+class Rule(NamedTuple):
+    """Finds one failure in the text of programs."""
+
+    words: tuple[str, ...]
+    """All of them stand in every text that can have it: a file without one of them is not looked at."""
+    find: Callable[[Source], Iterable[Hit]]
+    """Yields only what no correct program does; where the text alone cannot tell, nothing."""
+    asked: bool = False
+    """Only where somebody asks for it: it is a matter of style."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One entry of the catalogue. Family and slug come from where its file lies: ``gradient/never_cleared.py``."""
@@ -47,6 +59,7 @@ class Failure:
     """Its correct twin."""
     fix: str
     """What to do, in one sentence."""
+    rule: Rule | None = None
     detector: Callable[[], Detector] | None = None
     inject: Callable[[TeachingLoop], None] | None = None
     """Breaks one operation of the teaching loop."""

@@ -8,6 +8,8 @@ from enum import StrEnum
 from types import CodeType
 from typing import NamedTuple
 
+from trueloop.ground.source.text import Fix
+
 
 class Severity(StrEnum):
     """How sure a finding is to be a mistake."""
@@ -102,6 +104,14 @@ class Finding:
     count: int = 1
     fix: str = ""
     change: Insertion | None = None
+    column: int | None = None
+    """Of the operation at fault, in characters from 1; None where the program ran."""
+    end: tuple[int, int] | None = None
+    """Line and column behind its last character."""
+    repair: Fix | None = None
+    """The fix as edits of the file."""
+    cell: int | None = None
+    """Of a notebook, from 1; ``site`` is then a line of that cell."""
 
 
 class Verdict(StrEnum):
@@ -178,6 +188,8 @@ class Report:
     findings: tuple[Finding, ...]
     """The gravest first."""
     judged: tuple[Judged, ...] = ()
+    files: int = 0
+    """Texts that were read, where nothing ran."""
     silenced: int = 0
     """Findings a comment or the settings asked not to hear of."""
     updates: int = 0

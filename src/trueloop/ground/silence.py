@@ -7,30 +7,54 @@ import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 EVERYTHING: Final = frozenset({""})
 """What ``# trueloop: ignore`` names: every code begins with it."""
 _PRAGMA = re.compile(r"#\s*trueloop:\s*ignore(?:\[([^\]]*)\]|(?![\w\[-]))")
 
 
-def pragmas(text: str) -> Mapping[int, frozenset[str]]:
-    """Return what each line of a source asks not to hear of, by line number from 1.
+class Pragma(NamedTuple):
+    """A comment that asks not to hear of something."""
 
-    A comment counts for all lines of the statement it stands in or behind, since Python may give any of them as the
-    place of a call. Only comments count: the same words in a string are a string. What follows a text that is not
-    Python is not read.
+    line: int
+    """Of the comment, from 1."""
+    first: int
+    last: int
+    """The lines it counts for: all of the statement it stands in or behind, since Python may give any of them as the
+    place of a call."""
+    words: frozenset[str]
+    """Codes, families ("GRD") or, where it names none, `EVERYTHING`."""
+
+
+def comments(text: str) -> list[Pragma]:
+    """Return the comments of a source that ask not to hear of something.
+
+    Only comments count: the same words in a string are a string. What follows a text that is not Python is not read.
 
     Args:
         text: of a module, or of a notebook's cell.
+    """
+    if "trueloop:" not in text:
+        return []
+    return [
+        Pragma(line, first, last, words)
+        for first, last, found in statements(text)
+        for line, comment in found
+        if (words := _words(comment))
+    ]
 
-    Returns:
-        Codes, families ("GRD") or, for a comment that names none, `EVERYTHING`.
+
+def pragmas(text: str) -> Mapping[int, frozenset[str]]:
+    """Return what each line of a source asks not to hear of, by line number from 1.
+
+    Args:
+        text: of a module, or of a notebook's cell.
     """
     found: dict[int, frozenset[str]] = {}
-    for first, last, words in _statements(text):
-        for line in range(first, last + 1) if words else ():
-            found[line] = found.get(line, frozenset()) | words
+    for pragma in comments(text):
+        for line in range(pragma.first, pragma.last + 1):
+            found[line] = found.get(line, frozenset()) | pragma.words
     return found
 
 
@@ -39,21 +63,23 @@ def named(code: str, words: frozenset[str]) -> bool:
     return code.startswith(tuple(words))
 
 
-def _statements(text: str) -> Iterator[tuple[int, int, frozenset[str]]]:
-    """Yield first line, last line and words of every statement, the last one perhaps cut off."""
-    first, last, words = 0, 0, frozenset[str]()
+def statements(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]]]:
+    """Yield the first line, last line and comments of every statement, the last one perhaps cut off.
+
+    Comments come with their lines; those that stand above a statement belong to none.
+    """
+    first, last, found = 0, 0, list[tuple[int, str]]()
     layout = (tokenize.ENCODING, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.ENDMARKER)
     with suppress(tokenize.TokenError, SyntaxError):  # a cell's magics, a half-written file
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NEWLINE:
-                yield first, last, words
-                first, words = 0, frozenset[str]()
+                yield first, last, found
+                first, found = 0, []
             elif token.type == tokenize.COMMENT:
-                alone = not first  # above a statement, not in it
-                words |= frozenset[str]() if alone else _words(token.string)
+                found += [(token.start[0], token.string)] if first else []
             elif token.type not in layout:
                 first, last = first or token.start[0], token.end[0]
-    yield first, last, words
+    yield first, last, found
 
 
 def _words(comment: str) -> frozenset[str]:

@@ -222,3 +222,76 @@ def test_the_evidence_has_the_numbers_and_the_other_line(run):
     (related,) = finding.related
     assert related[0].line == finding.site.line - 1
     assert finding.count == 3
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"cleared in a branch that is never taken"}
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "arguments known by their annotations": """
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, loader):
+    for inputs, targets in loader:
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()  # <- GRD001
+""",
+    "a trainer of Lightning's that does it by hand, without clearing": """
+import torch.optim as optim
+
+class Fit:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(8, 1))
+        self.opt = optim.AdamW([{"params": self.net.parameters(), "lr": 1e-3}])
+
+    def one(self, inputs, targets):
+        loss = ((self.net(inputs) - targets) ** 2).mean()
+        loss.backward()
+        self.opt.step()  # <- GRD001
+        return loss.item()
+
+    def run(self, loader):
+        return [self.one(inputs, targets) for inputs, targets in loader]
+""",
+}
+
+UNWRITTEN = {
+    "cleared by a function of another file": """
+from elsewhere import update
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, targets in loader:
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    update(loss, optimizer)
+    loss.backward()
+    optimizer.step()
+""",
+    "arguments of which nothing is known": """
+def train(model, optimizer, loader):
+    for inputs, targets in loader:
+        model(inputs).sum().backward()
+        optimizer.step()
+""",
+    "cleared in a function called from the loop": """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def clear():
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = None
+for inputs, targets in loader:
+    clear()
+    model(inputs).sum().backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

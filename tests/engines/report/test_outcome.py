@@ -22,9 +22,9 @@ def test_a_run_that_never_stepped_is_not_judged_whatever_its_detectors_say():
 
 
 def test_a_text_that_was_read_is_judged_without_updates():
-    read = replace(CLEAN, updates=0, seconds=0.0)
+    read = replace(CLEAN, updates=0, seconds=0.0, files=12)
     assert outcome(read) is Outcome.CLEAN
-    assert headline(read) == "No silent failure found"
+    assert headline(read) == "No silent failure found in 12 files"
 
 
 def test_the_headline_says_how_grave_it_is(report: Report):

@@ -8,9 +8,16 @@ Why nothing raises
     ``model.eval()`` changes the flags of modules only.
 
 Look-alikes
-    Monte Carlo dropout draws several predictions with dropout at work, often in just this way. What is on purpose
-    cannot be told from what is not while a program runs, so no running program is accused of it: it shows in the text
-    only, as a call of ``dropout`` in a ``forward`` that is not told the mode of its module.
+    Monte Carlo dropout draws several predictions with dropout at work. Several passes over each batch or over the
+    loader, a batch that is repeated within a tensor, several draws within one forward, a call under a condition (it
+    may be what switches the dropout), a model of which a part is left in train mode, and ``training=True`` in so many
+    words are not told: who means it says so. Certain where the source of the call shows ``dropout``, ``dropout1d``,
+    ``2d`` or ``3d`` of torch without ``training``, with a rate above 0, in the forward of a module that has run it in
+    train mode before, and a model in eval mode as a whole went through it with no more values per batch than then,
+    once per batch of a loader no backward ever drew from, to the loader's end. Noise that a model wants in eval mode
+    as well (the prenet of Tacotron 2, the generator of pix2pix), or for samples that the loader itself repeats,
+    should be given ``training=True``. Not judged: evaluation without a DataLoader, a function that was bound by
+    ``partial`` or in another local name, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
@@ -18,11 +25,119 @@ Fix
 References
     torch.nn.functional.dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html
     Gal and Ghahramani, "Dropout as a Bayesian Approximation", 2016, https://arxiv.org/abs/1506.02142
+    Shen et al., "Natural TTS Synthesis by Conditioning WaveNet on Mel Spectrogram Predictions", 2018,
+    https://arxiv.org/abs/1712.05884
+    Isola et al., "Image-to-Image Translation with Conditional Adversarial Networks", 2017,
+    https://arxiv.org/abs/1611.07004
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple
+
+from trueloop.ground.events import BatchDrawn, DropoutUntold, Event, Gap, ModelCalled, Ref
 from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+
+Call = tuple[Ref, Place | None]
+"""A line in the forward of a module."""
+
+
+class _Forced(NamedTuple):
+    """Dropout in a model in eval mode."""
+
+    event: DropoutUntold
+    several: bool
+    """More of it than there was in train mode: several samples are wanted."""
+
+
+class Detector:
+    """Looks for dropout in every sweep of a model in eval mode."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (*MOMENTS, BatchDrawn, DropoutUntold)
+
+    def __init__(self) -> None:
+        self._sweeps = Sweeps()
+        self._now: list[DropoutUntold] = []
+        """In the forward that is just running."""
+        self._batch = 0
+        """Values in the largest tensor of the newest batch."""
+        self._trained: dict[Call, Fraction] = {}
+        """The most values in train mode, for each of the batch."""
+        self._forced: dict[tuple[Ref, Ref], dict[Call, _Forced]] = {}
+        """By loader and model, since the latest update."""
+        self._seen = 0
+
+    def observe(self, event: Any) -> list[Evidence] | None:
+        """Return evidence when the next update begins, or the run ends."""
+        if isinstance(event, ModelCalled):
+            self._call(event)
+        elif isinstance(event, BatchDrawn):
+            self._batch = _values(event.batch, sys.modules["torch"].Tensor)
+            return None
+        elif isinstance(event, DropoutUntold):
+            self._now.append(event)
+            return None
+        elif isinstance(event, Gap):
+            self._now = []
+        sweeps = self._sweeps.observe(event)
+        if not sweeps:
+            return None
+        self._seen += len(sweeps)
+        found = [evidence for sweep in sweeps if not sweep.again for evidence in self._judge(sweep)]
+        self._forced.clear()
+        return found
+
+    def _call(self, event: ModelCalled) -> None:
+        if not self._now:  # the usual case
+            return
+        now, self._now = self._now, []
+        calls: dict[Call, list[DropoutUntold]] = {}
+        for each in now:
+            calls.setdefault((each.module, each.place), []).append(each)
+        if not self._batch:
+            return
+        for call, those in calls.items():
+            share = Fraction(sum(each.values for each in those), self._batch)
+            if all(each.training for each in those):
+                self._trained[call] = max(share, self._trained.get(call, share))
+            elif event.all_eval and event.loader is not None and call in self._trained:
+                several = share > self._trained[call] or any(each.again for each in those)
+                before = self._forced.setdefault((event.loader, event.model), {})
+                before[call] = _Forced(those[0], several or (call in before and before[call].several))
+
+    def _judge(self, sweep: Sweep) -> list[Evidence]:
+        return [
+            Evidence(
+                message=f"{event.function} at rate {event.probability:g} was at work in {event.module.name}, which is "
+                f"in eval mode, while {model.name} went through {sweep.batches} held-out batches.",
+                place=event.place,
+                update=sweep.update,
+            )
+            for model in sweep.models
+            if all(call.all_eval for call in sweep.calls if call.model is model)
+            for event, several in self._forced.get((sweep.loader, model), {}).values()
+            if not several
+        ]
+
+    def abstains(self) -> str:
+        """Return a reason where there was no sweep."""
+        return "" if self._seen else "no loader was swept without training"
+
+
+def _values(batch: Any, tensor: type[Any], depth: int = 3) -> int:
+    """Return how many numbers the largest tensor in a batch holds; held-out batches may be without targets."""
+    if isinstance(batch, tensor):
+        return batch.numel()
+    if not depth:
+        return 0
+    inside: Any = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return max([_values(each, tensor, depth - 1) for each in inside], default=0)
+
 
 FAILURE = Failure(
     code="EVL004",
@@ -98,4 +213,5 @@ for epoch in range(2):
     print(sum(losses) / len(losses))
 """,
     fix="Pass training=self.training, or use nn.Dropout.",
+    detector=Detector,
 )

@@ -8,9 +8,13 @@ Why nothing raises
     random transforms into both parts.
 
 Look-alikes
-    Test-time augmentation averages over several random views, robustness is measured under noise, and a sampler of
-    negatives draws new ones for each sweep. These are on purpose and look the same from outside, so no running program
-    is accused of it: it shows in the text only, as one dataset with random transforms behind both loaders.
+    Test-time augmentation averages over several random views, a denoising model is measured on noise that is drawn
+    anew, masked language modelling masks other tokens in each sweep, contrastive learning wants two random views of
+    each sample, a sampler of negatives draws new ones, a language model is measured on random pieces of a long text.
+    All of these are on purpose, and give other inputs for the same index in every sweep, just as this mistake does;
+    also where one dataset was split into both parts. What tells them apart is what the author wants, and nothing that
+    a program does while it runs. So no running program is accused: it shows in the text only, as one dataset with
+    the random transforms of a training set behind both loaders.
 
 Fix
     Build two datasets over the same files, one with the random transforms and one without, and split the indices.
@@ -18,6 +22,8 @@ Fix
 References
     Transforms of torchvision, https://docs.pytorch.org/vision/stable/transforms.html
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html
+    Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2018, https://arxiv.org/abs/1810.04805
+    Vincent et al., "Extracting and Composing Robust Features with Denoising Autoencoders", ICML 2008
 """
 
 from __future__ import annotations

@@ -28,11 +28,18 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import Event, StepTaken
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import Kind
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 
@@ -67,6 +74,37 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; every step that was watched tells."""
         return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the steps in a loop with a backward of the optimizer's parameters, in which nothing clears them."""
+    for step in source.acts(Act.STEPPED):
+        optimizer = step.subject
+        if optimizer.kind is not Kind.OPTIMIZER or not step.loops:
+            continue
+        inside = source.within(step.loops[-1], root=step.root)
+        backward = next((each for each in inside if each.act is Act.BACKWARD and source.reaches(each, optimizer)), None)
+        cleared = any(source.clears(each, optimizer) for each in inside)
+        if backward is None or cleared or source.handed_out(optimizer, inside):
+            continue
+        yield Hit(
+            message="Every turn of the loop adds to the gradients and steps, and none clears them.",
+            node=step.node,
+            related=((backward.node, "adds to the gradients that are there"),),
+            fix=_cleared(source, step),
+        )
+
+
+def _cleared(source: Source, step: Deed) -> Fix | None:
+    """Return the fix: the gradients are cleared behind the step."""
+    statement = step.statement
+    if not isinstance(statement, ast.Expr) or statement.value is not step.node or step.things:
+        return None
+    edit = source.text.after(statement, f"{source.text.of(step.node.func.value)}.zero_grad()")
+    return Fix((edit,), safe=True, words="Clear the gradients after the step") if edit else None
+
+
+RULE = Rule(words=("backward", "step"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -109,6 +147,7 @@ for step in range(20):
     optimizer.step()
 """,
     fix="Call optimizer.zero_grad() once per update, before its first backward.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -13,9 +13,14 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning w
   ``related``: ``[{"path", "line", "function", "message"}]``,
   ``first_update`` (from 0; null where the text alone was read), ``count`` (times it was seen),
   ``fix`` (in words), ``change``: null or ``{"path", "line", "function", "text", "where"}``, where ``text``, without
-  indentation, belongs "before", "after" or "instead" of the line.
+  indentation, belongs "before", "after" or "instead" of the line;
+  ``column``, ``end``: null, or the column (from 1, in characters) and ``[line, column]`` behind the last character,
+  where the text was read; ``cell``: null, or the number of a notebook's cell, in which ``line`` is then counted;
+  ``edits``: null or ``{"safe", "message", "edits": [{"start", "end", "text"}]}``: bytes of the file (in a notebook, of
+  its code cells together) that another text belongs in the place of.
 - ``judged``: ``[{"code", "verdict", "reason"}]``, one for each failure that is known, with the verdict "fired",
   "passed", "not applicable" or "not judged".
+- ``files``: texts that were read, where nothing ran; 0 of a run.
 - ``silenced``: findings that were not to be told.
 - ``updates`` (optimizer steps), ``watched`` (of those, in full detail), ``seconds``.
 - ``cost``: ``{"seconds", "share"}`` of the run's time that watching took at least: what is done within
@@ -53,6 +58,7 @@ from trueloop.ground.findings import (
     UpdateRate,
     Verdict,
 )
+from trueloop.ground.source.text import Edit, Fix
 from trueloop.version import __version__
 
 SCHEMA: Final = 1
@@ -67,6 +73,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "headline": headline(report),
         "findings": [_finding(finding) for finding in report.findings],
         "judged": [{**each._asdict(), "verdict": each.verdict.value} for each in report.judged],
+        "files": report.files,
         "silenced": report.silenced,
         "updates": report.updates,
         "watched": report.watched,
@@ -95,6 +102,7 @@ def from_json(content: Mapping[str, Any]) -> Report:
     return Report(
         findings=tuple(_revived(each) for each in content["findings"]),
         judged=tuple(Judged(each["code"], Verdict(each["verdict"]), each["reason"]) for each in content["judged"]),
+        files=content.get("files", 0),
         silenced=content["silenced"],
         updates=content["updates"],
         watched=content["watched"],
@@ -124,7 +132,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "fix": finding.fix,
         "change": {**change.site._asdict(), "text": change.text, "where": change.where} if change else None,
+        "column": finding.column,
+        "end": list(finding.end) if finding.end else None,
+        "cell": finding.cell,
+        "edits": _repair(finding.repair) if finding.repair else None,
     }
+
+
+def _repair(repair: Fix) -> dict[str, Any]:
+    return {"safe": repair.safe, "message": repair.words, "edits": [edit._asdict() for edit in repair.edits]}
 
 
 def _error(error: Explained) -> dict[str, Any]:
@@ -173,7 +189,17 @@ def _revived(content: Mapping[str, Any]) -> Finding:
         count=content["count"],
         fix=content["fix"],
         change=Insertion(_site(change), change["text"], change["where"]) if change else None,
+        column=content.get("column"),
+        end=(end[0], end[1]) if (end := content.get("end")) else None,
+        cell=content.get("cell"),
+        repair=_revived_repair(content.get("edits")),
     )
+
+
+def _revived_repair(content: Mapping[str, Any] | None) -> Fix | None:
+    if content is None:
+        return None
+    return Fix(tuple(Edit(**edit) for edit in content["edits"]), safe=content["safe"], words=content["message"])
 
 
 def _site(content: Mapping[str, Any]) -> Site:

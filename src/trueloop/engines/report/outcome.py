@@ -25,8 +25,7 @@ def outcome(report: Report) -> Outcome:
     """Say what a report comes to. Notes count as findings here, and fail nothing."""
     if report.findings:
         return Outcome.FINDINGS
-    ran = report.seconds > 0  # a text that was read took no time of its own
-    if report.updates == 0 and (ran or not with_verdict(report, Verdict.PASSED)):
+    if report.updates == 0 and not report.files:
         return Outcome.NOT_JUDGED
     return Outcome.CLEAN
 
@@ -41,6 +40,8 @@ def _headline(report: Report) -> str:
     found = [finding.severity for finding in report.findings]
     words = ", ".join(counted(found.count(each), each.value) for each in Severity if each in found)
     where = f" in {counted(report.updates, 'update')}" if report.updates else ""
+    if report.files:
+        return f"{words or 'No silent failure found'} in {counted(report.files, 'file')}"
     if Severity.ERROR in found:
         return f"{words}: {FAULT}" if report.updates else words
     if Severity.WARNING in found:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from trueloop.catalogue.load import catalogue
 from trueloop.catalogue.page import markdown, reference
 from trueloop.ground.findings import Explained, Finding, Report, Severity, Site
+from trueloop.ground.source.text import Fix
 from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -61,7 +62,9 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
             "partialFingerprints": {FINGERPRINT: f"{content}:{seen[content]}"},
         }
         if finding.site:
-            result["locations"] = [_location(finding.site, base)]
+            result["locations"] = [_location(finding.site, base, finding)]
+        if finding.site and finding.repair and finding.cell is None:
+            result["fixes"] = [_repair(finding.repair, finding.site, base)]
         if finding.related:
             result["relatedLocations"] = [
                 {"id": number, **_location(site, base), "message": {"text": words}}
@@ -111,8 +114,29 @@ def _rule(finding: Finding) -> dict[str, Any]:
     return rule
 
 
-def _location(site: Site, base: Path | None) -> dict[str, Any]:
-    physical = {"artifactLocation": _artifact(site.path, base), "region": {"startLine": max(1, site.line)}}
+def _repair(repair: Fix, site: Site, base: Path | None) -> dict[str, Any]:
+    replacements = [
+        {
+            "deletedRegion": {"byteOffset": edit.start, "byteLength": edit.end - edit.start},
+            "insertedContent": {"text": edit.text},
+        }
+        for edit in repair.edits
+    ]
+    change = {"artifactLocation": _artifact(site.path, base), "replacements": replacements}
+    return {"description": {"text": f"{repair.words}."}, "artifactChanges": [change]}
+
+
+def _location(site: Site, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
+    file, _, cell = site.path.partition(":cell ")
+    if cell:  # of a notebook: a line of a cell is none of the file
+        return {
+            "physicalLocation": {"artifactLocation": _artifact(file, base)},
+            "message": {"text": f"Cell {cell}, line {site.line}."},
+        }
+    region = {"startLine": max(1, site.line)}
+    if finding is not None and finding.column and finding.end:
+        region |= {"startColumn": finding.column, "endLine": finding.end[0], "endColumn": finding.end[1]}
+    physical = {"artifactLocation": _artifact(site.path, base), "region": region}
     logical = {"logicalLocations": [{"name": site.function, "kind": "function"}]} if site.function else {}
     return {"physicalLocation": physical, **logical}
 

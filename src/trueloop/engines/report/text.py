@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -47,6 +47,18 @@ def print_report(report: Report, console: Console, *, base: Path) -> None:
     for parts in _lines(report, look):
         safe = parts if utf else [(_encoded(words, console.encoding), style) for words, style in parts]
         console.print(Text.assemble(*safe), soft_wrap=True)
+
+
+def print_found(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
+    """Print findings in texts, each with an empty line behind it."""
+    from rich.text import Text
+
+    utf = console.encoding.startswith("utf")
+    look = _Look(console.width, base, "│" if utf else "|", "…" if utf else "...")
+    for finding in findings:
+        for parts in (*_finding(finding, look), []):
+            safe = parts if utf else [(_encoded(words, console.encoding), style) for words, style in parts]
+            console.print(Text.assemble(*safe), soft_wrap=True)
 
 
 def one_line(finding: Finding, *, base: Path) -> str:

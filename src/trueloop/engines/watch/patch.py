@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 MISSING: Any = object()
 UNSEEN: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
@@ -25,6 +25,7 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         """What puts each of them back, if it is still there; noted before anything is replaced."""
+        self._swaps: dict[FunctionType, _Swap] = {}
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of an attribute.
@@ -59,31 +60,23 @@ class Patches:
 
         Args:
             function: a plain function of a module, without a closure or keyword-only parameters.
-            make: as for `replace`; gets a function that does what this one did.
+            make: as for `replace`; gets a function that does what this one did. Asked once: what is put in place again
+                and again is the same each time, since dynamo compiles anew whatever it has not seen before.
         """
-        name, code = f"_trueloop_{function.__name__}", function.__code__
-        original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
-        original.__annotations__ = function.__annotations__
-        replacement = make(original)
-        _hide(replacement, original)
-        through = _through.__code__
-        names = tuple(name if word == _pass_on.__name__ else word for word in through.co_names)
-        through = through.replace(
-            co_argcount=code.co_argcount, co_nlocals=code.co_argcount, co_varnames=code.co_varnames[: code.co_argcount],
-            co_names=names, co_name=code.co_name, co_qualname=code.co_qualname,
-            co_filename=UNSEEN, co_firstlineno=code.co_firstlineno,
-        )  # fmt: skip
+        swap = self._swaps.get(function)
+        if swap is None or swap.code is not function.__code__:
+            swap = self._swaps[function] = _Swap.of(function, make)
 
         def undo() -> None:
-            if function.__globals__.get(name) is replacement:
-                function.__code__ = code
+            if function.__globals__.get(swap.name) is swap.replacement:
+                function.__code__ = swap.code
                 function.__dict__.pop("__wrapped__", None)
-                del function.__globals__[name]
+                del function.__globals__[swap.name]
 
         self._undo.append(undo)
-        function.__globals__[name] = replacement
-        function.__code__ = through
-        function.__dict__["__wrapped__"] = original  # whose source TorchScript reads
+        function.__globals__[swap.name] = swap.replacement
+        function.__code__ = swap.through
+        function.__dict__["__wrapped__"] = swap.original  # whose source TorchScript reads
 
     def replace_inner(self, decorated: Callable[..., Any], make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of the function that a decorator of torch's has wrapped.
@@ -111,6 +104,32 @@ class Patches:
         while self._undo:
             self._undo[-1]()
             self._undo.pop()
+
+
+class _Swap(NamedTuple):
+    """What is put in the place of a function's code, and how the function is called from there."""
+
+    name: str
+    code: CodeType
+    through: CodeType
+    original: FunctionType
+    replacement: Callable[..., Any]
+
+    @classmethod
+    def of(cls, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> _Swap:
+        name, code = f"_trueloop_{function.__name__}", function.__code__
+        original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+        original.__annotations__ = function.__annotations__
+        replacement = make(original)
+        _hide(replacement, original)
+        through = _through.__code__
+        names = tuple(name if word == _pass_on.__name__ else word for word in through.co_names)
+        through = through.replace(
+            co_argcount=code.co_argcount, co_nlocals=code.co_argcount, co_varnames=code.co_varnames[: code.co_argcount],
+            co_names=names, co_name=code.co_name, co_qualname=code.co_qualname,
+            co_filename=UNSEEN, co_firstlineno=code.co_firstlineno,
+        )  # fmt: skip
+        return cls(name, code, through, original, replacement)
 
 
 def _put_back(cell: Any, original: Any, replacement: Any) -> None:

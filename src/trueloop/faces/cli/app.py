@@ -14,6 +14,7 @@ from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
 
 # Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+# Of `lint`: 0 clean, 1 findings, 2 something could not be judged.
 # Of `run`: the script's own, or 3 where findings make it a failure.
 
 
@@ -41,6 +42,7 @@ def _build_app() -> App:
         version_flags=[],
     )
     for name, line in {
+        "lint": "Find silent failures in source, without running it.",
         "explain": "Print the page of a silent failure: trueloop explain GRD001.",
         "failures": "List every silent failure that is known.",
         "recipes": "List the built-in recipes.",

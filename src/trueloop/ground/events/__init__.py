@@ -33,7 +33,14 @@ from trueloop.ground.events.data import (
     SeedRepeated,
 )
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
-from trueloop.ground.events.forward import BatchNormOfOne, ModelCalled, ModeSet, StrangerCalled
+from trueloop.ground.events.forward import (
+    BatchNormOfOne,
+    DropoutUntold,
+    ForwardBypassed,
+    ModelCalled,
+    ModeSet,
+    StrangerCalled,
+)
 from trueloop.ground.events.states import (
     CheckpointRead,
     CheckpointWritten,
@@ -55,8 +62,10 @@ __all__ = [
     "BatchNormOfOne",
     "CheckpointRead",
     "CheckpointWritten",
+    "DropoutUntold",
     "ErrorRaised",
     "Event",
+    "ForwardBypassed",
     "Gap",
     "GeneratorCopied",
     "GradientsCleared",

@@ -43,6 +43,40 @@ class ModelCalled(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class ForwardBypassed(Event):
+    """``model.forward(x)`` was called by the program with gradients on, though the model has hooks of its own.
+
+    Told once between two backwards for each line. Calls by the model's own methods and by libraries are left out.
+    """
+
+    model: Ref
+    parameters: Refs
+    hooks: tuple[str, ...]
+    """The kinds of hooks that did not run: "forward pre-hook"."""
+    called: bool
+    """It was also called as it should be, by itself or within another model, at some time before."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DropoutUntold(Event):
+    """Within the forward of a module functional dropout was at work, and ``training`` was not given to it.
+
+    Told each time, before the `ModelCalled` of the model it ran in; not of calls that stand under a condition.
+    """
+
+    module: Ref
+    training: bool
+    """The module is in train mode."""
+    function: str
+    """"dropout", "dropout1d", "dropout2d", "dropout3d"."""
+    probability: float
+    values: int
+    """In its input."""
+    again: bool
+    """The same tensor went through the same line just before: several samples are wanted."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StrangerCalled(Event):
     """Within a model's forward a module in train mode ran that the model does not hold, and has got gradients.
 

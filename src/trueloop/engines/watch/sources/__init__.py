@@ -9,6 +9,7 @@ from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.sources.backward import Backward
 from trueloop.engines.watch.sources.clearing import Clearing
 from trueloop.engines.watch.sources.clipping import Clipping
+from trueloop.engines.watch.sources.dropouts import Dropouts
 from trueloop.engines.watch.sources.forwards import Forwards
 from trueloop.engines.watch.sources.graphs import Graphs
 from trueloop.engines.watch.sources.loaders import Loaders
@@ -26,7 +27,7 @@ from trueloop.engines.watch.window import Windows
 
 def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
     """Make every source there is."""
-    windows = Windows(stream, program)
+    windows, dropouts = Windows(stream, program), Dropouts(stream, program)
     return [
         Backward(stream, program, windows),
         Clearing(stream, windows),
@@ -38,7 +39,8 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         States(stream, program),
         Schedules(stream, program),
         LossPlaces(stream),
-        Forwards(stream, program),
+        Forwards(stream, program, dropouts.met),
+        dropouts,
         Modes(stream, program),
         Graphs(stream),
         Retained(stream, program),

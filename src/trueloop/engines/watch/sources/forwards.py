@@ -18,8 +18,18 @@ from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.bypasses import Bypasses
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import NONE, BatchNormOfOne, Event, ModelCalled, Ref, Refs, StrangerCalled
+from trueloop.ground.events import (
+    NONE,
+    BatchNormOfOne,
+    Event,
+    ForwardBypassed,
+    ModelCalled,
+    Ref,
+    Refs,
+    StrangerCalled,
+)
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
@@ -71,17 +81,18 @@ class _Held(NamedTuple):
 
 
 class Forwards:
-    """Tells `ModelCalled`, `StrangerCalled` and `BatchNormOfOne`, all of them while watching in full.
+    """Tells `ModelCalled`, `StrangerCalled` and `BatchNormOfOne`, and has `Bypasses` look, all while watching in full.
 
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ModelCalled, StrangerCalled)
+    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ForwardBypassed, ModelCalled, StrangerCalled)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
-        self._stream, self._program = stream, program
+    def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
+        self._stream, self._program, self._met_by = stream, program, met
         self._tell = stream.fenced("calls of models", self._called)
         self._look = stream.fenced("modules within models", self._within)
+        self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
         self._note = stream.fenced("arguments of models", self._noted)
         self._note_output = stream.fenced("results of models", remember_output)
         self._root: nn.Module | None = None
@@ -165,6 +176,7 @@ class Forwards:
         fresh, known.batch = known.batch != program.batch, program.batch
         used, known.used = known.used, False
         modes = _modes(modules)
+        self._met_by(model)
         autocast = _autocast()
         if self._waiting and not program.in_backward:
             self._met()
@@ -192,6 +204,8 @@ class Forwards:
             output=output,
             graph_used=used,
         )
+        if graphs and not program.in_backward:
+            self._direct()
         if graphs and not modes.training and not program.in_backward and not _transformed():
             _mark(graphs, known)
 

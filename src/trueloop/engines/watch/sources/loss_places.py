@@ -60,7 +60,7 @@ class LossPlaces:
 
         def loss(*args: Any) -> Any:
             result = original(*args)
-            if stream.on and stream.full and not _is_compiling():
+            if not _is_compiling() and stream.on and stream.full:  # dynamo is to see nothing else of ours
                 note(result, args)
             return result
 

@@ -1,0 +1,1 @@
+"""Finds silent failures in the text of programs, without running or importing them."""

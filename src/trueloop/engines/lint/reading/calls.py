@@ -1,0 +1,349 @@
+"""Runs calls: of functions and classes of the file by going into them, of torch's by what they mean."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trueloop.engines.lint.reading.functions import Functions
+from trueloop.engines.lint.reading.methods import Methods
+from trueloop.engines.lint.reading.torch_names import WRAPPERS, harmless, is_loss, kind_of
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.things import NO_GRAPH, PART, WRAPPER, Kind, Thing, unknown
+
+if TYPE_CHECKING:
+    from trueloop.engines.lint.reading.reader import Reader
+
+MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel"))
+FIRST: Final = {Kind.OPTIMIZER: "params", Kind.SCHEDULER: "optimizer", Kind.LOADER: "dataset"}
+"""What their constructors call the first argument."""
+CHAINS: Final = frozenset(("torch.nn.Sequential",))
+
+
+class Arguments:
+    """What a call is given.
+
+    Args:
+        given: by position.
+        named: by keyword.
+    """
+
+    __slots__ = ("given", "named")
+
+    def __init__(self, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+        self.given, self.named = list(given), named
+
+    def get(self, place: int, name: str) -> Thing | None:
+        """Return one argument by its position or name."""
+        return self.given[place] if place < len(self.given) else self.named.get(name)
+
+    def all(self) -> list[Thing]:
+        """Return them all."""
+        return [*self.given, *self.named.values()]
+
+    def options(self) -> dict[str, Thing]:
+        """Return them by name or position."""
+        return {**{str(number): each for number, each in enumerate(self.given)}, **self.named}
+
+
+class Calls:
+    """Evaluates calls for a `Reader`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.functions, self.methods = Functions(reader), Methods(reader)
+        self._class_of: dict[Any, Thing] = {}
+        """Definitions of methods -> their class."""
+        self._instances: dict[int, Thing] = {}
+
+    def run(self, node: ast.Call) -> Thing:
+        """Return what a call returns, and write down what it does."""
+        values = self.reader.values
+        if not isinstance(node.func, ast.Attribute):
+            return self.call(values.of(node.func), node, self._arguments(node))
+        if _is_super(node.func.value) and self.reader.recording.functions:
+            return self._super(node)
+        owner, name = values.of(node.func.value), node.func.attr
+        arguments = self._arguments(node)
+        if owner.kind is not Kind.NAME:
+            method = self.method_of(owner, name)
+            if method is not None:
+                return self.reader.function(method, node, arguments.given, arguments.named)
+            held = owner.attributes.get(name)
+            if held is None or held.kind is Kind.UNKNOWN:
+                return self.methods.run(owner, name, node, arguments)
+        return self.call(values.attribute(owner, node.func), node, arguments)
+
+    def _arguments(self, node: ast.Call) -> Arguments:
+        values = self.reader.values
+        given = [values.of(each) for each in node.args]
+        named = {each.arg or "**": values.of(each.value) for each in node.keywords}
+        return Arguments(given, named)
+
+    def call(self, callee: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+        """Return what a call of a thing returns."""
+        match callee.kind:
+            case Kind.NAME:
+                return self._by_name(callee.name, node, arguments)
+            case Kind.FUNCTION:
+                return self.reader.function(callee, node, arguments.given, arguments.named)
+            case Kind.CLASS:
+                return self.instance(callee, node, arguments.given, arguments.named)
+            case Kind.MODEL:
+                return self.model(callee, node, arguments, Act.CALLED)
+            case Kind.LOSS:
+                return self._loss(callee, callee.name, node, arguments)
+            case Kind.INSTANCE:
+                method = self.method_of(callee, "__call__")
+                if method is not None:
+                    return self.reader.function(method, node, arguments.given, arguments.named)
+            case _:
+                pass
+        return self.escaped(node, callee, *arguments.all())
+
+    def escaped(self, node: ast.AST, *things: Thing) -> Thing:
+        """Take note of what is handed to code that is not shown; return what it returns."""
+        given = [each for each in things if each.kind is not Kind.CONSTANT]
+        if any(_matters(each) for each in given):
+            self.reader.recording.add(Act.ESCAPED, node, unknown(node), *_spread(given))
+        return unknown(node, *given)
+
+    # By name ---------------------------------------------------------------------------------------------------------
+
+    def _by_name(self, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+        kind = kind_of(name)
+        if kind is not None:
+            return self.made(kind, name, node, arguments)
+        if is_loss(name):
+            return self._loss(unknown(node), name, node, arguments)
+        found = self.functions.run(name, node, arguments)
+        if found is not None:
+            return found
+        if not harmless(name):
+            return self.escaped(node, *arguments.all())
+        if name.startswith("torch."):
+            return self.computed(name, node, arguments)
+        return unknown(node, *arguments.all())
+
+    def computed(self, name: str, node: ast.AST, arguments: Arguments, *more: Thing) -> Thing:
+        """Return the result of a function of torch's on tensors."""
+        inputs = (*more, *arguments.all())
+        recording = self.reader.recording
+        graphs = [each for each in _spread(inputs) if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
+        off = recording.grad is False or not graphs
+        result = Thing(
+            kind=Kind.TENSOR, name=name, node=node, of=inputs, options=arguments.options(),
+            facts={NO_GRAPH} if off else set(),
+        )  # fmt: skip
+        recording.add(
+            Act.TORCH,
+            node,
+            inputs[0] if inputs else unknown(node),
+            result=result,
+            word=name,
+            options=arguments.options(),
+        )
+        return result
+
+    def made(self, kind: Kind, name: str, node: ast.AST, arguments: Arguments) -> Thing:
+        """Return a new thing of a known kind."""
+        thing = Thing(kind=kind, name=name, node=node, of=tuple(arguments.given), options=arguments.options())
+        first = arguments.get(0, FIRST.get(kind, ""))
+        if kind in (Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER) and first is not None:
+            sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
+            thing.of = (*_parameters(first), *sampler) if kind is Kind.OPTIMIZER else (first, *sampler)
+        if kind is Kind.MODEL:
+            last = name.rpartition(".")[2]
+            if last in WRAPPERS:
+                thing.facts.add(WRAPPER)
+            elif name.startswith("torch.nn."):
+                layers = (
+                    arguments.given[0].of if len(arguments.given) == 1 and arguments.given[0].of else arguments.given
+                )
+                thing.of = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
+                thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.of)}
+                for each in thing.of:
+                    each.holders.append(thing)
+        self.reader.recording.add(Act.MADE, node, thing, *arguments.all(), word=name, options=arguments.options())
+        return thing
+
+    def _loss(self, criterion: Thing, name: str, node: ast.AST, arguments: Arguments) -> Thing:
+        options = {
+            **arguments.options(),
+            **{word: each for word, each in criterion.options.items() if not word.isdigit()},
+        }
+        both = arguments.given[:2] or [each for word, each in arguments.named.items() if word in ("input", "target")]
+        facts = {NO_GRAPH} if self.reader.recording.grad is False else set[str]()
+        result = Thing(
+            kind=Kind.TENSOR, name=name or "loss", node=node, of=tuple(arguments.all()), options=options, facts=facts
+        )
+        self.reader.recording.add(Act.LOSS, node, criterion, *both, result=result, word=name, options=options)
+        return result
+
+    # Models ----------------------------------------------------------------------------------------------------------
+
+    def model(self, model: Thing, node: ast.AST, arguments: Arguments, act: Act) -> Thing:
+        """Return the output of a model: of one defined in this file by going through its forward."""
+        recording = self.reader.recording
+        result = Thing(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
+        operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
+        forward = self.method_of(model, "forward")
+        if forward is not None:
+            inner = self.reader.function(forward, node, arguments.given, arguments.named)
+            if inner.kind is Kind.TENSOR:
+                result.name, result.of = inner.name, (model, inner, *arguments.all())
+                result.options = inner.options
+            elif inner.kind is Kind.SEQUENCE:
+                operation.result = inner
+                return inner
+        elif model.name in CHAINS and model.of:
+            result.name = model.of[-1].name
+        if recording.grad is False:
+            result.facts.add(NO_GRAPH)
+        return result
+
+    # Classes of this file --------------------------------------------------------------------------------------------
+
+    def class_of(self, node: ast.ClassDef) -> Thing:
+        """Return the class a definition makes."""
+        bases = tuple(self.reader.values.of(each) for each in node.bases)
+        thing = Thing(kind=Kind.CLASS, name=node.name, node=node, of=bases, scope=self.reader.scope)
+        for each in node.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._class_of[each] = thing
+        return thing
+
+    def class_around(self, function: Any) -> Any:
+        """Return the definition of the class a method belongs to, or the function itself."""
+        found = self._class_of.get(function)
+        return function if found is None else found.node
+
+    def is_module(self, kind: Thing) -> bool:
+        """True for a class that derives from a module of torch's."""
+        return any(
+            self.is_module(base) if base.kind is Kind.CLASS
+            else base.name.rpartition(".")[2] in MODULE_BASES or kind_of(base.name) in (Kind.MODEL, Kind.LOSS)
+            for base in kind.of
+        )  # fmt: skip
+
+    def instance(self, kind: Thing, node: ast.AST, given: Sequence[Thing], named: dict[str, Thing]) -> Thing:
+        """Return a new object of a class of this file, with what its constructor gives it."""
+        module = self.is_module(kind)
+        known = next((found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is Kind.NAME), None)
+        what = Kind.MODEL if module else known or Kind.INSTANCE
+        thing = Thing(kind=what, name=kind.name, node=node, options=Arguments(given, named).options())
+        thing.scope = kind
+        if what is Kind.OPTIMIZER:
+            thing.of = tuple(each for first in given[:1] for each in _parameters(first))
+        elif what in (Kind.LOADER, Kind.SCHEDULER):
+            thing.of = tuple(given[:1])
+        for each in reversed([kind, *_bases(kind)]):
+            self._class_attributes(each, thing)
+        method = self.method_of(thing, "__init__")
+        if method is not None:
+            self.reader.function(method, node, given, named)
+        elif kind.node.decorator_list:  # a dataclass
+            self._fields(kind, thing, given, named)
+        self.reader.recording.add(
+            Act.MADE, node, thing, *given, *named.values(), word=kind.name, options=dict(thing.options)
+        )
+        return thing
+
+    def _class_attributes(self, kind: Thing, thing: Thing) -> None:
+        if kind.kind is not Kind.CLASS:
+            return
+        for each in kind.node.body:
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                thing.attributes[each.targets[0].id] = self.reader.values.of(each.value)
+
+    def _fields(self, kind: Thing, thing: Thing, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+        fields = [
+            (each, each.target.id)
+            for each in kind.node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        ]
+        for number, (each, name) in enumerate(fields):
+            value = given[number] if number < len(given) else named.get(name)
+            if value is None:
+                value = unknown(each)
+                value.kind = self.reader.values.annotated(each.annotation) or value.kind
+            thing.attributes[name] = self.reader.used(value, f"self.{name}", kind.node)
+
+    def method_of(self, owner: Thing, name: str) -> Thing | None:
+        """Return a method that this file defines for an object, bound to it."""
+        for each in owner.alternatives():
+            kind = each.scope
+            if each.kind is Kind.FUNCTION or not isinstance(kind, Thing):
+                continue
+            for base in (kind, *_bases(kind)):
+                method = self._method(base, name)
+                if method is not None:
+                    static = any(getattr(d, "id", "") == "staticmethod" for d in method.decorator_list)
+                    return Thing(
+                        kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=() if static else (each,)
+                    )
+        return None
+
+    @staticmethod
+    def _method(kind: Thing, name: str) -> Any:
+        body: Sequence[ast.stmt] = kind.node.body if kind.kind is Kind.CLASS else ()
+        return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
+
+    def _super(self, node: ast.Call) -> Thing:
+        """Run ``super().method(...)``."""
+        arguments = self._arguments(node)
+        function = self.reader.recording.functions[-1]
+        kind, self_name = self._class_of.get(function), function.args.args[0].arg if function.args.args else ""
+        owner = self.reader.scope.get(self_name)
+        name = getattr(node.func, "attr", "")
+        for base in _bases(kind) if kind is not None and owner is not None else ():
+            method = self._method(base, name)
+            if method is not None and owner is not None:
+                bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=(owner,))
+                return self.reader.function(bound, node, arguments.given, arguments.named)
+        return unknown(node, *arguments.all())
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _bases(kind: Thing) -> list[Thing]:
+    found, queue = list[Thing](), list(kind.of)
+    while queue and len(found) < 20:
+        each = queue.pop(0)
+        found.append(each)
+        queue.extend(each.of if each.kind is Kind.CLASS else ())
+    return found
+
+
+def _parameters(thing: Thing) -> list[Thing]:
+    """Return the parameters in what an optimizer was given."""
+    if thing.kind is Kind.SEQUENCE:
+        return [inner for each in thing.of for inner in _parameters(each)]
+    return [thing]
+
+
+def _spread(things: Sequence[Thing]) -> list[Thing]:
+    """Return things with what lists of them hold, and what a method is bound to."""
+    found: list[Thing] = []
+    queue = list(things)
+    while queue and len(found) < 100:
+        each = queue.pop(0)
+        found.append(each)
+        if each.kind in (Kind.SEQUENCE, Kind.FUNCTION):
+            queue.extend(each.of)
+        elif each.kind is Kind.INSTANCE:
+            queue.extend(inner for inner in each.attributes.values() if inner not in found)
+        elif each.kind is Kind.UNKNOWN:
+            queue.extend(
+                inner
+                for inner in each.of
+                if inner.kind is not Kind.TENSOR and PART not in inner.facts and inner not in found
+            )
+    return found
+
+
+def _matters(thing: Thing) -> bool:
+    return thing.kind not in (Kind.CONSTANT, Kind.NAME)

@@ -1,0 +1,139 @@
+"""The text of a file, byte by byte, and changes of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+
+class Edit(NamedTuple):
+    """Bytes from ``start`` up to ``end`` become ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """Edits that together take a finding away."""
+
+    edits: tuple[Edit, ...]
+    safe: bool
+    """It changes nothing but what is at fault. An unsafe one is right if the finding is, and wants to be looked at."""
+    words: str = ""
+    """What it does: "Insert optimizer.zero_grad()"."""
+
+
+class Text:
+    """A file's text, with the edits that can be made to it.
+
+    Positions of the syntax tree are a line from 1 and a column in bytes of UTF-8, so everything here counts in bytes.
+
+    Args:
+        source: the text as Python reads it, with its own line ends.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.content = source.encode("utf-8", "surrogatepass")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Of each line; those that Python counts, so a form feed is no end of one."""
+        return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", self.content)), len(self.content)]
+
+    @cached_property
+    def newline(self) -> str:
+        """The line end this file uses."""
+        found = re.search(rb"\r\n|\r|\n", self.content)
+        return found[0].decode() if found else "\n"
+
+    def offset(self, line: int, column: int) -> int:
+        """Return the position of a line and column of the syntax tree."""
+        return self._starts[line - 1] + column
+
+    def span(self, node: Any) -> tuple[int, int]:
+        """Return where a node begins and ends."""
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+    def of(self, node: Any) -> str:
+        """Return the text of a node."""
+        start, end = self.span(node)
+        return self.content[start:end].decode("utf-8", "surrogatepass")
+
+    def line(self, number: int) -> str:
+        """Return a line without its end; "" past the last one."""
+        if not 0 < number < len(self._starts):
+            return ""
+        whole = self.content[self._starts[number - 1] : self._starts[number]]
+        return whole.decode("utf-8", "surrogatepass").rstrip("\r\n")
+
+    def indent(self, statement: ast.stmt) -> str | None:
+        """Return what stands before a statement on its line; None where that is not just its indentation."""
+        before = self.line(statement.lineno).encode()[: statement.col_offset].decode()
+        return before if not before.strip() else None
+
+    def replace(self, node: Any, text: str) -> Edit:
+        """Write something else in a node's place."""
+        return Edit(*self.span(node), text)
+
+    def before(self, statement: ast.stmt, *lines: str) -> Edit | None:
+        """Insert lines before a statement; None where it shares its line with others."""
+        first: ast.stmt | ast.expr = statement
+        decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
+        indent = self.indent(statement)
+        if indent is None:
+            return None
+        if decorators:
+            first = min(decorators, key=lambda each: each.lineno)
+        start = self._starts[first.lineno - 1]
+        return Edit(start, start, "".join(f"{indent}{line}{self.newline}" for line in lines))
+
+    def after(self, statement: ast.stmt, *lines: str) -> Edit | None:
+        """Insert lines after a statement; None where it shares its line with others."""
+        indent = self.indent(statement)
+        last = statement.end_lineno
+        if indent is None or last is None or statement.end_col_offset is None:
+            return None
+        end = self.offset(last, statement.end_col_offset)
+        line_end = self._starts[last] if last < len(self._starts) else len(self.content)
+        rest = self.content[end:line_end].decode("utf-8", "surrogatepass").strip()
+        if rest and not rest.startswith("#"):
+            return None
+        whole = self.content[:line_end]
+        lead = "" if whole.endswith((b"\n", b"\r")) else self.newline
+        body = self.newline.join(f"{indent}{line}" for line in lines)
+        return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
+
+
+def applied(text: Text, fixes: Iterable[Fix]) -> tuple[Text, list[Fix]]:
+    """Apply fixes, each whole or not at all: of two that overlap the later one waits for the next round.
+
+    Returns:
+        The new text, and the fixes that are in it.
+    """
+    taken: list[Edit] = []
+    done: list[Fix] = []
+    for fix in fixes:
+        fresh = [edit for edit in fix.edits if edit not in taken]
+        if any(_overlap(edit, other) for edit in fresh for other in taken):
+            continue
+        taken += fresh
+        done.append(fix)
+    content, position = list[bytes](), 0
+    for edit in sorted(taken):
+        content += [text.content[position : edit.start], edit.text.encode("utf-8", "surrogatepass")]
+        position = edit.end
+    content.append(text.content[position:])
+    return Text(b"".join(content).decode("utf-8", "surrogatepass")), done
+
+
+def _overlap(one: Edit, other: Edit) -> bool:
+    if one.start == other.start and (one.start == one.end or other.start == other.end):
+        return True  # two insertions at one place: which is first matters
+    return one.start < other.end and other.start < one.end

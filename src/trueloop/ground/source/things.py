@@ -1,0 +1,184 @@
+"""What the names of a program stand for, as far as its text tells."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+
+class Kind(StrEnum):
+    """Kinds of things."""
+
+    MODEL = "model"
+    """A module of torch's, a layer as well as a whole network."""
+    OPTIMIZER = "optimizer"
+    SCHEDULER = "scheduler"
+    SCALER = "scaler"
+    LOADER = "loader"
+    DATASET = "dataset"
+    SAMPLER = "sampler"
+    LOSS = "loss"
+    """A module or function that turns predictions and targets into a loss."""
+    PARAMETERS = "parameters"
+    """Some or all parameters of models."""
+    STATE = "state"
+    """What ``state_dict()`` returned; its tensors are the live ones."""
+    TENSOR = "tensor"
+    """A value that was computed, or a batch."""
+    ACCELERATOR = "accelerator"
+    """Hugging Face's Accelerator or Lightning's Fabric: it takes part in backward and in steps."""
+    SEQUENCE = "sequence"
+    """A tuple, list, set or dictionary written out."""
+    CONSTANT = "constant"
+    FUNCTION = "function"
+    """Defined in this file; ``node`` is its definition."""
+    CLASS = "class"
+    """Defined in this file."""
+    INSTANCE = "instance"
+    """Of a class of this file that is none of the kinds above."""
+    NAME = "name"
+    """Something imported or built in: ``name`` says what."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Thing:
+    """One thing of a program; two are the same thing only if they are the same object, see `may_be`."""
+
+    kind: Kind
+    name: str = ""
+    """The qualified name of what made it: "torch.optim.AdamW", of a tensor the last operation: "torch.softmax"."""
+    node: Any = None
+    """The expression that made it, or the definition of a function or class."""
+    of: tuple[Thing, ...] = ()
+    """What it was made from: the model of parameters, the parameters of an optimizer, the optimizer of a scheduler, the
+    dataset of a loader, the inputs of an operation on tensors."""
+    options: Mapping[str, Thing] = field(default_factory=dict[str, "Thing"])
+    """The arguments it was made with, by keyword, or by "0", "1" ... for their positions."""
+    value: Any = None
+    """Of a constant."""
+    attributes: dict[str, Thing] = field(default_factory=dict[str, "Thing"])
+    """Of an instance or a module defined in this file, and of a sequence by "[key]"."""
+    holders: list[Thing] = field(default_factory=list["Thing"])
+    """Of a module: the modules that it is an attribute or a layer of."""
+    either: tuple[Thing, ...] = ()
+    """Where the program's branches made it in different ways: all of them."""
+    facts: set[str] = field(default_factory=set[str])
+    """Words about it, see `MAYBE` and those that follow."""
+    scope: Any = None
+    """Of a function: where it was defined, for whoever reads the program."""
+
+    def constant(self, default: Any = None) -> Any:
+        """Return its value, where it is written out in the text."""
+        return self.value if self.kind is Kind.CONSTANT else default
+
+    def alternatives(self) -> Iterator[Thing]:
+        """Yield what it can be: itself, or each way it was made."""
+        if not self.either:
+            yield self
+        for each in self.either:
+            yield from each.alternatives()
+
+    def may_be(self, other: Thing) -> bool:
+        """True where both can be one object, or one wraps the other as DistributedDataParallel does."""
+        mine = {id(each) for each in _unwrapped(self)}
+        return any(id(each) in mine for each in _unwrapped(other))
+
+    def models(self) -> list[Thing]:
+        """Return the models whose parameters a thing has: of an optimizer those given to it, of a wrapper the inner."""
+        found, queue = list[Thing](), list(_unwrapped(self))
+        while queue:
+            each = queue.pop()
+            if each.kind is Kind.MODEL:
+                if all(each is not known for known in found):
+                    found.append(each)
+            elif each.kind in (Kind.OPTIMIZER, Kind.PARAMETERS, Kind.STATE, Kind.SEQUENCE, Kind.LOSS):
+                queue.extend(inner for part in each.of for inner in _unwrapped(part))
+        return found
+
+    def within(self) -> list[Thing]:
+        """Return a module and all that it is a part of."""
+        found: list[Thing] = [self]
+        for each in found:
+            above = [*each.holders, *(each.of if PART in each.facts else ())]
+            found += [inner for part in above for inner in _unwrapped(part) if all(inner is not k for k in found)]
+        return found
+
+    def covers(self, other: Thing) -> bool:
+        """True where a model, parameters or an optimizer hold some parameters of another, as far as the text tells.
+
+        A part of a model is held by the model; a whole model is not held by one that holds a part of it.
+        """
+        mine = {id(each) for each in self.models()}
+        return any(id(above) in mine for model in other.models() for above in model.within())
+
+    def lineage(self, limit: int = 200) -> Iterator[Thing]:
+        """Yield it and everything it was computed from, each once."""
+        seen: set[int] = {id(self)}
+        queue: list[Thing] = [self]
+        while queue and len(seen) <= limit:
+            thing = queue.pop()
+            yield thing
+            for each in (*thing.of, *thing.either):
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    queue.append(each)
+
+
+MAYBE: Final = "maybe"
+"""None in some branch."""
+MANAGED: Final = "managed"
+"""Handed to an Accelerator or the like, which takes part in what happens to it."""
+WRAPPER: Final = "wrapper"
+"""Stands around the model in ``of``: DistributedDataParallel."""
+PART: Final = "part"
+"""A module within the model in ``of``, of which the text tells no more."""
+NO_GRAPH: Final = "no graph"
+"""A tensor computed without gradients, detached, or read out as a number."""
+FROZEN: Final = "frozen"
+"""Its ``requires_grad`` was turned off."""
+COPIED: Final = "copied"
+"""A copy, that does not follow what it was made from."""
+GIVEN: Final = "given"
+"""Came from outside, as an argument of a function that this file does not call."""
+
+
+def unknown(node: ast.AST | None = None, *of: Thing) -> Thing:
+    """Make a thing of which nothing is known but what it came from."""
+    return Thing(kind=Kind.UNKNOWN, node=node, of=of)
+
+
+def joined(one: Thing, other: Thing) -> Thing:
+    """Return what something is after two branches have each made it in their own way."""
+    if one is other:
+        return one
+    kept: list[Thing] = [each for each in (one, other) if not (each.kind is Kind.CONSTANT and each.value is None)]
+    if len(kept) == 1:
+        if MAYBE in kept[0].facts:
+            return kept[0]
+        only = Thing(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, either=(kept[0],))
+        only.of, only.options, only.attributes = kept[0].of, kept[0].options, kept[0].attributes
+        only.scope = kept[0].scope
+        only.facts = {*kept[0].facts, MAYBE}
+        return only
+    if not kept:
+        return one
+    ways = tuple({id(way): way for each in kept for way in each.alternatives()}.values())
+    if len(ways) == 1:
+        return kept[0]
+    kind = one.kind if one.kind is other.kind else Kind.UNKNOWN
+    name = one.name if one.name == other.name else ""
+    both = Thing(kind=kind, name=name, node=one.node, either=ways, facts=one.facts & other.facts)
+    both.of = tuple({id(each): each for way in ways for each in way.of}.values())
+    return both
+
+
+def _unwrapped(thing: Thing) -> Iterator[Thing]:
+    for each in thing.alternatives():
+        yield each
+        if WRAPPER in each.facts:
+            for inner in each.of:
+                yield from _unwrapped(inner)

@@ -1,0 +1,423 @@
+"""EVL004: functional dropout at work in a model in eval mode."""
+
+import pytest
+
+HEAD = """
+import functools
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 6)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:96], y[:96]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[96:], y[96:]), batch_size=16)
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
+
+def epoch(net, opt=None):
+    opt = opt or torch.optim.Adam(net.parameters(), lr=0.01)
+    net.train()
+    for a, b in train:
+        opt.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        opt.step()
+
+@torch.no_grad()
+def evaluate(net, loader=held_out):
+    net.eval()
+    return sum(F.mse_loss(net(a), b).item() for a, b in loader) / len(loader)
+
+def fit(net, epochs=2):
+    for _ in range(epochs):
+        epoch(net)
+        print(evaluate(net))
+"""
+
+GUILTY = {
+    "inline": """
+class Net(Base):
+    def forward(self, x):
+        x = torch.relu(self.body(x))
+        x = F.dropout(x, 0.3)  # <- EVL004
+        return self.head(x)
+
+fit(Net())
+""",
+    "no rate, a name of its own, evaluated once": """
+from torch.nn.functional import dropout as drop
+
+class Net(Base):
+    def forward(self, x):
+        return self.head(drop(self.body(x)))  # <- EVL004
+
+net = Net()
+epoch(net)
+net.eval()
+with torch.inference_mode():
+    predicted = [net(a) for a, b in held_out]
+""",
+    "in a method, the rate by name, in a block of a larger model": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def noisy(self, x):
+        return nn.functional.dropout(  # <- EVL004
+            x,
+            p=0.1,
+            inplace=False,
+        )
+
+    def forward(self, x):
+        return x + self.noisy(self.linear(x).relu())
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.body(x))
+
+fit(Net())
+""",
+    "images": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 1)
+        self.rate = 0.25
+
+    def forward(self, x):
+        x = F.dropout2d(self.conv(x), self.rate)  # <- EVL004
+        return self.head(x.mean((2, 3)))
+
+images = torch.randn(64, 1, 6, 6)
+train = DataLoader(TensorDataset(images[:40], y[:40]), batch_size=8)
+held_out = DataLoader(TensorDataset(images[40:], y[40:64]), batch_size=10)
+net = Net()
+epoch(net)
+evaluate(net, held_out)
+""",
+    "beside dropout that is told, in a class that trains": """
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x):
+        x = F.dropout(self.drop(x), 0.1, training=self.training)
+        x = F.dropout(self.body(x), 0.2)  # <- EVL004
+        return self.head(F.dropout(x, 0.1, self.training))
+
+class Training:
+    def __init__(self):
+        self.net = nn.Sequential(Net(), nn.Tanh())
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+
+    def run(self):
+        for _ in range(2):
+            epoch(self.net, self.optimizer)
+            self.validate()
+
+    def validate(self):
+        self.net.eval()
+        with torch.no_grad():
+            for a, b in held_out:
+                self.net(a)
+
+Training().run()
+""",
+    "batches without targets": """
+class Net(Base):
+    def forward(self, x):
+        hidden = F.dropout1d(self.body(x)[..., None], p=.5)[..., 0]  # <- EVL004
+        return self.head(hidden)
+
+net = Net()
+epoch(net)
+net.eval()
+print(torch.cat([net(a).detach() for (a,) in DataLoader(TensorDataset(x[96:]), batch_size=10)]).mean())
+""",
+    "tokens of several lengths, batches as dicts, an encoder around it": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 8), nn.Linear(8, 20)
+
+    def forward(self, tokens):
+        hidden = F.dropout(self.embed(tokens), p=0.1)  # <- EVL004
+        return self.head(hidden)
+
+def collate(items):
+    return {"tokens": nn.utils.rnn.pad_sequence(items, batch_first=True)}
+
+texts = [torch.randint(0, 20, (int(n),)) for n in torch.randint(3, 9, (60,))]
+train = DataLoader(texts[:40], batch_size=8, collate_fn=collate)
+held_out = DataLoader(texts[40:], batch_size=8, collate_fn=collate)
+net = Net()
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(2):
+    net.train()
+    for batch in train:
+        logits = net(batch["tokens"])
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["tokens"][:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    net.eval()
+    with torch.no_grad():
+        for batch in held_out:
+            print(net(batch["tokens"]).argmax(-1).float().mean())
+""",
+}
+
+ALWAYS = """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))
+
+net = Net()
+epoch(net)
+net.eval()
+"""
+
+QUIET = {
+    "told the mode by name": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3, training=self.training))
+fit(Net())
+""",
+    "told the mode by position": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3, self.training))
+fit(Net())
+""",
+    "a layer": """
+fit(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Dropout1d(0.2), nn.Linear(8, 1)))
+""",
+    "on in so many words, as in the prenet of Tacotron 2": """
+class Prenet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.dropout(F.relu(layer(x)), p=0.5, training=True)
+        return x
+fit(nn.Sequential(Prenet(), nn.Linear(6, 1)))
+""",
+    "on by position": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3, True))
+fit(Net())
+""",
+    "a rate of nothing": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.0))
+fit(Net())
+""",
+    "Monte Carlo, several passes over each batch": ALWAYS
+    + """
+with torch.no_grad():
+    for a, b in held_out:
+        draws = torch.stack([net(a) for _ in range(8)])
+        print(draws.mean(0).sub(b).abs().mean(), draws.std(0).mean())
+""",
+    "Monte Carlo, several passes over the loader": ALWAYS
+    + """
+with torch.no_grad():
+    draws = torch.stack([torch.cat([net(a) for a, b in held_out]) for _ in range(4)])
+print(draws.std(0).mean())
+""",
+    "Monte Carlo, each batch repeated": ALWAYS
+    + """
+with torch.no_grad():
+    for a, b in held_out:
+        draws = net(a.repeat(5, 1)).view(5, *b.shape)
+        print(draws.mean(0).sub(b).abs().mean())
+""",
+    "Monte Carlo within the forward": """
+class Net(Base):
+    def forward(self, x):
+        draws = 1 if self.training else 8
+        return torch.stack([self.head(F.dropout(self.body(x), 0.3)) for _ in range(draws)]).mean(0)
+fit(Net())
+""",
+    "several samples of dropout in both modes": """
+class Net(Base):
+    def forward(self, x):
+        x = self.body(x)
+        return sum(self.head(F.dropout(x, 0.3)) for _ in range(5)) / 5
+fit(Net())
+""",
+    "Monte Carlo within the forward, in one tensor": """
+class Net(Base):
+    def forward(self, x):
+        copies = 1 if self.training else 8
+        x = F.dropout(self.body(x).expand(copies, *x.shape[:-1], 8), 0.3)
+        return self.head(x).mean(0)
+fit(Net())
+""",
+    "switched by a flag": """
+class Net(Base):
+    sampling = True
+
+    def forward(self, x):
+        x = self.body(x)
+        if self.training or self.sampling:
+            x = F.dropout(x, 0.3)
+        return self.head(x)
+fit(Net())
+""",
+    "switched by a flag around a layer of its own": """
+class Drop(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.3)
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.sampling = Drop(), True
+
+    def forward(self, x):
+        x = self.body(x)
+        x = self.drop(x) if self.training or self.sampling else x
+        return self.head(x)
+fit(Net())
+""",
+    "left by an early return": """
+class Net(Base):
+    sampling = True
+
+    def forward(self, x):
+        x = self.body(x)
+        if not self.training and not self.sampling:
+            return self.head(x)
+        return self.head(F.dropout(x, 0.3))
+fit(Net())
+""",
+    "while training only": """
+class Net(Base):
+    def forward(self, x):
+        x = self.body(x)
+        if self.training:
+            x = F.dropout(x, 0.3)
+        return self.head(x)
+fit(Net())
+""",
+    "never run in train mode: a teacher that is noisy on purpose": """
+class Noisy(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))
+
+teacher = Noisy().eval()
+student = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+for _ in range(2):
+    for a, b in train:
+        with torch.no_grad():
+            wanted = teacher(a)
+        optimizer.zero_grad()
+        F.mse_loss(student(a), wanted).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for a, b in held_out:
+            print(F.mse_loss(student(a), teacher(a)))
+""",
+    "a part of the model left in train mode": """
+class Drop(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.3)
+
+net = nn.Sequential(nn.Linear(6, 8), Drop(), nn.Linear(8, 1))
+epoch(net)
+net.eval()
+net[1].train()
+with torch.no_grad():
+    print(sum(F.mse_loss(net(a), b) for a, b in held_out))
+""",
+    "alpha dropout, off where nothing is said": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.alpha_dropout(self.body(x), 0.3))
+fit(Net())
+""",
+    "bound by partial": """
+on = functools.partial(F.dropout, p=0.3, training=True)
+class Net(Base):
+    def forward(self, x):
+        return self.head(on(self.body(x)))
+fit(Net())
+""",
+    "options unpacked": """
+options = {"p": 0.3, "training": True}
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), **options))
+fit(Net())
+""",
+    "a function of one's own with that name": """
+def dropout(x, p):
+    return F.dropout(x, p, training=True)
+
+class Net(Base):
+    def forward(self, x):
+        return self.head(dropout(self.body(x), 0.3))
+fit(Net())
+""",
+    "augmentation outside the model": """
+net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(2):
+    for a, b in train:
+        optimizer.zero_grad()
+        F.mse_loss(net(F.dropout(a, 0.1)), b).backward()
+        optimizer.step()
+    net.eval()
+    print(sum(F.mse_loss(net(F.dropout(a, 0.1)), b).item() for a, b in held_out))
+    net.train()
+""",
+    "a model that runs on the training set only": ALWAYS
+    + """
+for _ in range(2):
+    epoch(net)
+    evaluate(net, train)
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_guilty(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)
+
+
+@pytest.mark.slow
+def test_compiled_models_are_not_judged(quiet):
+    quiet(
+        HEAD
+        + """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))
+fit(torch.compile(Net(), backend="eager"))
+"""
+    )

@@ -1,0 +1,217 @@
+"""What a text does, in order: names, functions and classes of the file, branches, loops."""
+
+import ast
+import textwrap
+
+import pytest
+
+from trueloop.engines.lint.reading.reader import read
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.text import Text
+from trueloop.ground.source.things import MANAGED, NO_GRAPH, Kind
+
+TRAINING = (Act.BACKWARD, Act.STEPPED, Act.CLEARED, Act.MODE, Act.SCHEDULED, Act.UNSCALED, Act.CLIPPED)
+
+
+def source(text):
+    text = textwrap.dedent(text)
+    return read(Text(text), ast.parse(text))
+
+
+def acts(text, *wanted):
+    return [
+        (each.act.value, each.node.lineno, len(each.loops), len(each.branches))
+        for each in source(text).acts(*(wanted or TRAINING))
+    ]
+
+
+def test_operations_come_in_the_order_of_the_program_through_its_functions():
+    found = acts("""
+        import torch
+        from torch import nn, optim as o
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = o.Adam(model.parameters())
+
+            def step(self, x):
+                self.optimizer.zero_grad()
+                self.model(x).sum().backward()
+                self.optimizer.step()
+
+            def fit(self):
+                for epoch in range(3):
+                    for x in batches:
+                        self.step(x)
+
+        Trainer(nn.Linear(2, 1)).fit()
+    """)
+    assert found == [("cleared", 11, 2, 0), ("backward", 12, 2, 0), ("stepped", 13, 2, 0)]
+
+
+def test_what_follows_a_continue_is_conditional():
+    found = acts("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        for i, x in enumerate(data):
+            model(x).sum().backward()
+            if (i + 1) % 4:
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+    """)
+    assert found == [("backward", 6, 1, 0), ("stepped", 9, 1, 1), ("cleared", 10, 1, 1)]
+
+
+def test_flags_of_calls_decide_branches():
+    found = acts("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        def train(clear):
+            for x in data:
+                if clear:
+                    optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+        train(False)
+    """)
+    assert [name for name, *_ in found] == ["backward", "stepped"]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        ("torch.optim.AdamW(net.parameters())", Kind.OPTIMIZER),
+        ("optim.SGD(params=net.parameters(), lr=1)", Kind.OPTIMIZER),
+        ("torch.optim.lr_scheduler.StepLR(opt, 3)", Kind.SCHEDULER),
+        ("torch.amp.GradScaler('cuda')", Kind.SCALER),
+        ("torch.cuda.amp.GradScaler()", Kind.SCALER),
+        ("nn.CrossEntropyLoss()", Kind.LOSS),
+        ("nn.Sequential(nn.Linear(2, 2))", Kind.MODEL),
+        ("DDP(net)", Kind.MODEL),
+        ("DataLoader(data)", Kind.LOADER),
+        ("timm.create_model('resnet')", Kind.MODEL),
+        ("torchvision.models.resnet18()", Kind.MODEL),
+        ("something()", Kind.UNKNOWN),
+        ("Local()", Kind.MODEL),
+        ("Plain()", Kind.INSTANCE),
+        ("copy.deepcopy(net)", Kind.MODEL),
+        ("net.to('cuda')", Kind.MODEL),
+        ("torch.compile(net)", Kind.MODEL),
+        ("net.state_dict()", Kind.STATE),
+    ],
+)
+def test_kinds_are_known_by_what_made_them(make, kind):
+    text = f"""
+        import copy, timm, torch, torchvision
+        from torch import nn, optim
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader
+        class Local(nn.Module): ...
+        class Plain: ...
+        net = nn.Linear(2, 2)
+        opt = optim.SGD(net.parameters())
+        thing = {make}
+        thing.train()
+        holder = Plain()
+        holder.thing = thing
+    """
+    bound = [each for each in source(text).acts(Act.BOUND) if each.word == "thing"]
+    assert bound[-1].things[0].kind is kind
+
+
+def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
+    text = """
+        import torch
+        def train(a, b, model, optimizer, c: torch.optim.Optimizer):
+            for x in model:
+                b.zero_grad()
+                a(x).sum().backward()
+                b.step()
+                optimizer.step()
+                c.step()
+            a.eval()
+    """
+    steps = source(text).acts(Act.STEPPED)
+    assert [each.node.lineno for each in steps] == [7, 9], "a name alone says nothing"
+    assert [each.node.lineno for each in source(text).acts(Act.MODE)] == [10]
+
+
+def test_gradients_are_off_where_the_text_says_so():
+    text = """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        @torch.no_grad()
+        def a(): model(x)
+        @torch.inference_mode()
+        def b(): model(x)
+        def c():
+            with torch.set_grad_enabled(False): model(x)
+        def d():
+            with torch.no_grad():
+                with torch.enable_grad(): model(x)
+        def e():
+            with anything(): model(x)
+        a(), b(), c(), d(), e(), model(x)
+    """
+    assert [each.grad for each in source(text).acts(Act.CALLED)] == [False, False, False, True, None, True]
+
+
+def test_a_result_knows_what_it_was_made_from():
+    text = """
+        import torch.nn.functional as F
+        from torch import nn
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(2, 2)
+            def forward(self, x):
+                return F.softmax(self.fc(x), dim=1)
+        net = Net()
+        loss = F.cross_entropy(net(x), y)
+        loss.item().backward()
+    """
+    loss = source(text).acts(Act.LOSS)[0]
+    assert loss.things[0].name == "torch.nn.functional.softmax"
+    assert any(each.name == "Net" for each in loss.result.lineage())
+    assert NO_GRAPH in source(text).acts(Act.BACKWARD)[0].subject.facts
+
+
+def test_what_is_handed_out_is_noted():
+    text = """
+        import torch
+        from elsewhere import helper
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        print(model, optimizer)
+        helper([optimizer])
+    """
+    found = source(text)
+    assert [each.node.lineno for each in found.acts(Act.ESCAPED)] == [7]
+    optimizer = next(each.subject for each in found.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER)
+    assert found.handed_out(optimizer, found.operations)
+
+
+def test_accelerate_manages_what_it_prepares():
+    text = """
+        import torch
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        model, optimizer = accelerator.prepare(model, optimizer)
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+    """
+    step, backward = source(text).acts(Act.STEPPED)[0], source(text).acts(Act.BACKWARD)[0]
+    assert MANAGED in step.subject.facts
+    assert backward.things[0].kind is Kind.ACCELERATOR
+
+
+def test_recursion_and_length_have_an_end():
+    text = "def f(x):\n    return f(g(x))\ndef g(x):\n    return f(x)\nf(1)\n" + "x = 1\n" * 100
+    assert source(text).operations is not None
+    assert source("import torch\n" + "torch.relu(x)\n" * 70_000).operations == ()

@@ -1,0 +1,97 @@
+import os
+
+import pytest
+
+from trueloop.engines.lint.files import LARGEST, Unreadable, contents, decode, discover
+
+
+def found(root, *paths, exclude=()):
+    return sorted(path.relative_to(root).as_posix() for path in discover(paths or (root,), exclude=exclude))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in (
+        "a.py",
+        "b.txt",
+        "c.ipynb",
+        "d.pyw",
+        "src/e.py",
+        "src/gen/f.py",
+        "venv/g.py",
+        "own/h.py",
+        "own/pyvenv.cfg",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return tmp_path
+
+
+def test_python_files_and_notebooks_are_found_but_not_those_of_environments(tree):
+    assert found(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]
+
+
+def test_what_is_named_is_looked_at_whatever_it_is_called(tree):
+    assert found(tree, tree / "b.txt", tree / "venv") == ["b.txt", "venv/g.py"]
+
+
+def test_no_file_comes_twice(tree):
+    assert found(tree, tree / "src", tree / "src" / "e.py", tree) == found(tree)
+
+
+def test_gitignore_is_respected_the_nearest_one_having_the_last_word(tree):
+    (tree / ".gitignore").write_text("gen/\n*.pyw\n")
+    assert found(tree) == ["a.py", "c.ipynb", "src/e.py"]
+    (tree / "src" / ".gitignore").write_text("!gen/\ne.py\n")
+    assert found(tree) == ["a.py", "c.ipynb", "src/gen/f.py"]
+
+
+def test_gitignore_files_above_count_within_a_repository(tree):
+    (tree / ".gitignore").write_text("f.py\n")
+    assert found(tree, tree / "src") == ["src/e.py", "src/gen/f.py"], "in no repository"
+    (tree / ".git").mkdir()
+    assert found(tree, tree / "src") == ["src/e.py"]
+
+
+def test_the_settings_leave_out_more(tree):
+    assert found(tree, exclude=["src/gen", "*.ipynb"]) == ["a.py", "d.pyw", "src/e.py"]
+
+
+def test_a_loop_of_links_ends(tree):
+    (tree / "src" / "loop").symlink_to(tree, target_is_directory=True)
+    (tree / "self").symlink_to("self")
+    (tree / "gone.py").symlink_to("nowhere")
+    assert found(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]
+
+
+def test_a_fifo_is_not_waited_for(tree):
+    os.mkfifo(tree / "pipe.py")
+    assert "pipe.py" not in found(tree)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"x = 1\0", "binary"),
+        (b"x = '\xff'\n", "line 1: byte 0xff is not utf-8"),
+        (b"# -*- coding: klingon -*-\n", "unknown encoding"),
+        (b"x" * (LARGEST + 1), "nobody wrote this by hand"),
+    ],
+)
+def test_what_cannot_be_read_is_said(content, words):
+    with pytest.raises(Unreadable, match=words):
+        decode(content)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xef\xbb\xbfx = 1\r\n", "# coding: latin-1\nx = 'é'\n".encode("latin-1"), b"x = 1\n"]
+)
+def test_a_text_is_written_back_as_it_was(content):
+    decoded = decode(content)
+    assert decoded.encoded(decoded.text) == content
+
+
+def test_a_file_that_is_gone_is_said(tmp_path):
+    with pytest.raises(Unreadable, match="No such file"):
+        contents(tmp_path / "gone.py")

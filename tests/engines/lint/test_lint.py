@@ -1,0 +1,79 @@
+import ast
+import textwrap
+
+from trueloop.engines.lint.lint import Ruled, lint_text
+from trueloop.ground.failure import Failure, Rule
+from trueloop.ground.findings import Severity
+from trueloop.ground.source.source import Hit
+
+
+def failure(find, words=(), code="GRD001"):
+    rule = Rule(words, find)
+    known = Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="Fix it.", rule=rule)
+    return Ruled(known, "slug", rule)
+
+
+def calls(name):
+    def find(source):
+        return (
+            Hit(message="It is called.", node=node)
+            for node in source.all_calls
+            if isinstance(node.func, ast.Name) and node.func.id == name
+        )
+
+    return find
+
+
+BAD = failure(calls("bad"), ("bad",))
+
+
+def test_findings_know_line_column_end_and_function():
+    text = textwrap.dedent("""
+        class A:
+            def f(self):
+                try:
+                    pass
+                except ValueError:
+                    é = bad(1,
+                            2)
+    """)
+    (found,) = lint_text(text, "a.py", [BAD]).found
+    assert (found.site.line, found.column, found.end) == (7, 17, (8, 23))
+    assert found.site.function == "A.f"
+    assert (found.code, found.severity, found.fix) == ("GRD001", Severity.ERROR, "Fix it.")
+
+
+def test_the_same_place_is_told_once_and_in_the_order_of_the_text():
+    text = "bad(2)\nfor x in y: bad(bad(1))\n"
+    found = lint_text(text, "a.py", [BAD, BAD]).found
+    assert [(each.site.line, each.column) for each in found] == [(1, 1), (2, 13), (2, 17)]
+
+
+def test_rules_whose_words_are_not_there_are_not_asked():
+    def find(source):
+        raise AssertionError
+
+    assert lint_text("x = 1", "a.py", [failure(find, ("x", "y"))]).found == ()
+
+
+def test_comments_silence_and_idle_ones_are_told():
+    text = "bad()  # trueloop: ignore[GRD001]\nbad()  # trueloop: ignore\ngood()  # trueloop: ignore[GRD]\nbad()\n"
+    linted = lint_text(text, "a.py", [BAD])
+    assert [found.site.line for found in linted.found] == [4]
+    assert linted.silenced == 2
+    assert linted.idle == ((3, "GRD"),)
+    other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
+    assert other.idle == (), "EVL001 was not looked for"
+
+
+def test_what_is_no_python_is_said_with_its_line():
+    for text, words in (
+        ("x = (\n", "line 1"),
+        ("print 'a'\n", "Missing parentheses"),
+        ("\0", "null"),
+        ("x" + "[1]" * 5, ""),
+    ):
+        problem = lint_text(text, "a.py", [BAD]).problem
+        assert words in problem
+        assert bool(problem) is bool(words)
+    assert "nested" in lint_text("(" * 5000 + ")" * 5000, "a.py", [BAD]).problem.lower()

@@ -1,0 +1,122 @@
+"""Direct calls of ``forward``, told of modules with hooks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.engines.watch.attach import Attachment
+from trueloop.engines.watch.sources.bypasses import HOOKS
+from trueloop.engines.watch.sources.forwards import Forwards
+from trueloop.ground.events import ForwardBypassed
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def own(self, x):
+        return self.forward(x)
+
+
+@pytest.fixture
+def watched():
+    """An attachment of one source only, and the events it told of this kind."""
+    events = []
+    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    hear = events.append
+    attachment.attach(hear)
+    yield lambda: [event for event in events if type(event) is ForwardBypassed]
+    attachment.detach(hear)
+    assert not attachment.stream.problems
+
+
+@pytest.fixture
+def hooked():
+    model = Net()
+    model.register_forward_hook(lambda module, inputs, output: None)
+    return model
+
+
+x = torch.ones(4, 2)
+
+
+def test_it_is_told_once_between_two_backwards(watched, hooked):
+    for _ in range(3):
+        out = hooked.forward(x)
+    out.sum().backward()
+    assert len(watched()) == 1
+    (event,) = watched()
+    assert (event.model.kind, event.hooks, event.called) == ("Net", ("forward hook",), False)
+    assert len(event.parameters) == 4
+    assert event.place.site.path == __file__
+
+
+@pytest.mark.parametrize(
+    ("register", "kind"),
+    [
+        ("register_forward_pre_hook", "forward pre-hook"),
+        ("register_forward_hook", "forward hook"),
+        ("register_full_backward_pre_hook", "backward pre-hook"),
+        ("register_full_backward_hook", "backward hook"),
+    ],
+)
+def test_each_kind_of_hook(watched, register, kind):
+    model = Net()
+    getattr(model, register)(lambda *anything: None)
+    model.forward(x)
+    assert [event.hooks for event in watched()] == [(kind,)]
+    assert kind in HOOKS.values()
+
+
+def test_it_is_known_that_it_was_called_before(watched, hooked):
+    whole = nn.Sequential(hooked)
+    whole(x)
+    hooked.forward(x)
+    assert [event.called for event in watched()] == [True]
+
+
+def test_the_outermost_is_told(watched, hooked):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = hooked
+
+        def forward(self, x):
+            return self.inner.forward(x)
+
+    outer = Outer()
+    outer.register_forward_hook(lambda module, inputs, output: None)
+    outer.forward(x)
+    assert {event.model.kind for event in watched()} == {"Outer"}
+
+
+def test_what_is_not_told(watched, hooked):
+    hooked(x)
+    hooked.own(x)
+    Net().forward(x)
+    with torch.no_grad():
+        hooked.forward(x)
+    nn.Sequential(Net())(x)
+    assert not watched()
+
+
+def test_nothing_is_kept_of_it(watched, hooked):
+    import gc
+    import weakref
+
+    def once():
+        model = Net()
+        model.register_forward_hook(lambda module, inputs, output: None)
+        model.forward(x)
+        return weakref.ref(model)
+
+    known = once()
+    gc.collect()
+    assert len(watched()) == 1
+    assert known() is None
