@@ -92,9 +92,9 @@ class Sweeps:
                 sweep.again |= bool(sweep.calls) and sweep.calls[-1].model is event.model
             return
         sweep = self._open.get(event.loader)
-        if sweep is None or event.recomputed or len(sweep.calls) >= MOST_CALLS:
+        if sweep is None or sweep.trained or event.recomputed or len(sweep.calls) >= MOST_CALLS:
             return
-        if not sweep.trained and not event.parameters.isdisjoint(self._stepped):
+        if not event.parameters.isdisjoint(self._stepped):
             sweep.calls.append(event)
 
     def _train(self, event: BackwardStarted | StepTaken) -> Sequence[Sweep]:

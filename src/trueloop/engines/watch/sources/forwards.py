@@ -164,7 +164,10 @@ class Forwards:
         if not parameters:
             return
         stream, program = self._stream, self._program
-        known = self._models.get(model) or self._models.put(model, _Known(stream.registry.of(model)))
+        known = self._models.get(model)
+        if known is None:
+            known = self._models.put(model, _Known(stream.registry.of(model)))
+            self._met_by(model)
         if program.models.get(model) != get_ident():
             program.models.put(model, get_ident())
             program.structures += 1
@@ -176,7 +179,6 @@ class Forwards:
         fresh, known.batch = known.batch != program.batch, program.batch
         used, known.used = known.used, False
         modes = _modes(modules)
-        self._met_by(model)
         autocast = _autocast()
         if self._waiting and not program.in_backward:
             self._met()
