@@ -252,3 +252,18 @@ def test_a_class_that_may_be_missing_is_read_all_the_same():
         except ImportError:
             Net = print
     """)
+
+
+def test_defaults_count_where_a_call_leaves_them_out():
+    found = source("""
+        import torch
+        net = torch.nn.Linear(2, 1)
+        def measure(model=net, x=None):
+            model.eval()
+        measure()
+        def other(net):
+            measure()
+    """)
+    one, other = found.acts(Act.MODE)
+    assert one.subject.name == other.subject.name == "torch.nn.Linear"
+    assert one.subject is other.subject
