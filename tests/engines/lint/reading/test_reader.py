@@ -322,3 +322,18 @@ def test_what_stays_the_same_from_turn_to_turn():
     (made,) = read.acts(Act.MADE)
     same = [read.fixed(each, made, step.loops[0]) for each in made.node.args]
     assert same == [False, False, True, True, False, False, False, True]
+
+
+def test_defaults_count_where_a_call_leaves_them_out():
+    found = source("""
+        import torch
+        net = torch.nn.Linear(2, 1)
+        def measure(model=net, x=None):
+            model.eval()
+        measure()
+        def other(net):
+            measure()
+    """)
+    one, other = found.acts(Act.MODE)
+    assert one.subject.name == other.subject.name == "torch.nn.Linear"
+    assert one.subject is other.subject
