@@ -88,25 +88,24 @@ class Detector:
         self, event: LoaderStarted | OrderSeen | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
     ) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
-        match event:
-            case LoaderStarted():
-                self._started(event)
-            case OrderSeen():
-                key = event.dataset or event.loader
-                if key in self._epochs:
-                    self._epochs[key][1].order = event
-                    return self._judge(key)
-            case BackwardStarted():
-                self._feeding = event.loader
-            case StepTaken():
-                key = None if self._feeding is None else self._key.get(self._feeding)
-                if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:
-                    self._epochs[key][1].stepped.add(event.optimizer)
-                    return self._judge(key)
-            case OptimizerCreated():
-                self._life += 1
-            case StateLoaded():
-                self._life += event.what == "model"
+        if isinstance(event, BackwardStarted):
+            self._feeding = event.loader
+        elif isinstance(event, LoaderStarted):
+            self._started(event)
+        elif isinstance(event, OrderSeen):
+            key = event.dataset or event.loader
+            if key in self._epochs:
+                self._epochs[key][1].order = event
+                return self._judge(key)
+        elif isinstance(event, StepTaken):
+            key = None if self._feeding is None else self._key.get(self._feeding)
+            if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:
+                self._epochs[key][1].stepped.add(event.optimizer)
+                return self._judge(key)
+        elif isinstance(event, OptimizerCreated):
+            self._life += 1
+        else:
+            self._life += event.what == "model"
         return None
 
     def _started(self, event: LoaderStarted) -> None:

@@ -91,16 +91,15 @@ class Detector:
         if isinstance(event, OptimizerCreated):
             return self._created(event)
         for line in self._lines.values():
-            match event:
-                case LoaderStarted():
-                    line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
-                case BackwardStarted():
-                    line.trained_by.add(event.loader)
-                case StepTaken():
-                    if event.optimizer is line.optimizer and not line.rates:
-                        line.rates = event.rates
-                case StateLoaded():
-                    line.loaded |= event.what == "model"
+            if isinstance(event, LoaderStarted):
+                line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
+            elif isinstance(event, BackwardStarted):
+                line.trained_by.add(event.loader)
+            elif isinstance(event, StepTaken):
+                if event.optimizer is line.optimizer and not line.rates:
+                    line.rates = event.rates
+            else:
+                line.loaded |= event.what == "model"
         return None
 
     def _created(self, event: OptimizerCreated) -> Evidence | None:

@@ -68,26 +68,26 @@ class Detector:
     def __init__(self) -> None:
         self._schedules: weakref.WeakKeyDictionary[Ref, Counting] = weakref.WeakKeyDictionary()
         self._lengths: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._batches: int | None = None
+        self._loader: Ref | None = None
+        """Of the latest backward's batch."""
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._since: dict[Ref, int] = {}
         """Optimizer -> backwards before its latest step; emptied by every gap."""
 
     def observe(self, event: LoaderStarted | BackwardStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
         """Return evidence at an advance."""
-        match event:
-            case LoaderStarted():
-                self._lengths[event.loader] = _length(event)
-            case BackwardStarted():
-                self._batches = self._lengths.get(event.loader) if event.loader else None
-            case Gap():
-                self._since.clear()
-                for counting in self._schedules.values():
-                    counting.places.clear()
-            case StepTaken():
-                self._stepped(event)
-            case ScheduleAdvanced():
-                return self._advanced(event)
+        if isinstance(event, StepTaken):
+            self._stepped(event)
+        elif isinstance(event, BackwardStarted):
+            self._loader = event.loader
+        elif isinstance(event, LoaderStarted):
+            self._lengths[event.loader] = _length(event)
+        elif isinstance(event, Gap):
+            self._since.clear()
+            for counting in self._schedules.values():
+                counting.places.clear()
+        else:
+            return self._advanced(event)
         return None
 
     def _stepped(self, event: StepTaken) -> None:
@@ -129,7 +129,7 @@ class Detector:
         )
 
     def _made_for_updates(self, horizon: int, size: int) -> str:
-        batches = self._batches
+        batches = self._lengths.get(self._loader) if self._loader else None
         if not batches or batches <= size or horizon % batches == 0:
             return ""
         for updates in (batches // size, -(-batches // size)):

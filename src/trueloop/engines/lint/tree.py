@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import linecache
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -120,6 +118,9 @@ def read_files(paths: Iterable[Path], job: Job, *, jobs: int | None = None) -> I
                 yield read_file(path, job)
                 _collect(number)
         return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     how = "fork" if sys.platform == "linux" and "torch" not in sys.modules else "spawn"
     context = multiprocessing.get_context(how)
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(job,)) as pool:

@@ -149,3 +149,22 @@ class Operation:
     def always_in(self, loop: Loop | None) -> bool:
         """True where no condition within a loop, or None = within the run, stands before it."""
         return not (self.branches if loop is None else self.conditions(loop))
+
+    def beside(self, other: Operation) -> bool:
+        """True where both happen in the same turn of the same loops, or both in none."""
+        return (
+            self.root == other.root
+            and len(self.loops) == len(other.loops)
+            and all(one.node is two.node for one, two in zip(self.loops, other.loops, strict=True))
+        )
+
+    def implied_by(self, other: Operation) -> bool:
+        """True where no condition stands before it that does not stand before another one."""
+        return {(id(each.node), each.arm) for each in self.branches} <= {
+            (id(each.node), each.arm) for each in other.branches
+        }
+
+    def excludes(self, other: Operation) -> bool:
+        """True where both stand in different arms of one condition."""
+        arms = {id(each.node): each.arm for each in other.branches}
+        return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)
