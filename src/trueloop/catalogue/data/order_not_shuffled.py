@@ -16,7 +16,7 @@ Look-alikes
     block that never comes again and fills two batches or more, there are at least two updates for each block, and
     neither does a sample hold part of the one before, nor a feature grow from sample to sample, nor the model have a
     recurrent layer. Research on learning class after class does this on purpose: hence a warning. The text shows it of
-    a folder with a subfolder for each class, and of targets written out class by class, beside features drawn at random.
+    a folder of classes, and of targets written out class by class beside features drawn at random.
 
 Fix
     ``DataLoader(dataset, batch_size=..., shuffle=True)``.
@@ -89,8 +89,7 @@ class Detector:
         self._unread = ""
 
     def observe(
-        self,
-        event: LoaderStarted | BatchDrawn | BackwardStarted | ModelCalled | LabelsInBlocks | LoaderExhausted,
+        self, event: LoaderStarted | BatchDrawn | BackwardStarted | ModelCalled | LabelsInBlocks | LoaderExhausted
     ) -> Evidence | None:
         """Return evidence in the second epoch."""
         if isinstance(event, LoaderStarted):
@@ -145,7 +144,7 @@ class Detector:
         return self._models[event.model]
 
     def _judge(self, known: _Sequential) -> Evidence | None:
-        found = known.blocks.get(known.targets) if known.targets is not None else None
+        found = known.blocks.get(known.targets or "")
         if found is None or not known.again or found.in_time:
             return None
         per_class = found.samples / found.values
@@ -185,9 +184,8 @@ def _numbers(tensor: Any) -> list[float] | tuple[int, ...]:
 
 
 def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[int, ...]) -> bool:
-    if isinstance(column, list) and isinstance(targets, tuple):
-        return (len(column),) == targets  # on a device: by size, which only one column may have
-    return column == targets
+    by_size = isinstance(column, list) and isinstance(targets, tuple)  # on a device; only one column may have it
+    return (len(column),) == targets if by_size else column == targets
 
 
 def find(source: Source) -> Iterator[Hit]:
@@ -202,7 +200,6 @@ def find(source: Source) -> Iterator[Hit]:
             yield Hit(
                 message="The loader reads the samples class by class, as they are sorted, in every epoch.",
                 node=loader.node,
-                related=((start.node.iter, "trains on them here"),),
                 fix=shuffled(source, loader.node),
             )
 
@@ -219,7 +216,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-torch.manual_seed(0)
 labels = torch.arange(4).repeat_interleave(64)
 inputs = torch.randn(256, 6) + labels[:, None]
 loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)
@@ -236,7 +232,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-torch.manual_seed(0)
 labels = torch.arange(4).repeat_interleave(64)
 inputs = torch.randn(256, 6) + labels[:, None]
 loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)

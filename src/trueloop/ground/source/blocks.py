@@ -8,7 +8,7 @@ from typing import Any, Final
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Edit, Fix
-from trueloop.ground.source.things import Thing
+from trueloop.ground.source.things import Kind, Thing
 
 FOLDERS: Final = frozenset((
     "torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder", "torchvision.datasets.ImageNet",
@@ -40,9 +40,21 @@ def in_blocks(source: Source, start: Operation, loader: Thing) -> bool:
         return False
     if dataset.name in FOLDERS:
         return not any(each.name == "builtins.len" for each in batch.lineage())
-    return dataset.name == "torch.utils.data.TensorDataset" and _table(
-        dataset, targets[0], start.node.target, batch, source
+    table = dataset.name == "torch.utils.data.TensorDataset"
+    return table and _table(dataset, targets[0], start.node.target, batch, source)
+
+
+def shuffled(source: Source, call: Any) -> Fix | None:
+    """Return the fix: a loader that is made by a call is told to shuffle."""
+    named = (each.value for each in call.keywords if each.arg == "shuffle")
+    told = next(named, call.args[2] if call.args[2:] else None)
+    given = [*call.args, *(each.value for each in call.keywords)]
+    end = max(source.text.span(each)[1] for each in given)
+    edit = Edit(end, end, ", shuffle=True") if told is None else source.text.replace(told, "True")
+    starred = any(each.arg is None for each in call.keywords) or any(
+        isinstance(each, ast.Starred) for each in call.args
     )
+    return None if starred else Fix((edit,), safe=False, words="Shuffle the training samples")
 
 
 def _held_out(backward: Operation, start: Operation) -> bool:
@@ -53,18 +65,25 @@ def _held_out(backward: Operation, start: Operation) -> bool:
 def _table(dataset: Thing, target: Thing, names: ast.expr, batch: Thing, source: Source) -> bool:
     """Return True where a target's column is made class by class, and nothing tells that the others have an order."""
     nodes = {id(each.node) for each in target.lineage()}
-    rows = [
-        each for each in ast.walk(names) if isinstance(each, ast.Tuple | ast.List) and len(each.elts) == len(dataset.of)
-    ]
-    places = [number for row in rows for number, each in enumerate(row.elts) if id(each) in nodes]
+    rows = [each.elts for each in ast.walk(names) if isinstance(each, ast.Tuple | ast.List)]
+    whole = [each for each in rows if len(each) == len(dataset.of)]
+    places = [number for row in whole for number, each in enumerate(row) if id(each) in nodes]
     size = batch.constant()
     if len(places) != 1 or not isinstance(size, int):
         return False
     column = dataset.of[places[0]]
     others = [each for each in dataset.of if each is not column]
     changed = [each.subject for each in source.acts(Act.KEPT)]
-    drawn = all(any(one.name in NOISE for one in each.lineage()) for each in others)
-    return drawn and _shortest(column) >= 2 * size and not any(each in changed for each in dataset.of) and bool(others)
+    known = {id(each) for each in column.lineage()}
+    drawn = others and all(_noise(each, known, column.name) for each in others)
+    return bool(drawn) and _shortest(column) >= 2 * size and not any(each in changed for each in dataset.of)
+
+
+def _noise(thing: Thing, known: set[int], label: str) -> bool:
+    """Return True where samples are independent draws, shifted by their class or not."""
+    found = [each for each in thing.lineage() if each.kind is Kind.TENSOR and id(each) not in known]
+    plain = all(each.name in NOISE or each.name in (label, "torch.cat") or "binary " in each.name for each in found)
+    return plain and any(each.name in NOISE for each in found)
 
 
 def _shortest(column: Thing) -> int:
