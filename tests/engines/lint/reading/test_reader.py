@@ -337,3 +337,13 @@ def test_defaults_count_where_a_call_leaves_them_out():
     one, other = found.acts(Act.MODE)
     assert one.subject.name == other.subject.name == "torch.nn.Linear"
     assert one.subject is other.subject
+
+
+def test_a_class_that_nobody_uses_is_built_once():
+    read = source("""
+        import torch
+        class Task:
+            def __init__(self, net: torch.nn.Module):
+                self.optimizer = torch.optim.SGD(net.parameters())
+    """)
+    assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
