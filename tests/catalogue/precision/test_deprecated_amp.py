@@ -98,7 +98,8 @@ def test_the_rule_leaves_others_alone(untold, script):
 
 
 def test_the_import_and_all_calls_are_rewritten_together():
-    text = "from torch.cuda.amp import autocast, GradScaler  # both\nscaler = GradScaler()\nwith autocast(True):\n    pass\n"
+    text = "from torch.cuda.amp import autocast, GradScaler  # both\nscaler = GradScaler()\n"
+    text += "with autocast(True):\n    pass\n"
     fixed = fix_text(text, "train.py", [Ruled(FAILURE, "", RULE)], unsafe=True)
     assert fixed.text == (
         "from torch.amp import autocast, GradScaler  # both\n"

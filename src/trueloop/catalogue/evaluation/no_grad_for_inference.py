@@ -43,34 +43,33 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def find(source: Source) -> Iterator[Hit]:
     """Yield ``with torch.no_grad()`` and the decorator around what only computes numbers."""
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.With):
-            calls = [each.context_expr for each in node.items]
-            body, scope = node.body, next((each for each in _around(source, node)), source.tree)
-        elif isinstance(node, Function):
-            calls, body, scope = node.decorator_list, node.body, node
-        else:
+        within = [each.context_expr for each in node.items] if isinstance(node, ast.With) else []
+        calls = node.decorator_list if isinstance(node, Function) else within
+        call = next((each for each in calls if isinstance(each, ast.Call) and _switches_off(source, each)), None)
+        if call is None or not isinstance(node, ast.With | Function):
             continue
-        for call in calls:
-            if isinstance(call, ast.Call) and source.name(call.func) == "torch.no_grad" and not call.args:
-                if _only_numbers(source, body, scope) and isinstance(call.func, ast.Attribute):
-                    owner = source.text.of(call.func.value)
-                    edit = source.text.replace(call.func, f"{owner}.inference_mode")
-                    fix = Fix((edit,), safe=False, words="Use inference_mode")
-                    yield Hit(message="torch.inference_mode() would serve here, and costs less.", node=call, fix=fix)
+        scope = _around(source, node) if isinstance(node, ast.With) else node
+        if _only_numbers(source, node.body, scope):
+            function: Any = call.func
+            edit = source.text.replace(function, f"{source.text.of(function.value)}.inference_mode")
+            fix = Fix((edit,), safe=False, words="Use inference_mode")
+            yield Hit(message="torch.inference_mode() would serve here, and costs less.", node=call, fix=fix)
 
 
-def _around(source: Source, node: ast.With) -> list[Any]:
-    """Return the innermost function around a statement, in a list; [] at module level."""
-    found = [
-        each
-        for each in ast.walk(source.tree)
-        if isinstance(each, Function) and any(one is node for one in ast.walk(each))
-    ]
-    return found[-1:]
+def _switches_off(source: Source, call: ast.Call) -> bool:
+    return source.name(call.func) == "torch.no_grad" and not call.args and isinstance(call.func, ast.Attribute)
+
+
+def _around(source: Source, node: ast.With) -> ast.AST:
+    """Return the innermost function around a statement, or the whole module."""
+    functions = (each for each in ast.walk(source.tree) if isinstance(each, Function))
+    found = [each for each in functions if any(one is node for one in ast.walk(each))]
+    return found[-1] if found else source.tree
 
 
 def _only_numbers(source: Source, body: Sequence[ast.stmt], scope: ast.AST) -> bool:
-    nodes = {id(each) for statement in body for each in ast.walk(statement)}
+    walked = (each for statement in body for each in ast.walk(statement))
+    nodes = {id(each) for each in walked if isinstance(each, ast.stmt | ast.expr)}  # Python shares the others
     inside = [
         each for each in source.operations if id(each.node) in nodes or any(id(call) in nodes for call in each.calls)
     ]
@@ -84,10 +83,23 @@ def _only_numbers(source: Source, body: Sequence[ast.stmt], scope: ast.AST) -> b
             names |= stored(statement)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.withitem | ast.NamedExpr):
             names |= stored(getattr(statement, "target", getattr(statement, "optional_vars", None)) or ast.Pass())
-    others = [each for each in ast.walk(scope) if id(each) not in nodes and isinstance(each, ast.Name)]
-    left = {each.id for each in others if isinstance(each.ctx, ast.Load)}
+    left = _loaded_elsewhere(scope, nodes)
     given = [each.value for one in body for each in ast.walk(one) if isinstance(each, ast.Return | ast.Yield)]
     return not names & left and all(_number(each, names) for each in given)
+
+
+def _loaded_elsewhere(scope: ast.AST, nodes: set[int]) -> set[str]:
+    """Return the names that are read outside of a block, where no loop of their own binds them."""
+    found: set[str] = set()
+    queue: list[tuple[ast.AST, frozenset[str]]] = [(scope, frozenset())]
+    while queue:
+        node, bound = queue.pop()
+        if isinstance(node, ast.For) and not any(id(each) in nodes for each in ast.walk(node)):
+            bound |= stored(node.target)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in bound:
+            found.add(node.id)
+        queue += [(each, bound) for each in ast.iter_child_nodes(node) if id(each) not in nodes]
+    return found
 
 
 def _pure(operation: Operation) -> bool:
@@ -114,21 +126,23 @@ def _known(model: Thing) -> bool:
 
 def _number(node: ast.expr | None, tensors: set[str] | None = None) -> bool:
     """Return True where an expression surely is a number or text, or is made of nothing but such."""
+    parts: list[ast.expr | None]
     match node:
         case None | ast.Constant() | ast.JoinedStr():
-            return True
+            parts = []
         case ast.Call():
             return getattr(node.func, "attr", getattr(node.func, "id", "")) in NUMBERS
         case ast.Name():
             return tensors is not None and node.id not in tensors
         case ast.BinOp():
-            return _number(node.left, tensors) and _number(node.right, tensors)
+            parts = [node.left, node.right]
         case ast.Tuple() | ast.List():
-            return all(_number(each, tensors) for each in node.elts)
+            parts = [*node.elts]
         case ast.Dict():
-            return all(_number(each, tensors) for each in node.values)
+            parts = [*node.values]
         case _:
             return False
+    return all(_number(each, tensors) for each in parts)
 
 
 RULE = Rule(words=("torch", "no_grad"), find=find, asked=True)

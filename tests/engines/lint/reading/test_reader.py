@@ -347,3 +347,15 @@ def test_a_class_that_nobody_uses_is_built_once():
                 self.optimizer = torch.optim.SGD(net.parameters())
     """)
     assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+
+
+def test_what_two_tensors_compare_to_is_a_tensor():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        right = (model(x) == y).sum()
+        right is None
+    """)
+    (total,) = read.acts(Act.TORCH)
+    assert total.word == "torch.Tensor.sum"
+    assert not read.acts(Act.ESCAPED)
