@@ -75,7 +75,13 @@ def _only_numbers(source: Source, body: Sequence[ast.stmt], scope: ast.AST) -> b
     ]
     trains = bool(source.acts(Act.BACKWARD, Act.STEPPED))
     models = [each.subject for each in inside if each.act is Act.CALLED]
-    if not models or not all(_known(each) or not trains for each in models) or not all(map(_pure, inside)):
+    read_out = any(isinstance(each, ast.Call) and _number(each) for one in body for each in ast.walk(one))
+    if (
+        not models
+        or not read_out
+        or not all(_known(each) or not trains for each in models)
+        or not all(map(_pure, inside))
+    ):
         return False
     names: set[str] = set()
     for statement in (each for one in body for each in ast.walk(one)):

@@ -13,9 +13,8 @@ Look-alikes
     assigned by hand (meta-learning, evolution strategies, master weights); parameters outside of any module;
     averaged copies. Reported is only the pair: parameters of a called model that get gradients, are in no optimizer
     and keep their values, while an optimizer that is stepped meanwhile holds others that are in no model called, had
-    no gradient at the step and got none from any backward, three times in a row. In the text it shows where a layer or
-    parameter is replaced after the optimizer was built, or the whole model by another one made alike, and no optimizer
-    is built over what is new.
+    no gradient at the step and got none from any backward, three times in a row. In the text it shows where a layer,
+    a parameter or the whole model is replaced after the optimizer was built, and none is built over what is new.
 
 Fix
     Build the optimizer after the last change of the model, or build it again; to restore weights, use
