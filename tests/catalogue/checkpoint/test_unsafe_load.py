@@ -48,3 +48,78 @@ def test_found(run, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(run, script):
     assert not run(HEAD + script).findings
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"a loader of one's own"}
+"""Of these the text cannot tell the line."""
+
+WRITTEN = {
+    "imported by name": """
+from torch import load as restore
+checkpoint = restore(path, weights_only=False)  # <- CKP003
+""",
+    "imported under another name, on several lines": """
+import torch as th
+checkpoint = th.load(  # <- CKP003
+    path,
+    map_location=lambda storage, where: storage,
+    weights_only=False,  # it holds the arguments, too
+)
+""",
+    "a class, in a branch, with a hint": """
+class Trainer:
+    def __init__(self, path: str, resume: bool = False) -> None:
+        self.path, self.resume = path, resume
+
+    def load(self) -> dict:
+        if self.resume:
+            return torch.load(self.path, map_location="cpu", weights_only=False)  # <- CKP003
+        return {}
+""",
+    "one of several, in a comprehension": """
+import glob
+saved = [torch.load(each, weights_only=False)["model"] for each in glob.glob("*.pt")]  # <- CKP003
+first = torch.load("first.pt", weights_only=True)
+""",
+    "in a nested call": """
+def best():
+    def read():
+        return torch.load(path, weights_only=False)  # <- CKP003
+    return read()
+""",
+}
+
+UNWRITTEN = {
+    "decided elsewhere": """
+def read(where, trusted):
+    return torch.load(where, weights_only=not trusted)
+""",
+    "an option of one's own": """
+from storage import load
+saved = load(path, weights_only=False)
+""",
+    "a method of something else": """
+class Store:
+    def load(self, path, weights_only=False):
+        return torch.load(path, weights_only=weights_only)
+Store().load(path, weights_only=False)
+""",
+    "options unpacked": """
+options = {"weights_only": True}
+saved = torch.load(path, **options)
+""",
+    "another option that is off": "saved = torch.load(path, mmap=False, weights_only=True)",
+    "torch.jit": "loaded = torch.jit.load(path, map_location='cpu')",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- CKP003"), fixes=True)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name], "CKP003")

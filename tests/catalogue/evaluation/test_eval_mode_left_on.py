@@ -146,3 +146,262 @@ def test_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"validation within an epoch"}
+"""The text does not tell whether a condition on a number is met more than once, or at the end only."""
+
+WRITTEN = {
+    "every so many epochs, in functions with annotations": """
+def train_epoch(net: nn.Module, loader: DataLoader, opt: torch.optim.Optimizer) -> None:
+    for inputs, targets in loader:
+        opt.zero_grad(set_to_none=True)
+        loss = nn.functional.mse_loss(net(inputs), targets)
+        loss.backward()
+        opt.step()  # <- EVL002
+
+def main(epochs: int = 10) -> None:
+    for epoch in range(epochs):
+        train_epoch(model, train, optimizer)
+        if epoch % 5 == 0:
+            model.eval()  # dropout off
+            with torch.inference_mode():
+                print(model(x[96:]).mean())
+        torch.save(model.state_dict(), "last.pt")
+
+main()
+""",
+    "a trainer, AMP": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, epochs, val_loader=None):
+        self.net.train()
+        for _ in range(epochs):
+            for a, b in train:
+                with torch.autocast("cuda"):
+                    loss = nn.functional.mse_loss(self.net(a), b)
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)  # <- EVL002
+                self.scaler.update()
+                self.optimizer.zero_grad()
+            if val_loader is not None:
+                self.evaluate(val_loader)
+
+    @torch.no_grad()
+    def evaluate(self, loader):
+        self.net.eval()
+        return sum((self.net(a) - b).abs().mean().item() for a, b in loader)
+
+Trainer(model).fit(4, held_out)
+""",
+    "a network of one's own, with functional dropout": """
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = F.dropout(F.relu(self.fc1(x)), training=self.training)
+        return self.fc2(x)
+
+net = Net()
+sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(5):
+    for a, b in train:
+        sgd.zero_grad()
+        F.mse_loss(net(a), b).backward()
+        sgd.step()  # <- EVL002
+    net.eval()
+    correct = 0
+    with torch.no_grad():
+        for a, b in held_out:
+            correct += F.mse_loss(net(a), b)
+""",
+    "a warning: an argument of which no more is known": """
+def fit(net: nn.Module, loader, val, epochs):
+    opt = torch.optim.Adam(net.parameters())
+    for epoch in range(epochs):
+        for a, b in loader:
+            opt.zero_grad()
+            nn.functional.cross_entropy(net(a), b).backward()
+            opt.step()  # <- EVL002
+        net.eval()
+        with torch.no_grad():
+            print(sum((net(a).argmax(1) == b).sum() for a, b in val))
+""",
+}
+
+UNWRITTEN = {
+    "set back behind the sweep": """
+def estimate(net):
+    net.eval()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(net(a), b).item() for a, b in held_out]
+    net.train()
+    return losses
+for step in range(100):
+    if step % 10 == 0:
+        print(estimate(model))
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+""",
+    "phases": """
+for epoch in range(5):
+    for phase in ["train", "val"]:
+        if phase == "train":
+            model.train()
+        else:
+            model.eval()
+        for a, b in {"train": train, "val": held_out}[phase]:
+            optimizer.zero_grad()
+            with torch.set_grad_enabled(phase == "train"):
+                loss = nn.functional.mse_loss(model(a), b)
+                if phase == "train":
+                    loss.backward()
+                    optimizer.step()
+""",
+    "the mode as an argument": """
+def run(loader, training):
+    model.train(training)
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        if training:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+for epoch in range(5):
+    run(train, True)
+    model.eval()
+    run(held_out, False)
+""",
+    "a new model for each fold": """
+for fold in range(5):
+    net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    net.eval()
+    print(net(x[96:]).mean())
+""",
+    "a new model for each fold, made by a function": """
+def make():
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+def one_fold():
+    net = make()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    net.eval()
+    return net
+nets = [one_fold() for _ in range(5)]
+for fold in range(5):
+    one_fold()
+""",
+    "at the end only": f"""
+for epoch in range(5):
+{LOOP}
+    if epoch == 4:
+        model.eval()
+        print(model(x[96:]).mean())
+""",
+    "before the loop is left": f"""
+while True:
+{LOOP}
+    if nn.functional.mse_loss(model(x), y) < 0.1:
+        model.eval()
+        break
+""",
+    "a teacher": f"""
+import copy
+teacher = copy.deepcopy(model)
+for epoch in range(5):
+{LOOP}
+    teacher.eval()
+    print(teacher(x[96:]).mean())
+""",
+    "one way or the other, as the program is called": """
+import sys
+def main(training):
+    for a, b in train:
+        if training:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(a), b).backward()
+            optimizer.step()
+        else:
+            model.eval()
+            print(model(a))
+main("train" in sys.argv)
+""",
+    "handed to a library": f"""
+from elsewhere import evaluate
+for epoch in range(5):
+{LOOP}
+    model.eval()
+    evaluate(model, held_out)
+""",
+    "a context of one's own": f"""
+from contextlib import contextmanager
+@contextmanager
+def evaluating(net):
+    was = net.training
+    net.eval()
+    try:
+        yield net
+    finally:
+        net.train(was)
+for epoch in range(5):
+{LOOP}
+    with evaluating(model), torch.no_grad():
+        print(model(x[96:]).mean())
+""",
+    "a frozen backbone": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))
+        self.head = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.backbone(x))
+net = Net()
+sgd = torch.optim.SGD(net.head.parameters(), lr=0.1)
+for epoch in range(5):
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    net.eval()
+    print(net(x[96:]).mean())
+""",
+    "layers set back by hand": f"""
+for epoch in range(5):
+    for layer in model.modules():
+        layer.train()
+{LOOP}
+    validate()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    found = told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+    assert all((each.severity == "warning") is name.startswith("a warning") for each in found)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

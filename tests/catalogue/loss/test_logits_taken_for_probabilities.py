@@ -114,3 +114,129 @@ def test_it_is_found_at_its_line(guilty, script: str):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script: str):
     quiet(DATA + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "a class that ends in a sigmoid": """
+class Net(nn.Module):
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(6, width)
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, x):
+        x = F.relu(self.hidden(x))
+        return torch.sigmoid(self.out(x))
+
+def main(loader, device):
+    model = Net().to(device)
+    criterion = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0]))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs.to(device)).squeeze(-1), targets)  # <- LOS002
+        loss.backward()
+        optimizer.step()
+""",
+    "a discriminator without its sigmoid": """
+class Discriminator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.main = nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 1, 4, 1, 0))
+
+    def forward(self, images):
+        return self.main(images).view(-1)
+
+netD, criterion = Discriminator(), nn.BCELoss()
+optimizerD = torch.optim.Adam(netD.parameters(), lr=2e-4, betas=(0.5, 0.999))
+for images in torch.randn(4, 8, 3, 8, 8):
+    netD.zero_grad()
+    output = netD(images)
+    errD = criterion(output, torch.ones_like(output))  # <- LOS002
+    errD.backward()
+    optimizerD.step()
+""",
+    "a tagger with NLLLoss": """
+class Tagger(nn.Module):
+    def __init__(self, words, tags):
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(words, 8), nn.LSTM(8, 8, batch_first=True)
+        self.to_tags = nn.Linear(8, tags)
+
+    def forward(self, sentence):
+        out, _ = self.lstm(self.embed(sentence))
+        return self.to_tags(out).reshape(-1, 5)
+
+tagger = Tagger(100, 5)
+loss_function = nn.NLLLoss(ignore_index=-100)
+def step(sentence, tags):
+    loss_function(tagger(sentence), tags.view(-1)).backward()  # <- LOS002
+""",
+}
+
+UNWRITTEN = {
+    "a variational autoencoder": """
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc3, self.fc4 = nn.Linear(2, 8), nn.Linear(8, 784)
+    def decode(self, z):
+        return torch.sigmoid(self.fc4(F.relu(self.fc3(z))))
+    def forward(self, z):
+        return self.decode(z)
+def loss_function(recon_x, x):
+    return F.binary_cross_entropy(recon_x, x.view(-1, 784), reduction="sum")
+loss_function(VAE()(torch.randn(4, 2)), torch.rand(4, 784)).backward()
+""",
+    "the example of MNIST": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc2 = nn.Linear(128, 10)
+    def forward(self, x):
+        x = self.fc2(x)
+        output = F.log_softmax(x, dim=1)
+        return output
+F.nll_loss(Net()(torch.randn(2, 128)), torch.zeros(2).long()).backward()
+""",
+    "a discriminator of DCGAN": """
+net = nn.Sequential(nn.Conv2d(3, 1, 4, 1, 0, bias=False), nn.Sigmoid())
+criterion = nn.BCELoss()
+criterion(net(torch.randn(2, 3, 4, 4)).view(-1, 1).squeeze(1), torch.ones(2)).backward()
+""",
+    "a linear layer without bias on log-probabilities": """
+mix = nn.Linear(4, 4, bias=False)
+F.nll_loss(mix(torch.randn(64, 4).log_softmax(1)), y).backward()
+""",
+    "a sigmoid for the metric only": """
+net = nn.Linear(6, 1)
+z = net(x)
+p = torch.sigmoid(z)
+F.binary_cross_entropy_with_logits(z, b).backward()
+print(((p > 0.5) == b).float().mean())
+""",
+    "probabilities in eval mode only": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 1)
+    def forward(self, x):
+        x = self.fc(x)
+        if not self.training:
+            x = torch.sigmoid(x)
+        return x
+F.binary_cross_entropy_with_logits(Net()(x), b).backward()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(DATA + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(DATA + {**QUIET, **UNWRITTEN}[name])

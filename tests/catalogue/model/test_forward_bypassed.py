@@ -303,3 +303,138 @@ model.register_forward_hook(lambda module, inputs, output: output * 2)
 train(torch.compile(model, backend="eager"), model)
 """
     )
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = set[str]()
+
+WRITTEN = {
+    "past DistributedDataParallel": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def main(rank, loader):
+    net = Net().to(rank)
+    ddp = DDP(net, device_ids=[rank])
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(net.forward(inputs), targets)  # <- MDL002
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+""",
+    "the module of a wrapper in a class": """
+class Worker:
+    def __init__(self, rank: int):
+        self.model = nn.parallel.DistributedDataParallel(nn.Linear(6, 1).to(rank), device_ids=[rank])
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self, inputs, targets):
+        out = self.model.module.forward(inputs)  # <- MDL002
+        self.optimizer.zero_grad()
+        nn.functional.mse_loss(out, targets).backward()
+        self.optimizer.step()
+""",
+    "a note where no hook is seen": """
+def predict(inputs):
+    model = Net()
+    model.eval()
+    with torch.no_grad():
+        return model.forward(inputs)  # <- MDL002
+""",
+    "a note on an argument, over several lines": """
+def run(model: nn.Module, batches) -> list:
+    return [
+        model(batch)
+        for batch in batches
+    ] + [model.forward(  # <- MDL002
+        batches[0],
+    )]
+""",
+}
+
+UNWRITTEN = {
+    "a hook that is taken off": """
+def extract(inputs, targets):
+    net, kept = Net(), {}
+    handle = net.body.register_forward_hook(lambda module, given, made: kept.update(made=made))
+    net.forward(inputs)
+    handle.remove()
+""",
+    "a hook put on in a branch": """
+import argparse
+arguments = argparse.ArgumentParser().parse_args()
+model = Net()
+if arguments.record:
+    model.register_forward_hook(record)
+train(lambda a: model.forward(a), model)
+""",
+    "a wrapper in a branch": """
+def main(rank, distributed, loader):
+    net = model = Net().to(rank)
+    if distributed:
+        model = nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net.forward(a), b).backward()
+        optimizer.step()
+""",
+    "gradients that are averaged by hand": """
+import torch.distributed as dist
+
+def main(rank, loader):
+    net = Net().to(rank)
+    ddp = nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net.forward(a), b).backward()
+        for p in net.parameters():
+            p.grad /= dist.get_world_size()
+            dist.all_reduce(p.grad)
+        optimizer.step()
+""",
+    "validation past the wrapper": """
+def main(rank, loader, held_out):
+    ddp = nn.parallel.DistributedDataParallel(Net().to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(ddp(a), b).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return [ddp.module.forward(a) for a, _ in held_out]
+""",
+    "a module of Lightning's": """
+import lightning.pytorch as pl
+
+class Task(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.net.register_forward_hook(record)
+
+    def training_step(self, batch, index):
+        a, b = batch
+        return nn.functional.mse_loss(self.forward(a), b) + self.net.forward(a).mean()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    found = told(HEAD + {**GUILTY, **WRITTEN}[name])
+    assert all((each.severity == "note") is name.startswith("a note") for each in found)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+@pytest.mark.parametrize(
+    "name", ["super().forward", "a training step of its own", "within the forward of another", "a call of its own"]
+)
+def test_what_a_module_does_to_itself_is_not_even_a_note(untold, name):
+    untold(HEAD + QUIET[name], "MDL002")

@@ -9,7 +9,8 @@ Why nothing raises
 
 Look-alikes
     ``weights_only=True``, and nothing said at all since PyTorch 2.6: tensors, numbers and plain containers only. For
-    a file of one's own making that holds whole objects the unsafe way is a choice, hence a note and no more.
+    a file of one's own making that holds whole objects the unsafe way is a choice, hence a note and no more. The text
+    alone shows each call of ``torch.load`` that says ``weights_only=False`` in so many words.
 
 Fix
     Save state dictionaries and plain values; load with ``weights_only=True``. For a few classes of your own, allow
@@ -23,11 +24,15 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import CheckpointRead, Event
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
 
 
 class Detector:
@@ -47,6 +52,23 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; the call tells all."""
         return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the calls of ``torch.load`` that are told ``weights_only=False``."""
+    for call in source.calls("torch.load", "torch.serialization.load"):
+        for option in call.keywords:
+            value = option.value
+            if option.arg == "weights_only" and isinstance(value, ast.Constant) and value.value is False:
+                edit = source.text.replace(value, "True")
+                yield Hit(
+                    message="torch.load with weights_only=False runs whatever code the file holds.",
+                    node=call,
+                    fix=Fix((edit,), safe=False, words="Load tensors and plain values only"),
+                )
+
+
+RULE = Rule(words=("load", "weights_only", "False"), find=find)
 
 
 FAILURE = Failure(
@@ -79,5 +101,6 @@ with tempfile.TemporaryDirectory() as folder:
     model.load_state_dict(torch.load(path, weights_only=True))
 """,
     fix="Save state dictionaries and load them with weights_only=True.",
+    rule=RULE,
     detector=Detector,
 )

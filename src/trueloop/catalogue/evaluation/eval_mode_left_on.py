@@ -12,7 +12,8 @@ Look-alikes
     of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
     train mode with dropout or batch normalisation at work, was then set to eval mode, went through data without being
     trained, and was stepped three times with every module still in eval mode, without anybody having set the mode
-    again.
+    again. The text alone shows a loop in which a model is stepped, then set to eval mode, and never set back; a warning
+    where it does not show whether the model has dropout or batch normalisation.
 
 Fix
     Call ``model.train()`` at the beginning of every epoch, after the evaluation.
@@ -23,11 +24,17 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.loops import comes_back
+from trueloop.ground.source.modes import frozen, lively, renewed, set_back, sets, touches, trains
+from trueloop.ground.source.operations import Act, Loop, Operation
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import Kind
 from trueloop.ground.teaching import TeachingLoop
 
 STEPS = 3
@@ -63,19 +70,18 @@ class Detector:
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
-        match event:
-            case ModeSet():
-                self._set(event)
-            case ModelCalled():
-                self._called(event)
-            case StepTaken():
-                return self._step(event)
-            case BackwardStarted():
-                for model in self._models.values():
-                    model.unused = False
-            case Gap():
-                for model in self._models.values():
-                    model.waits, model.unused = None, False
+        if isinstance(event, StepTaken):
+            return self._step(event)
+        if isinstance(event, BackwardStarted):
+            for model in self._models.values():
+                model.unused = False
+        elif isinstance(event, ModelCalled):
+            self._called(event)
+        elif isinstance(event, ModeSet):
+            self._set(event)
+        else:
+            for model in self._models.values():
+                model.waits, model.unused = None, False
         return None
 
     def _set(self, event: ModeSet) -> None:
@@ -87,7 +93,9 @@ class Detector:
                 model.steps = 0  # a part of it, perhaps
 
     def _called(self, event: ModelCalled) -> None:
-        model = self._models.setdefault(event.model, _Model())
+        model = self._models.get(event.model)
+        if model is None:
+            model = self._models[event.model] = _Model()
         if model.unused and model.set_at is not None:
             model.measured = True  # the call before was not trained on
         if model.set_at is not None and not event.has_graph:
@@ -100,7 +108,7 @@ class Detector:
         found = None
         for ref, model in self._models.items():
             call, model.waits = model.waits, None
-            if call is None or not call.parameters & event.with_gradient:
+            if call is None or call.parameters.isdisjoint(event.with_gradient):
                 model.waits = call
             elif not call.all_eval:
                 model.lively |= call.dropout_active or call.batchnorm_active
@@ -121,6 +129,54 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; modes are always seen."""
         return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the steps of loops that set their model to eval mode later on and never back."""
+    modes = source.acts(Act.MODE)
+    for mode in modes:
+        model = mode.subject
+        if mode.value is not False or model.kind is not Kind.MODEL or not mode.loops:
+            continue
+        whole = source.within(mode.loops[0], root=mode.root)
+        back = any(each.act is Act.MODE and each.value is not False and touches(each, model) for each in whole)
+        if back or source.handed_out(model, whole) or frozen(source, model):
+            continue
+        found = _stepped_before(source, mode)
+        works = lively(source, model) if found else False
+        if found is None or works is False or (works is None and model.name.startswith("transformers.")):
+            continue
+        loop, step = found
+        yield Hit(
+            message="The model is set to eval mode after these steps and never back, so that all further turns of the "
+            "loop train it in eval mode.",
+            node=step.node,
+            related=((mode.node, "set to eval mode here"),),
+            fix=set_back(source, mode, loop),
+            severity=None if works else Severity.WARNING,
+        )
+
+
+def _stepped_before(source: Source, mode: Operation) -> tuple[Loop, Operation] | None:
+    """Return the innermost loop that steps a model in train mode before it is set to eval mode, and the step."""
+    model = mode.subject
+    for loop in reversed(mode.loops):
+        inside = source.within(loop, root=mode.root)
+        step = next((each for each in inside if trains(source, each, model, inside)), None)
+        if step is None or step.index > mode.index:
+            continue
+        start = inside[0].index
+        earlier = [
+            each for each in source.acts(Act.MODE)
+            if each.root == mode.root and each.index < step.index and sets(each, model)
+        ]  # fmt: skip
+        in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
+        lasting = comes_back(mode, step, loop)
+        return (loop, step) if in_train_mode and lasting and not renewed(loop, model, inside) else None
+    return None
+
+
+RULE = Rule(words=("eval(", "step", "backward"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -177,6 +233,7 @@ for epoch in range(3):
     print(sum(losses) / len(losses))
 """,
     fix="Call model.train() at the beginning of every epoch.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

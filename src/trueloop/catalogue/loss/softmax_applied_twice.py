@@ -12,7 +12,8 @@ Look-alikes
     ``NLLLoss`` on ``log_softmax``; ``cross_entropy`` on ``log_softmax``, which does nothing twice; a softmax that is
     scaled by a temperature before the loss; attention, whose softmax is inside the model; a softmax over positions
     whose size is not the number of classes; probabilities as targets. Only a softmax over as many values as there are
-    classes, with nothing but views and casts between it and the loss, is reported.
+    classes, with nothing but views and casts between it and the loss, is reported. The text alone shows a softmax over
+    the last or the second dimension that comes straight before the loss, or at the end of a model of the same file.
 
 Fix
     Return logits from the model, and apply ``softmax`` only where probabilities are wanted, for people or metrics.
@@ -30,9 +31,15 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.activations import SOFTMAX, VIEWS, left_out
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import NO_GRAPH, Thing
 from trueloop.ground.teaching import TeachingLoop
+
+LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 
 
 class Detector:
@@ -64,6 +71,37 @@ class Detector:
     def abstains(self) -> str:
         """Say so where no loss of torch's own was seen."""
         return "" if self._looked else "no loss of torch's own was found in a graph"
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the cross-entropies whose input is the result of a softmax over the classes."""
+    for loss in source.acts(Act.LOSS):
+        if loss.word not in LOSSES or not loss.things or (loss.result and NO_GRAPH in loss.result.facts):
+            continue
+        made = loss.things[0].origin(VIEWS)
+        if (
+            made is None
+            or made.name not in SOFTMAX
+            or not _over_classes(made, straight=loss.things[0].origin() is made)
+        ):
+            continue
+        yield Hit(
+            message="What cross-entropy gets here is the result of a softmax, and it applies another one.",
+            node=loss.node,
+            related=((made.node, "the first softmax"),),
+            fix=left_out(source, made, "softmax"),
+        )
+
+
+def _over_classes(softmax: Thing, *, straight: bool) -> bool:
+    """True where a softmax is over the dimension that cross-entropy takes for that of the classes."""
+    place = "1" if softmax.name in ("torch.softmax", "torch.nn.functional.softmax") else "0"
+    given = softmax.options.get("dim") or softmax.options.get(place)
+    dimension = 1 if given is None or softmax.name.endswith("Softmax2d") else given.constant()
+    return dimension == -1 or (dimension == 1 and straight)
+
+
+RULE = Rule(words=("oftmax", "ross"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -117,6 +155,7 @@ probabilities = model(inputs).softmax(dim=1)
 print(f"loss {loss.item():.3f}, surest {probabilities.max().item():.3f}")
 """,
     fix="Leave the softmax out of the model: cross-entropy takes logits.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

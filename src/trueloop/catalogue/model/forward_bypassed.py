@@ -14,7 +14,9 @@ Look-alikes
     ``forward`` of a module with hooks, a backward reached its parameters, this twice, and the module was not called
     as it should be before. Who leaves hooks out on purpose takes them off, or calls the model now and then. Not
     judged: a ``forward`` within which no module with parameters runs, as that of ``nn.Linear``, or which a library
-    has decorated; and a wrapper that is left out, where it has put no hooks on the module.
+    has decorated; and a wrapper that is left out, where it has put no hooks on the module. The text alone shows a
+    module that is trained this way past a hook that nothing takes off, or past the ``DistributedDataParallel`` around
+    it; any other ``model.forward(x)`` outside of a module's own class is a note.
 
 Fix
     Call the module: ``model(x)``.
@@ -27,13 +29,23 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
+import ast
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from trueloop.ground.events import BackwardEnded, Event, ForwardBypassed, Ref
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.operations import Act, Operation
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.source.things import Kind
 
 TIMES = 2  # once may be a trial
+HOOKS = frozenset((
+    "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_backward_hook",
+    "register_full_backward_pre_hook",
+))  # fmt: skip
 
 
 class Detector:
@@ -76,6 +88,72 @@ class Detector:
         return "" if self._backwards else "no backward was watched"
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the calls of ``forward`` from outside, of models that are trained by them past hooks or a wrapper."""
+    methods = _methods(source.tree)
+    for call in source.acts(Act.FORWARD):
+        model = call.subject
+        if model.kind is not Kind.MODEL or any(first <= call.node.lineno <= last for first, last in methods):
+            continue
+        past = _left_out(source, call) if call.grad is not False and _trained(source, call) else None
+        words = "" if past is None else f", past {past[1]}"
+        yield Hit(
+            message=f"The method forward is called in place of the model{words}.",
+            node=call.node,
+            related=((past[0].node, f"{past[1]} put on it"),) if past else (),
+            fix=_called(source, call.node),
+            severity=None if past else Severity.NOTE,
+        )
+
+
+def _methods(tree: ast.Module) -> list[tuple[int, int]]:
+    """Return the lines of the classes that derive from something: a module may do this to itself and its parts."""
+    return [
+        (each.lineno, each.end_lineno or each.lineno)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.ClassDef) and any(getattr(base, "id", "") != "object" for base in each.bases)
+    ]
+
+
+def _trained(source: Source, call: Operation) -> bool:
+    """True where a backward reaches the model, and nothing calls it as it should be."""
+    if any(each.subject.may_be(call.subject) for each in source.acts(Act.CALLED)):
+        return False
+    return any(
+        each.root == call.root and "inputs" not in each.options and source.reaches(each, call.subject)
+        for each in source.acts(Act.BACKWARD)
+    )
+
+
+def _left_out(source: Source, call: Operation) -> tuple[Operation, str] | None:
+    """Return a hook or wrapper of the model that is there whenever the call is made, and what it is."""
+    for each in source.operations[: call.index]:
+        if each.root not in (0, call.root) or each.branches != call.branches[: len(each.branches)]:
+            continue
+        if each.act is Act.BOUND and each.word in HOOKS and each.subject.may_be(call.subject) and _for_good(each):
+            return each, "the hook"
+        wraps = each.act is Act.MADE and each.word.endswith(".DistributedDataParallel") and each.subject.of[:1]
+        if wraps and wraps[0] is call.subject and not source.acts(Act.GRADIENTS):
+            return each, "the DistributedDataParallel"
+    return None
+
+
+def _for_good(hook: Operation) -> bool:
+    """True where nothing keeps the handle of a hook, by which it could be taken off."""
+    return isinstance(hook.statement, ast.Expr) and hook.statement.value is hook.node
+
+
+def _called(source: Source, node: Any) -> Fix | None:
+    """Return the fix: ``model(x)``."""
+    method = node.func
+    start, end = source.text.span(method.value)[1], source.text.span(method)[1]
+    plain = source.text.content[start:end] == b".forward" and source.name(method) == ""
+    return Fix((Edit(start, end, ""),), safe=True, words="Call the model itself") if plain else None
+
+
+RULE = Rule(words=("forward",), find=find)
+
+
 FAILURE = Failure(
     code="MDL002",
     title="The forward method is called instead of the model",
@@ -116,5 +194,6 @@ for step in range(8):
 print(len(seen))
 """,
     fix="Call model(x), not model.forward(x).",
+    rule=RULE,
     detector=Detector,
 )

@@ -117,8 +117,9 @@ def _on(scaler: Thing, backward: Deed, clip: Deed) -> bool:
         return False  # made elsewhere
     if enabled is not None and enabled.constant() is False:
         return False
-    unknown = enabled is not None and enabled.constant() is not True
-    asked = _ends(enabled.node) if unknown and enabled.node is not None else set[str]()
+    asked = set[str]()
+    if enabled is not None and enabled.constant() is not True and enabled.node is not None:
+        asked = _ends(enabled.node)
     mine = {id(each.node) for each in clip.branches}
     asked |= {word for each in backward.branches if id(each.node) not in mine for word in _asked(each.node)}
     theirs = {id(each.node) for each in backward.branches}

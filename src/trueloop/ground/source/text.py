@@ -110,6 +110,37 @@ class Text:
         body = self.newline.join(f"{indent}{line}" for line in lines)
         return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
 
+    def unwrapped(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
+        """Leave what a call is about in its place: ``x`` for ``x.softmax(1)``; None where that takes a comment away.
+
+        Args:
+            call: to be taken away.
+            method: it is one of what it is about; otherwise that is its first argument.
+        """
+        start, end = self.span(call)
+        if not method:
+            if not call.args or isinstance(call.args[0], ast.Starred):
+                return None
+            first = call.args[0]
+            inner_start, inner_end = self.span(first)
+            atom = isinstance(first, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+            left, right = ("", "") if atom and "\n" not in self.of(first) else ("(", ")")
+            edits = Edit(start, inner_start, left), Edit(inner_end, end, right)
+        else:
+            dot = self.span(call.func)[1] - len(getattr(call.func, "attr", "")) - 1
+            if self.content[dot : dot + 1] != b"." or self.content[dot - 1 : dot].isspace():
+                return None
+            edits = (Edit(dot, end, ""),)
+        return None if any(b"#" in self.content[each.start : each.end] for each in edits) else edits
+
+    def without_last_argument(self, call: ast.Call) -> Edit | None:
+        """Take the last of several arguments out of a call; None where more than a comma stands before it."""
+        if len(call.args) < 2 or call.keywords:
+            return None
+        start, last = self.span(call.args[-2])[1], self.span(call.args[-1])
+        between = self.content[start : last[0]]
+        return Edit(start, last[1], "") if between.strip() == b"," else None
+
     def moved(
         self,
         statement: ast.stmt,

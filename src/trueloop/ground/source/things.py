@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -119,6 +119,45 @@ class Thing:
         mine = {id(each) for each in self.models()}
         return any(id(above) in mine for model in other.models() for above in model.within())
 
+    def last_layer(self) -> Thing:
+        """Return the last layer of a chain of layers that the text writes out; the module itself, if it is none."""
+        layer = self
+        while layer.name == CHAIN and layer.of:
+            held = {key: each for key, each in layer.attributes.items() if PART not in each.facts}
+            written = getattr(layer.node, "args", ())
+            if len(written) != len(layer.of) or any(isinstance(each, ast.Starred) for each in written):
+                break  # some were added later or elsewhere, perhaps on a condition
+            if held != {f"[{number}]": each for number, each in enumerate(layer.of)}:
+                break  # one was put in another's place
+            layer = layer.of[-1]
+        return layer
+
+    def origin(self, views: Container[str] = (), *, items: bool = False) -> Thing | None:
+        """Return what computed a tensor, through models of this file; None if it is not certain.
+
+        That is the result of an operation or of a layer, or the last layer of a chain of them.
+
+        Args:
+            views: names of operations to look through.
+            items: look through what is taken out of a tensor by an index, too.
+        """
+        ways = list(self.alternatives())
+        if len(ways) > 1:
+            found = [each.origin(views, items=items) for each in ways]
+            same = {"" if each is None else each.name for each in found}
+            return found[0] if len(same) == 1 else None
+        thing = ways[0]
+        inner = thing.attributes.get(RETURNED)
+        if inner is not None and inner.kind is not Kind.TENSOR:
+            last = inner.last_layer()
+            return None if last.name == CHAIN else thing if last is inner else last
+        item = items and isinstance(thing.node, ast.Subscript)
+        if inner is None and thing.of and (item or thing.name in views):
+            inner = thing.of[0]
+        if inner is not None:
+            return inner.origin(views, items=items)
+        return thing if thing.name and isinstance(thing.node, ast.Call) else None
+
     def graph(self, limit: int = 2000) -> Iterator[Thing]:
         """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
         seen: set[int] = {id(self)}
@@ -146,6 +185,9 @@ class Thing:
                     queue.append(each)
 
 
+CHAIN: Final = "torch.nn.Sequential"
+RETURNED: Final = "()"
+"""The attribute of a model's output that says what its forward returned, or which module computed it."""
 MAYBE: Final = "maybe"
 """None in some branch."""
 MANAGED: Final = "managed"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from trueloop.ground.source.operations import Loop, Operation
+from trueloop.ground.source.things import Kind, Thing
 
 PURE: Final = frozenset(("int", "float", "len", "max", "min", "abs", "round", "str", "tuple", "list", "dict"))
 
@@ -37,6 +38,27 @@ def changing(operation: Operation, loop: Loop) -> set[str]:
         if within:
             found = stored(function) | _handed_on(call, function, found)
     return found
+
+
+def over_loader(loop: Loop) -> Thing | None:
+    """Return the loader that a loop goes through once, also by way of ``enumerate``; None where there is no one."""
+    over = loop.over
+    if over is not None and over.kind is Kind.SEQUENCE and over.name == "turns":
+        over = over.options.get("over")
+    return over if over is not None and over.kind is Kind.LOADER and not over.either else None
+
+
+def its_own(start: Operation, loop: Loop) -> bool:
+    """Return True where what an inner loop goes through may be another in each turn of an outer one.
+
+    Args:
+        start: of the inner loop.
+        loop: the outer one.
+    """
+    over = start.node.iter
+    while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
+        over = over.args[0]
+    return bool(words(over) & changing(start, loop)) or any(isinstance(each, ast.Subscript) for each in ast.walk(over))
 
 
 def words(node: ast.AST) -> set[str]:

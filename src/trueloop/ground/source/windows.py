@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any, Final, NamedTuple
 
-from trueloop.ground.source.operations import Branch, Loop, Operation
+from trueloop.ground.source.operations import Act, Branch, Loop, Operation
 from trueloop.ground.source.source import Source
-from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.source.things import MANAGED, Kind, Thing
 from trueloop.ground.source.turns import words
 
 SIZED: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
@@ -134,3 +134,48 @@ def batches(loader: Thing) -> int | None:
     if not isinstance(samples, int) or not isinstance(batch, int) or batch < 1 or not isinstance(dropped, bool):
         return None
     return samples // batch if dropped else -(-samples // batch)
+
+
+def repeated(source: Source, loop: Loop) -> ast.expr | None:
+    """Return ``k`` of ``for _ in range(k)``, where that is more than one."""
+    call = getattr(loop.node, "iter", None)
+    if not isinstance(call, ast.Call) or source.name(call.func) != "builtins.range" or len(call.args) != 1:
+        return None
+    return call.args[0] if loop.turns() is None or (loop.turns() or 0) > 1 else None
+
+
+def mean_of_batch(source: Source, backward: Operation, loop: Loop, *, drawn: bool = False) -> bool:
+    """True where a backward's root is one of torch's losses, a mean, over what the loop gives in this turn.
+
+    Args:
+        source: of all.
+        backward: in the loop.
+        loop: over batches.
+        drawn: each turn takes its batch with ``next``.
+    """
+    root = backward.subject
+    if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:
+        return False
+    made = source.makers.get(id(root))
+    if made is None or made.act is not Act.LOSS or not made.word.startswith("torch.nn."):
+        return False
+    options = {**made.options, **made.subject.options}
+    reduction = options.get("reduction")
+    legacy = {"size_average", "reduce"} & options.keys() or any(
+        isinstance(e.constant(), bool) for e in options.values()
+    )
+    if legacy or (reduction is not None and reduction.constant() != "mean"):
+        return False
+    changed = source.within(loop, Act.TORCH, root=backward.root)
+    if any(each.subject is root and each.word.endswith("_") for each in changed):
+        return False  # loss.div_(k)
+    return any(_fresh(source, each, loop, drawn=drawn) for each in root.lineage(2000))
+
+
+def _fresh(source: Source, thing: Thing, loop: Loop, *, drawn: bool) -> bool:
+    node = thing.node
+    if drawn:
+        return isinstance(node, ast.Call) and source.name(node.func) == "builtins.next"
+    target = getattr(loop.node, "target", None)
+    own = [loop.node, getattr(loop.node, "iter", None), *(ast.walk(target) if target is not None else ())]
+    return node is not None and any(node is each for each in own)

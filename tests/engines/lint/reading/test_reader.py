@@ -243,6 +243,43 @@ def test_recursion_and_length_have_an_end():
     assert source("import torch\n" + "torch.relu(x)\n" * 70_000).operations == ()
 
 
+def test_methods_that_are_asked_of_their_class_are_run():
+    found = acts(
+        """
+        import torch
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return torch.relu(x)
+            @staticmethod
+            def train_on(model, optimizer):
+                Net.forward(model, 1).sum().backward()
+                optimizer.step()
+            @classmethod
+            def made(cls, width):
+                return cls()
+        class Other(Net):
+            def forward(self, x):
+                return Net.forward(self, x)
+        net = Other.made(3)
+        Net.train_on(net, torch.optim.SGD(net.parameters()))
+    """,
+        Act.FORWARD, Act.CALLED, Act.BACKWARD, Act.STEPPED,
+    )  # fmt: skip
+    assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
+
+
+def test_a_class_that_may_be_missing_is_read_all_the_same():
+    assert not acts("""
+        try:
+            import torch
+            class Net(torch.nn.Module):
+                def forward(self, x):
+                    return x
+        except ImportError:
+            Net = print
+    """)
+
+
 def test_a_loop_knows_its_turns_and_the_conditions_within_it():
     read = source("""
         import torch
@@ -285,3 +322,18 @@ def test_what_stays_the_same_from_turn_to_turn():
     (made,) = read.acts(Act.MADE)
     same = [read.fixed(each, made, step.loops[0]) for each in made.node.args]
     assert same == [False, False, True, True, False, False, False, True]
+
+
+def test_defaults_count_where_a_call_leaves_them_out():
+    found = source("""
+        import torch
+        net = torch.nn.Linear(2, 1)
+        def measure(model=net, x=None):
+            model.eval()
+        measure()
+        def other(net):
+            measure()
+    """)
+    one, other = found.acts(Act.MODE)
+    assert one.subject.name == other.subject.name == "torch.nn.Linear"
+    assert one.subject is other.subject

@@ -10,7 +10,7 @@ from trueloop.engines.lint.reading.functions import Functions
 from trueloop.engines.lint.reading.methods import Methods
 from trueloop.engines.lint.reading.torch_names import WRAPPERS, harmless, is_loss, kind_of
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import NO_GRAPH, PART, WRAPPER, Kind, Thing, unknown
+from trueloop.ground.source.things import NO_GRAPH, PART, RETURNED, WRAPPER, Kind, Thing, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.reader import Reader
@@ -66,14 +66,34 @@ class Calls:
             return self._super(node)
         owner, name = values.of(node.func.value), node.func.attr
         arguments = self._arguments(node)
+        if owner.kind is Kind.CLASS and arguments.given:
+            found = self._unbound(owner, name, node, arguments)
+            if found is not None:
+                return found
         if owner.kind is not Kind.NAME:
             method = self.method_of(owner, name)
+            if method is not None and name == "forward" and owner.kind is Kind.MODEL and owner is not self._self():
+                return self.model(owner, node, arguments, Act.FORWARD)
             if method is not None:
                 return self.reader.function(method, node, arguments.given, arguments.named)
             held = owner.attributes.get(name)
             if held is None or held.kind is Kind.UNKNOWN:
                 return self.methods.run(owner, name, node, arguments)
         return self.call(values.attribute(owner, node.func), node, arguments)
+
+    def _unbound(self, kind: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
+        """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
+        for base in (kind, *_bases(kind)):
+            method = self._method(base, name)
+            if method is None:
+                continue
+            first = arguments.given[0]
+            if name == "forward" and first.kind is Kind.MODEL and first is not self._self():
+                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), Act.FORWARD)
+            to = (kind,) if "classmethod" in _words(method) else ()
+            bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=to)
+            return self.reader.function(bound, node, arguments.given, arguments.named)
+        return None
 
     def _arguments(self, node: ast.Call) -> Arguments:
         values = self.reader.values
@@ -189,17 +209,22 @@ class Calls:
         recording = self.reader.recording
         result = Thing(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
         operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
-        forward = self.method_of(model, "forward")
+        wrapped = model
+        while WRAPPER in wrapped.facts and wrapped.of:
+            wrapped = wrapped.of[0]
+        forward = self.method_of(wrapped, "forward")
         if forward is not None:
             inner = self.reader.function(forward, node, arguments.given, arguments.named)
             if inner.kind is Kind.TENSOR:
                 result.name, result.of = inner.name, (model, inner, *arguments.all())
-                result.options = inner.options
+                result.options, result.attributes = inner.options, {RETURNED: inner}
             elif inner.kind is Kind.SEQUENCE:
                 operation.result = inner
                 return inner
-        elif model.name in CHAINS and model.of:
-            result.name = model.of[-1].name
+        elif not wrapped.either:
+            last = wrapped.last_layer()
+            result.name, result.options = last.name or result.name, last.options
+            result.attributes = {RETURNED: wrapped}
         if recording.grad is False:
             result.facts = result.facts | {NO_GRAPH}
         return result
@@ -280,7 +305,7 @@ class Calls:
             for base in (kind, *_bases(kind)):
                 method = self._method(base, name)
                 if method is not None:
-                    static = any(getattr(d, "id", "") == "staticmethod" for d in method.decorator_list)
+                    static = "staticmethod" in _words(method)
                     return Thing(
                         kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=() if static else (each,)
                     )
@@ -295,8 +320,7 @@ class Calls:
         """Run ``super().method(...)``."""
         arguments = self._arguments(node)
         function = self.reader.recording.functions[-1]
-        kind, self_name = self._class_of.get(function), function.args.args[0].arg if function.args.args else ""
-        owner = self.reader.scope.get(self_name)
+        kind, owner = self._class_of.get(function), self._self()
         name = getattr(node.func, "attr", "")
         for base in _bases(kind) if kind is not None and owner is not None else ():
             method = self._method(base, name)
@@ -304,6 +328,19 @@ class Calls:
                 bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=(owner,))
                 return self.reader.function(bound, node, arguments.given, arguments.named)
         return unknown(node, *arguments.all())
+
+    def _self(self) -> Thing | None:
+        """Return the object whose method is being run."""
+        functions = self.reader.recording.functions
+        function: Any = functions[-1] if functions else None
+        if function not in self._class_of or _words(function) & {"staticmethod"} or not function.args.args:
+            return None
+        return self.reader.scope.get(function.args.args[0].arg)
+
+
+def _words(function: Any) -> set[str]:
+    """Return the plain decorators of a method."""
+    return {getattr(each, "id", "") for each in function.decorator_list}
 
 
 def _is_super(node: ast.expr) -> bool:

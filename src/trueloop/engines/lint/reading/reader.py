@@ -68,9 +68,9 @@ class Reader:
     def _functions(self) -> Iterator[tuple[Thing, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
         for thing in self.module.names.values():
-            if isinstance(thing.node, Function):
+            if thing.kind is Kind.FUNCTION and isinstance(thing.node, Function):
                 yield thing, thing.node
-            elif isinstance(thing.node, ast.ClassDef):
+            elif thing.kind is Kind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
 
     def _alone(self, thing: Thing, node: Function) -> None:
@@ -95,7 +95,7 @@ class Reader:
         scope = Scope(function.scope)
         before = self.scope, self._returns
         with self.recording.call(call, node), self.recording.around():
-            self._bind(function, node, scope, given, named)
+            self._bind(function, scope, given, named, alone=call is node)
             self.scope, self._returns = scope, []
             self._running.append(node)
             try:
@@ -114,7 +114,10 @@ class Reader:
             result = joined(result, each)
         return result
 
-    def _bind(self, function: Thing, node: Any, scope: Scope, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+    def _bind(
+        self, function: Thing, scope: Scope, given: Sequence[Thing], named: dict[str, Thing], *, alone: bool
+    ) -> None:
+        node: Any = function.node
         arguments: ast.arguments = node.args
         places = [*arguments.posonlyargs, *arguments.args]
         values = [*function.of[:1], *given]
@@ -129,14 +132,22 @@ class Reader:
                 thing = values.pop(0)
             elif each.arg in named:
                 thing = named[each.arg]
-            elif each.arg in defaults and self._running:
-                thing = self.values.of(defaults[each.arg])
+            elif each.arg in defaults and not alone:
+                thing = self._default(defaults[each.arg], function)
             else:
                 thing = self._guessed(each, node)
             scope.names[each.arg] = self.used(thing, each.arg, node)
         for rest in (arguments.vararg, arguments.kwarg):
             if rest is not None:
                 scope.names[rest.arg] = unknown(node, *values, *named.values())
+
+    def _default(self, node: ast.expr, function: Thing) -> Thing:
+        """Return what an argument is that is not given, as it is where the function was defined."""
+        before, self.scope = self.scope, function.scope or self.scope
+        try:
+            return self.values.of(node)
+        finally:
+            self.scope = before
 
     def _guessed(self, argument: ast.arg, node: Any) -> Thing:
         """Return what an argument nobody gives in this file is, by its annotation."""

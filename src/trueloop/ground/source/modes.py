@@ -1,0 +1,163 @@
+"""Train and eval mode in a program's text: who has a use for them, and who sets them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any, Final
+
+from trueloop.ground.source.loops import dotted, is_statement, stands_in, written_in
+from trueloop.ground.source.operations import Act, Loop, Operation
+from trueloop.ground.source.source import Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import WRAPPER, Kind, Thing
+
+_DROPOUT: Final = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
+_NORMALISED: Final = ("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")
+_WITH_DROPOUT: Final = ("LSTM", "GRU", "RNN", "MultiheadAttention")
+_NETWORKS: Final = (
+    "resnet", "densenet", "mobilenet", "efficientnet", "inception", "googlenet", "resnext", "wide_resnet", "shufflenet",
+    "mnasnet", "regnet", "vgg", "alexnet", "squeezenet",
+)  # fmt: skip
+"""Of torchvision: those with dropout or batch normalisation."""
+_OF_TORCH: Final = "torch.nn."
+_FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
+
+
+def sets(mode: Operation, model: Thing) -> bool:
+    """True where a change of mode is one of a whole model."""
+    return any(mode.subject.may_be(each) for each in model.within())
+
+
+def touches(mode: Operation, model: Thing) -> bool:
+    """True where a change of mode may be one of a model or a part of it."""
+    return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
+
+
+def trains(source: Source, step: Operation, model: Thing, operations: Iterable[Operation]) -> bool:
+    """True for a step of a model's parameters that a backward among operations has reached."""
+    if step.act is not Act.STEPPED or step.subject.kind is not Kind.OPTIMIZER:
+        return False
+    if step.subject.models() and not step.subject.covers(model):
+        return False
+    return any(each.act is Act.BACKWARD and source.reaches(each, model) for each in operations)
+
+
+def frozen(source: Source, model: Thing) -> bool:
+    """True where gradients of a model or of parts of it are switched off somewhere."""
+    return any(
+        each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
+        for each in source.acts(Act.FROZEN)
+    )
+
+
+def renewed(loop: Loop, model: Thing, inside: Iterable[Operation]) -> bool:
+    """True where each turn of a loop may have a model of its own."""
+    functions = {id(each.function): each.function for each in inside if each.function is not None}
+    around = [each for each in functions.values() if not _holds(each, loop.node)]
+    if any(_holds(place, each.node) for each in model.alternatives() for place in (loop.node, *around)):
+        return True
+    return any(
+        (each.act is Act.MADE and each.subject.may_be(model))
+        or (each.act is Act.BOUND and any(thing.may_be(model) for thing in each.things))
+        for each in inside
+    )
+
+
+def _holds(outer: Any, inner: Any) -> bool:
+    first, last = getattr(outer, "lineno", None), getattr(outer, "end_lineno", None)
+    line = getattr(inner, "lineno", None)
+    if first is None or last is None or line is None:
+        return False
+    return first <= line <= last and (first, last) != (line, getattr(inner, "end_lineno", line))
+
+
+def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
+    """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
+    call = next(
+        (each for each in source.within(loop, Act.CALLED, root=mode.root) if each.subject.may_be(mode.subject)), None
+    )
+    nearest = call.loops[-1].node if call and call.loops else None
+    text = dotted(call.node.func) if call else ""
+    if call is None or not is_statement(nearest) or not stands_in(call.node, nearest):
+        return None
+    if not text or text.partition(".")[0] in written_in(nearest):
+        return None
+    edit = source.text.before(nearest.body[0] if nearest is loop.node else nearest, f"{text}.train()")
+    return Fix((edit,), safe=True, words=f"Insert {text}.train()") if edit else None
+
+
+def lively(source: Source, model: Thing) -> bool | None:
+    """Return whether a model has dropout or batch normalisation; None where the text does not tell."""
+    return _lively(source, model, set())
+
+
+def _lively(source: Source, model: Thing, seen: set[int]) -> bool | None:
+    if id(model) in seen:
+        return False
+    seen.add(id(model))
+    ways = list(model.alternatives())
+    if len(ways) > 1:
+        told = {_lively(source, each, seen) for each in ways}
+        return told.pop() if len(told) == 1 else None
+    model = ways[0]
+    if WRAPPER in model.facts and model.of:
+        return _lively(source, model.of[0], seen)
+    if isinstance(model.scope, Thing):
+        return _of_class(source, model, model.scope, seen)
+    if model.name.startswith(_OF_TORCH):
+        return _of_torch(source, model, model.name.removeprefix(_OF_TORCH), seen)
+    package, _, name = model.name.rpartition(".")
+    return True if package.startswith("torchvision.models") and name.startswith(_NETWORKS) else None
+
+
+def _of_torch(source: Source, model: Thing, name: str, seen: set[int]) -> bool | None:
+    if name.startswith(_NORMALISED):
+        return True
+    if name.startswith(_DROPOUT):
+        return _rate(model, "p", "0", default=0.5)
+    if name.startswith("Transformer"):
+        return _rate(model, "dropout", "", default=0.1)
+    if name in _WITH_DROPOUT:
+        return _rate(model, "dropout", "", default=0.0)
+    written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
+    if name in ("Sequential", "ModuleList", "ModuleDict"):
+        return _any([None] * (written > 0 and not model.of), (_lively(source, each, seen) for each in model.of))
+    return False
+
+
+def _rate(model: Thing, word: str, place: str, *, default: float) -> bool:
+    given = model.options.get(word) or model.options.get(place)
+    rate = default if given is None else given.constant(default or 0.1)
+    return rate != 0
+
+
+def _of_class(source: Source, model: Thing, kind: Thing, seen: set[int]) -> bool | None:
+    told: list[bool | None] = []
+    called = set[str]()
+    for each in _classes(kind):
+        if each.kind is not Kind.CLASS:
+            told.append(False if each.name in ("torch.nn.Module", "builtins.object") else None)
+            continue
+        first, last = each.node.lineno, each.node.end_lineno
+        within = [call for call in source.all_calls if first <= call.lineno <= last]
+        told += [True for call in within if source.name(call.func) in _FUNCTIONS]
+        called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
+    for name, part in model.attributes.items():
+        if part.kind is Kind.MODEL:
+            told.append(_lively(source, part, seen))
+        elif part.kind is Kind.UNKNOWN and name in called:
+            told.append(None)  # called, so it may be a module
+    return _any(told, ())
+
+
+def _classes(kind: Thing) -> list[Thing]:
+    found = [kind]
+    for each in found:
+        found += [base for base in (each.of if each.kind is Kind.CLASS else ()) if base not in found]
+    return found
+
+
+def _any(first: Iterable[bool | None], second: Iterable[bool | None]) -> bool | None:
+    told = {*first, *second}
+    return True if True in told else None if None in told else False
