@@ -35,15 +35,19 @@ def window(operation: Operation, loop: Loop) -> Window | None:
     if len(conditions) != 1 or not isinstance(conditions[0].node, ast.If):
         return None
     branch = conditions[0]
-    test = branch.test.node if branch.test is not None else None
-    found = _remainder(test if isinstance(test, ast.expr) else branch.node.test, branch)
+    test, parts = branch.node.test, list[Any]()
+    if isinstance(test, ast.BoolOp):
+        parts = test.values if branch.arm == 0 else []
+    elif isinstance(test, ast.Name | ast.Attribute) and branch.test is not None:
+        parts = [each.node for each in branch.test.alternatives()]
+    else:
+        parts = [test]
+    found = _remainder(parts, branch)
     return found if found is not None and _counts(found.counter, operation, loop) else None
 
 
-def _remainder(test: ast.expr, branch: Branch) -> Window | None:
-    arm = branch.arm
-    alone = not isinstance(test, ast.BoolOp)
-    parts = [test] if not isinstance(test, ast.BoolOp) else test.values if arm == 0 else []
+def _remainder(parts: list[Any], branch: Branch) -> Window | None:
+    arm, alone = branch.arm, len(parts) == 1
     for part in parts:
         turned = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
         inner = part.operand if isinstance(part, ast.UnaryOp) and turned else part
