@@ -14,13 +14,8 @@ Look-alikes
     LBFGS, which may be restarted. Reported is one line that has built three optimizers or more with moments, over the
     same parameters and at the same rate, each after the one before was stepped, with one pass or less over one and the
     same loader between them and no weights loaded. A method that restarts its averages every epoch on purpose would
-<<<<<<< HEAD
-    be named too: hence a warning. In the text it shows where each turn of a loop builds the same optimizer over one
-    model, and makes at most one pass over a loader that is not the turn's own.
-=======
     be named too: hence a warning. In the text it shows where each turn of a loop builds the same optimizer over the
     same model, and makes at most one pass over a loader that is not the turn's own.
->>>>>>> h-ropt
 
 Fix
     Build the optimizer once, before the loop, and hand it to the function that trains an epoch. To change the rate,
@@ -201,7 +196,7 @@ def _anew(source: Source, made: Operation, loop: Loop, models: list[Thing]) -> b
     return fresh or built or copied or reset or source.handed_out(made.subject, inside)
 
 
-RULE = Rule(words=("torch", "optim", "backward", "step"), find=find)
+RULE = Rule(words=("torch", "optim", "backward(", "step("), find=find)
 
 FAILURE = Failure(
     code="OPT004",
