@@ -186,6 +186,22 @@ def test_a_graph_ends_where_it_is_cut():
     assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
 
 
+def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
+    text = """
+        import torch
+        from torch import nn
+        net = nn.Linear(2, 1)
+        plain = torch.tensor(net(x)).exp()
+        leaf = torch.tensor(net(x), requires_grad=True).exp()
+        weight = nn.Parameter(torch.zeros(3, device=device)).exp()
+    """
+    plain, leaf, weight = (each.result for each in source(text).acts(Act.TORCH) if each.word.endswith(".exp"))
+    assert NO_GRAPH in plain.facts
+    assert NO_GRAPH not in leaf.facts | weight.facts
+    assert not any(each.kind is Kind.MODEL for each in leaf.graph())
+    assert any(each.kind is Kind.MODEL for each in leaf.lineage())
+
+
 def test_a_result_knows_what_it_was_made_from():
     text = """
         import torch.nn.functional as F
