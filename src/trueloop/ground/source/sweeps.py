@@ -20,18 +20,18 @@ def loader_of(loop: Loop) -> Thing | None:
     return over if ways and all(each.kind is Kind.LOADER for each in ways) else None
 
 
-def sweeps(source: Source, *, grad: bool) -> Iterator[Operation]:
+def sweeps(source: Source, *, grad: bool | None) -> Iterator[Operation]:
     """Yield the calls of whole models, one per batch of a loader, while nothing is trained.
 
     Args:
         source: the file.
-        grad: with gradients, or without.
+        grad: with gradients, or without; None = either.
     """
     calls = source.acts(Act.CALLED)
     whole = {id(each.node) for each in calls}
     for call in calls:
         inner = any(id(each) in whole for each in call.calls)  # a layer, in the forward of a model
-        if call.grad is grad and call.loops and not inner and _swept(source, call):
+        if (grad is None or call.grad is grad) and call.loops and not inner and _swept(source, call):
             yield call
 
 
