@@ -232,6 +232,8 @@ class Methods:
     # Containers and the unknown --------------------------------------------------------------------------------------
 
     def _state(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+        if name in GROWING:
+            return self._add(Act.KEPT, node, owner, *arguments.all(), word=name)
         return owner if name in PASSED_ON else unknown(node, owner)
 
     def _sequence(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
