@@ -7,7 +7,6 @@ import pytest
 from trueloop.ground.events import (
     NONE,
     BackwardStarted,
-    BatchDrawn,
     Gap,
     LoaderExhausted,
     LoaderStarted,
@@ -37,8 +36,8 @@ def update(model=MODEL, loader=TRAIN):
 
 
 def sweep(loader=HELD_OUT, batches=2, model=MODEL, within=(), backwards=0):
-    drawn = [each for _ in range(batches) for each in (event(BatchDrawn, loader=loader), call(model, loader), *within)]
-    end = event(LoaderExhausted, loader=loader, batches_with_backward=backwards)
+    drawn = [each for _ in range(batches) for each in (call(model, loader), *within)]
+    end = event(LoaderExhausted, loader=loader, batches=batches, batches_with_backward=backwards)
     return [event(LoaderStarted, loader=loader), *drawn, end]
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trueloop.catalogue
 from trueloop.ground.failure import Failure
-from trueloop.ground.raised import KnownError
+
+if TYPE_CHECKING:
+    from trueloop.ground.raised import KnownError
 
 FAMILIES: Final[Mapping[str, str]] = {
     "gradient": "GRD",
@@ -81,6 +83,8 @@ def known_errors() -> Mapping[str, KnownError]:
     Raises:
         ValueError: a file without an ``ERROR``.
     """
+    from trueloop.ground.raised import KnownError
+
     package = importlib.import_module(f"{trueloop.catalogue.__name__}.{RAISED}")
     found: dict[str, KnownError] = {}
     for file in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import linecache
 import os
 import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -150,6 +148,8 @@ def _write(read: Read, total: Total, wishes: Wishes, base: Path) -> None:
 
 def difference(before: bytes, after: bytes, name: str) -> str:
     """Return what changes in a file, as a unified diff."""
+    import difflib
+
     old, new = (decode(content).text.splitlines(keepends=True) for content in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -161,6 +161,8 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         InvalidConfig: it may not be written.
     """
+    import tempfile
+
     target = path.resolve()
     try:
         mode = stat.S_IMODE(target.stat().st_mode)

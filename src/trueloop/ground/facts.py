@@ -18,52 +18,44 @@ class Facts(Generic[T, F]):
     Cost: 0.1 us to get a fact, 0.3 us to walk over them.
     """
 
-    __slots__ = ("_facts", "_things")
+    __slots__ = ("_facts",)
 
     def __init__(self) -> None:
-        self._facts: dict[int, F] = {}
-        self._things: dict[int, weakref.ref[T]] = {}
+        self._facts: dict[int, tuple[weakref.ref[T], F]] = {}
 
     def get(self, thing: T) -> F | None:
         """Return what is known of an object, None where nothing is."""
-        return self._facts.get(id(thing))
+        known = self._facts.get(id(thing))
+        return None if known is None else known[1]
 
     def put(self, thing: T, fact: F) -> F:
         """Keep a fact in the place of the one before, and return it."""
-        key = id(thing)
-        if key not in self._things:
-            self._things[key] = weakref.ref(thing, self._forgetting(key))
-        self._facts[key] = fact
+        known = self._facts.get(id(thing))
+        self._facts[id(thing)] = (known[0] if known else weakref.ref(thing, self._forgetting(id(thing))), fact)
         return fact
 
     def drop(self, thing: T) -> None:
         """Forget what is known of an object, if anything is."""
-        if self._things.pop(id(thing), None) is not None:
-            del self._facts[id(thing)]
+        self._facts.pop(id(thing), None)
 
     def clear(self) -> None:
         """Forget everything."""
         self._facts.clear()
-        self._things.clear()
 
     def facts(self) -> list[F]:
         """Return the facts of all objects that are alive."""
-        return list(self._facts.values())
+        return [fact for _, fact in list(self._facts.values())]
 
     def items(self) -> list[tuple[T, F]]:
         """Return all objects that are alive, with their facts."""
-        return [
-            (thing, fact)
-            for key, fact in list(self._facts.items())
-            if (known := self._things.get(key)) is not None and (thing := known()) is not None
-        ]
+        return [(thing, fact) for known, fact in list(self._facts.values()) if (thing := known()) is not None]
 
     def __len__(self) -> int:
         return len(self._facts)
 
     def _forgetting(self, key: int) -> Callable[[weakref.ref[T]], None]:
         def forget(dead: weakref.ref[T]) -> None:  # called before anything else can be in that place of memory
-            if self._things.get(key) is dead:
-                del self._things[key], self._facts[key]
+            if key in self._facts and self._facts[key][0] is dead:
+                del self._facts[key]
 
         return forget

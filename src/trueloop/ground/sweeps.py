@@ -9,7 +9,6 @@ from typing import Any, Final
 from trueloop.ground.events import (
     NONE,
     BackwardStarted,
-    BatchDrawn,
     Event,
     Gap,
     LoaderExhausted,
@@ -22,7 +21,7 @@ from trueloop.ground.events import (
 )
 
 MOMENTS: Final[tuple[type[Event], ...]] = (
-    LoaderStarted, BatchDrawn, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
+    LoaderStarted, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
 )  # fmt: skip
 """What `Sweeps.observe` wants to hear."""
 MOST_CALLS: Final = 64  # of one sweep that are kept
@@ -60,29 +59,25 @@ class Sweeps:
         self._open: dict[Ref, Sweep] = {}
         self._ended: list[Sweep] = []
         self._stepped: Refs = NONE
+        self._latest: Refs = NONE
+        """Of those, what the latest step was of."""
         self._training: set[Ref] = set()
         """Loaders that some backward's batch came from."""
 
     def observe(self, event: Any) -> Sequence[Sweep]:
         """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
-        match event:
-            case ModelCalled():
-                self._call(event)
-            case BatchDrawn():
-                if event.loader in self._open:
-                    self._open[event.loader].batches += 1
-            case LoaderStarted():
-                self._start(event)
-            case LoaderExhausted():
-                self._end(event)
-            case BackwardStarted() | StepTaken():
-                return self._train(event)
-            case Gap():
-                self._ended = []
-            case WatchEnded():
-                return self._release()
-            case _:
-                pass
+        if isinstance(event, (BackwardStarted, StepTaken)):
+            return self._train(event)
+        if isinstance(event, ModelCalled):
+            self._call(event)
+        elif isinstance(event, LoaderStarted):
+            self._start(event)
+        elif isinstance(event, LoaderExhausted):
+            self._end(event)
+        elif isinstance(event, Gap):
+            self._ended = []
+        elif isinstance(event, WatchEnded):
+            return self._release()
         return ()
 
     def _start(self, event: LoaderStarted) -> None:
@@ -97,14 +92,15 @@ class Sweeps:
                 sweep.again |= bool(sweep.calls) and sweep.calls[-1].model is event.model
             return
         sweep = self._open.get(event.loader)
-        if sweep is None or event.recomputed or len(sweep.calls) >= MOST_CALLS:
+        if sweep is None or sweep.trained or event.recomputed or len(sweep.calls) >= MOST_CALLS:
             return
-        if not sweep.trained and not event.parameters.isdisjoint(self._stepped):
+        if not event.parameters.isdisjoint(self._stepped):
             sweep.calls.append(event)
 
     def _train(self, event: BackwardStarted | StepTaken) -> Sequence[Sweep]:
         if isinstance(event, StepTaken):
-            if not event.parameters <= self._stepped:
+            if event.parameters is not self._latest:
+                self._latest = event.parameters
                 self._stepped |= event.parameters
         elif event.loader is not None:
             self._training.add(event.loader)
@@ -115,6 +111,7 @@ class Sweeps:
     def _end(self, event: LoaderExhausted) -> None:
         sweep = self._open.pop(event.loader, None)
         if sweep is not None and sweep.calls and not sweep.trained and event.batches_with_backward == 0:
+            sweep.batches = event.batches
             self._ended.append(sweep)
 
     def _release(self) -> Sequence[Sweep]:

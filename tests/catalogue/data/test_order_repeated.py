@@ -146,3 +146,127 @@ def test_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"set_epoch forgotten"}
+"""Nothing sets a seed."""
+
+WRITTEN = {
+    "a function that seeds everything": """
+import random
+import numpy as np
+def seed_everything(seed: int = 42):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # <- DAT004
+    torch.cuda.manual_seed_all(seed)
+def main(args):
+    net = nn.Linear(6, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=args.lr)
+    train_loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=4)
+    for epoch in range(args.epochs):
+        seed_everything(args.seed)
+        net.train()
+        for i, (a, b) in enumerate(train_loader):
+            opt.zero_grad()
+            nn.functional.mse_loss(net(a), b).backward()
+            opt.step()
+""",
+    "it moves before the loop": """
+loader = DataLoader(data, 16, shuffle=True)
+for epoch in range(30):
+    torch.manual_seed(1234)  # <- DAT004 for the noise
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a + torch.randn_like(a)), b).backward()
+        optimizer.step()
+""",
+    "to draw the same samples at the end of each epoch": """
+loader = DataLoader(data, 16, sampler=WeightedRandomSampler(torch.ones(160), 160))
+def look(net):
+    torch.manual_seed(0)  # <- DAT004
+    with torch.no_grad():
+        print(net(torch.randn(4, 6)))
+for epoch in range(30):
+    one_epoch(loader)
+    look(model)
+""",
+}
+
+UNWRITTEN = {
+    "seeded by the epoch, in a function": """
+def begin(number, seed=7):
+    torch.manual_seed(seed + number)
+loader = DataLoader(data, 16, shuffle=True)
+for epoch in range(3):
+    begin(epoch)
+    one_epoch(loader)
+""",
+    "seeded by a count": """
+loader = DataLoader(data, 16, shuffle=True)
+number = 0
+while number < 10:
+    torch.manual_seed(number)
+    one_epoch(loader)
+    number += 1
+""",
+    "only in the first epoch": """
+loader = DataLoader(data, 16, shuffle=True)
+for epoch in range(3):
+    if epoch == 0:
+        torch.manual_seed(0)
+    one_epoch(loader)
+""",
+    "the state put back after drawing": """
+loader = DataLoader(data, 16, shuffle=True)
+for epoch in range(3):
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    noise = torch.randn(4, 6)
+    torch.set_rng_state(state)
+    one_epoch(loader)
+""",
+    "a generator of its own, which goes on": """
+generator = torch.Generator()
+generator.manual_seed(0)
+for epoch in range(3):
+    torch.manual_seed(0)
+    one_epoch(DataLoader(data, 16, shuffle=True, generator=generator))
+""",
+    "a new run for each seed": """
+for seed in (0, 1, 2):
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(4):
+        one_epoch(DataLoader(data, 16, shuffle=True), model, optimizer)
+""",
+    "another generator's seed": """
+noise = torch.Generator()
+loader = DataLoader(data, 16, shuffle=True, generator=torch.Generator())
+for epoch in range(3):
+    noise.manual_seed(0)
+    one_epoch(loader)
+""",
+    "evaluated with one seed": """
+loader, held_out = DataLoader(data, 16, shuffle=True), DataLoader(data, 16, shuffle=True)
+for epoch in range(3):
+    one_epoch(loader)
+for trial in range(3):
+    torch.manual_seed(0)
+    for a, b in held_out:
+        model(a)
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

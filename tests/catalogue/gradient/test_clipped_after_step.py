@@ -133,3 +133,137 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "a function whose optimizer comes from outside": """
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, loader, args):
+    net.train()
+    for batch_idx, (data, target) in enumerate(loader):
+        optimizer.zero_grad()
+        output = net(data)
+        loss = nn.functional.nll_loss(output, target)
+        loss.backward()
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)  # <- GRD010
+""",
+    "with a GradScaler": """
+scaler = torch.cuda.amp.GradScaler()
+for a, b in loader:
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.amp.autocast():
+        loss = mse(model(a), b)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    clip_grad_norm_(model.parameters(), 1.0)  # <- GRD010
+""",
+    "with a GradScaler that has unscaled": """
+scaler = torch.amp.GradScaler("cuda")
+for a, b in loader:
+    optimizer.zero_grad(set_to_none=True)
+    scaler.scale(mse(model(a), b)).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    # against explosions
+    clip_grad_value_(model.parameters(), 1.0)  # <- GRD010
+    scaler.update()
+""",
+    "clipped when they are cleared": """
+class Learner:
+    def __init__(self, net: nn.Module):
+        self.net = net
+        self.opt = torch.optim.Adam(self.net.parameters(), lr=1e-3)
+    def learn(self, a, b):
+        loss = mse(self.net(a), b)
+        loss.backward()
+        self.opt.step()
+        self.opt.zero_grad()
+        nn.utils.clip_grad_norm_(self.net.parameters(), 5)  # <- GRD010
+""",
+}
+
+UNWRITTEN = {
+    "a norm that is read with a finite limit": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    norm = clip_grad_norm_(model.parameters(), 1.0)
+    print(norm)
+""",
+    "another model's": """
+other = nn.Linear(6, 1)
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    clip_grad_norm_(other.parameters(), 1.0)
+""",
+    "a step in another arm": """
+for number, (a, b) in enumerate(loader):
+    mse(model(a), b).backward()
+    if number % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "a backward of a file that is not shown": """
+from elsewhere import backward
+for a, b in loader:
+    mse(model(a), b).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    backward(model, a, b)
+    clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "a second pass between": """
+for a, b in loader:
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    mse(model(a + 0.1), b).backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+    "gradients made by hand": """
+for a, b in loader:
+    mse(model(a), b).backward()
+    optimizer.step()
+    grads = torch.autograd.grad(mse(model(a), b), list(model.parameters()))
+    for p, g in zip(model.parameters(), grads):
+        p.grad = g
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+    "at the start of the turn": """
+def train(model, optimizer, loader):
+    for a, b in loader:
+        loss = mse(model(a), b)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        model.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_the_clipping_is_moved_with_its_comment_and_unscales(told):
+    (found,) = told(HEAD + WRITTEN["with a GradScaler"], fixes=True)
+    assert found.repair.safe
+    assert "scaler.unscale_(optimizer)" in "".join(edit.text for edit in found.repair.edits)

@@ -256,6 +256,14 @@ class Fit:
 }
 
 UNWRITTEN = {
+    "a new image in each turn": """
+features = nn.Linear(8, 1).requires_grad_(False)
+for inputs, targets in loader:
+    image = inputs.clone().requires_grad_(True)
+    optimizer = torch.optim.Adam([image], lr=0.1)
+    nn.functional.mse_loss(features(image), targets).backward()
+    optimizer.step()
+""",
     "cleared by a function of another file": """
 from elsewhere import update
 model = nn.Linear(8, 1)

@@ -159,3 +159,159 @@ def test_it_is_found_at_its_line(guilty, script: str):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script: str):
     quiet(DATA + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "a function for an epoch, its number given": """
+from tqdm import tqdm
+def train(epoch: int, net: nn.Module, batches: DataLoader, device="cpu"):
+    net.train()
+    criterion = nn.CrossEntropyLoss().to(device)
+    opt = optim.NAdam([p for p in net.parameters() if p.requires_grad], lr=2e-4, betas=(0.9, 0.99))  # <- OPT004
+    for a, b in tqdm(batches, desc=f"epoch {epoch}"):
+        opt.zero_grad(set_to_none=True)
+        criterion(net(a.to(device)), b.to(device)).backward()
+        opt.step()
+    return net
+for number in range(1, 11):
+    train(number, model, loader)
+""",
+    "a trainer": """
+class Trainer:
+    def __init__(self, net: nn.Module, batches: DataLoader, rate: float):
+        self.net, self.batches, self.rate = net, batches, rate
+
+    def epoch(self):
+        self.opt = torch.optim.Adam(self.net.parameters(), lr=self.rate)  # <- OPT004
+        for a, b in self.batches:
+            self.opt.zero_grad()
+            F.cross_entropy(self.net(a), b).backward()
+            self.opt.step()
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            self.epoch()
+            print(epoch)
+""",
+    "it moves out of the loop": """
+LR = 0.01
+for number in range(20):
+    model.train()
+    optimizer = optim.AdamW(model.parameters(), lr=LR)  # <- OPT004 with its comment
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+}
+
+UNWRITTEN = {
+    "a rate that falls": """
+rate = 0.1
+for number in range(20):
+    optimizer = optim.Adam(model.parameters(), lr=rate)
+    epoch(optimizer, model, loader)
+    rate *= 0.9
+""",
+    "a rate by the epoch, in a function": """
+def train(number):
+    rate = 0.1 if number < 10 else 0.01
+    optimizer = optim.Adam(model.parameters(), lr=rate)
+    epoch(optimizer, model, loader)
+for number in range(20):
+    train(number)
+""",
+    "weights drawn anew": """
+def reset(module):
+    if isinstance(module, nn.Linear):
+        module.reset_parameters()
+for trial in range(5):
+    model.apply(reset)
+    epoch(optim.Adam(model.parameters()), model, loader)
+""",
+    "weights drawn anew by hand": """
+for trial in range(5):
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.02)
+    epoch(optim.Adam(model.parameters()), model, loader)
+""",
+    "folds": """
+from sklearn.model_selection import KFold
+for fold, (train_rows, test_rows) in enumerate(KFold(5).split(x)):
+    part = DataLoader(Subset(data, train_rows), batch_size=16, shuffle=True)
+    net = build()
+    epoch(optim.Adam(net.parameters()), net, part)
+""",
+    "loaders by number": """
+loaders = [DataLoader(Subset(data, range(i, 96, 4)), batch_size=8) for i in range(4)]
+for task in range(4):
+    optimizer = optim.Adam(model.parameters())
+    for a, b in loaders[task]:
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "stages of many steps": """
+for stage in range(5):
+    optimizer = optim.Adam(model.parameters())
+    for step in range(1000):
+        a, b = next(iter(loader))
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "a model from elsewhere": """
+from models import create
+for trial in range(5):
+    model = create(trial)
+    optimizer = optim.Adam(model.parameters())
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+    "begun anew by a function of another file": """
+from elsewhere import forget
+for trial in range(5):
+    forget(model)
+    epoch(optim.Adam(model.parameters()), model, loader)
+""",
+    "an image for each": """
+features = build().requires_grad_(False)
+for a, b in loader:
+    image = a.clone().requires_grad_(True)
+    optimizer = optim.Adam([image], lr=0.1)
+    F.cross_entropy(features(image), b).backward()
+    optimizer.step()
+""",
+    "adapted to each sample, then put back": """
+start = copy.deepcopy(model.state_dict())
+for a, b in loader:
+    optimizer = optim.Adam(model.parameters(), lr=1e-3)
+    optimizer.zero_grad()
+    F.cross_entropy(model(a), b).backward()
+    optimizer.step()
+    model.load_state_dict(start)
+""",
+    "only when it is time": """
+for number in range(20):
+    if number % 5 == 0:
+        optimizer = optim.Adam(model.parameters())
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(DATA + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(DATA + {**QUIET, **UNWRITTEN}[name])

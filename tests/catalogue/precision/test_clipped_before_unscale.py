@@ -111,3 +111,190 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "a trainer whose scaler can be switched off": """
+class Trainer:
+    def __init__(self, net: nn.Module, args):
+        self.net, self.args = net, args
+        self.opt = torch.optim.AdamW(self.net.parameters(), lr=args.lr)
+        self.scaler = torch.cuda.amp.GradScaler(enabled=args.amp)
+
+    def train_one_epoch(self, loader):
+        for images, labels in loader:
+            self.opt.zero_grad(set_to_none=True)
+            with torch.cuda.amp.autocast(enabled=self.args.amp):
+                loss = nn.functional.cross_entropy(self.net(images), labels)
+            self.scaler.scale(loss).backward()
+            if self.args.clip_grad:
+                torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.args.clip_grad)  # <- PRC001
+            self.scaler.step(self.opt)
+            self.scaler.update()
+""",
+    "a window": """
+for i in range(8):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = mse(model(x), y) / 4
+    scaler.scale(loss).backward()
+    if (i + 1) % 4 == 0:
+        total_norm = clip_grad_norm_(model.parameters(), 1.0)  # <- PRC001
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "with or without a scaler": """
+def train(net: nn.Module, loader, amp, clip):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for a, b in loader:
+        opt.zero_grad()
+        loss = mse(net(a), b)
+        if amp:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if amp:
+            clip_grad_norm_(net.parameters(), clip)
+            scaler.step(opt)
+            scaler.update()
+        else:
+            clip_grad_norm_(net.parameters(), clip)
+            opt.step()
+
+def fit(net: nn.Module, loader, amp, clip):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for a, b in loader:
+        opt.zero_grad()
+        if amp:
+            scaler.scale(mse(net(a), b)).backward()
+            clip_grad_norm_(net.parameters(), clip)  # <- PRC001
+            scaler.step(opt)
+            scaler.update()
+""",
+    "of two optimizers the other one is unscaled": """
+judge = nn.Linear(1, 1)
+judging = torch.optim.Adam(judge.parameters())
+for _ in range(3):
+    judging.zero_grad()
+    scaler.scale(judge(model(x).detach()).mean()).backward()
+    scaler.unscale_(judging)
+    clip_grad_norm_(judge.parameters(), 1.0)
+    scaler.step(judging)
+    optimizer.zero_grad()
+    scaler.scale(-judge(model(x)).mean()).backward()
+    clip_grad_norm_(model.parameters(), 1.0)  # <- PRC001
+    scaler.step(optimizer)
+    scaler.update()
+""",
+}
+
+UNWRITTEN = {
+    "unscaled on the same condition as scaled": """
+def train(net: nn.Module, loader, amp):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda") if amp else None
+    for a, b in loader:
+        opt.zero_grad()
+        loss = mse(net(a), b)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+        else:
+            loss.backward()
+        clip_grad_norm_(net.parameters(), 1.0)
+        if scaler is not None:
+            scaler.step(opt)
+            scaler.update()
+        else:
+            opt.step()
+""",
+    "clipped only where the scaler is off": """
+def train(net: nn.Module, loader, args):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=args.amp)
+    for a, b in loader:
+        opt.zero_grad()
+        scaler.scale(mse(net(a), b)).backward()
+        if not args.amp:
+            clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+""",
+    "unscaled by hand": """
+for _ in range(3):
+    optimizer.zero_grad()
+    scaler.scale(mse(model(x), y)).backward()
+    for p in model.parameters():
+        p.grad.div_(scaler.get_scale())
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+    "a limit that is scaled too": """
+for _ in range(3):
+    optimizer.zero_grad()
+    scaler.scale(mse(model(x), y)).backward()
+    clip_grad_norm_(model.parameters(), 1.0 * scaler.get_scale())
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "unscaled by somebody else": """
+from elsewhere import unscale
+for _ in range(3):
+    optimizer.zero_grad()
+    scaler.scale(mse(model(x), y)).backward()
+    unscale(scaler, optimizer)
+    clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "timm's": """
+class NativeScaler:
+    def __init__(self):
+        self._scaler = torch.cuda.amp.GradScaler()
+    def __call__(self, loss, optimizer, clip_grad=None, parameters=None, need_update=True):
+        self._scaler.scale(loss).backward()
+        if need_update:
+            if clip_grad is not None:
+                self._scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(parameters, clip_grad)
+            self._scaler.step(optimizer)
+            self._scaler.update()
+loss_scaler = NativeScaler()
+for _ in range(3):
+    optimizer.zero_grad()
+    loss_scaler(mse(model(x), y), optimizer, clip_grad=1.0, parameters=model.parameters())
+""",
+    "Accelerate's": """
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="fp16")
+model, optimizer = accelerator.prepare(model, optimizer)
+for _ in range(3):
+    optimizer.zero_grad()
+    accelerator.backward(mse(model(x), y))
+    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_it_is_unscaled_before_and_only_once(told):
+    (found,) = told(HEAD + GUILTY["unscaled, but too late"], fixes=True)
+    assert found.repair.safe
+    assert [edit.text for edit in found.repair.edits] == ["    scaler.unscale_(optimizer)\n", ""]

@@ -153,3 +153,138 @@ def test_it_is_found_at_its_line(guilty, script: str):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script: str):
     quiet(DATA + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"past_the_end_without_a_loader"}
+"""A number written out says nothing of what it counts."""
+
+WRITTEN = {
+    "linear, of transformers, with arguments": """
+import math
+from transformers import get_linear_schedule_with_warmup
+def main(args, net: nn.Module, train_loader: DataLoader):
+    opt = torch.optim.AdamW(net.parameters(), lr=args.lr)
+    per_epoch = math.ceil(len(train_loader) / args.accumulate)
+    total = args.epochs * per_epoch
+    sched = get_linear_schedule_with_warmup(opt, num_warmup_steps=int(0.1 * total), num_training_steps=total)
+    for epoch in range(args.epochs):
+        for step, batch in enumerate(train_loader):
+            loss = net(**batch).loss / args.accumulate
+            loss.backward()
+            if step % args.accumulate == 0 or step == len(train_loader) - 1:
+                opt.step()
+                opt.zero_grad()
+            sched.step()  # <- SCH002
+""",
+    "one cycle, with AMP, in a class": """
+class Trainer:
+    def __init__(self, net: nn.Module, loader: DataLoader, every: int, epochs: int):
+        self.net, self.loader, self.every, self.epochs = net, loader, every, epochs
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.sched = lr_scheduler.OneCycleLR(
+            self.opt, max_lr=0.1, epochs=epochs, steps_per_epoch=max(1, len(loader) // every)
+        )
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self):
+        for _ in range(self.epochs):
+            for i, (a, b) in enumerate(self.loader):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = F.mse_loss(self.net(a), b) / self.every
+                self.scaler.scale(loss).backward()
+                if (i + 1) % self.every == 0:
+                    self.scaler.step(self.opt)
+                    self.scaler.update()
+                    self.opt.zero_grad()
+                self.sched.step()  # <- SCH002
+""",
+    "what is no update goes on": """
+scheduler = lr_scheduler.LinearLR(optimizer, 1.0, 0.0, -(-EPOCHS * len(loader) // K))
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        scheduler.step()  # <- SCH002
+        if (i + 1) % K != 0:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+
+UNWRITTEN = {
+    "a length that is multiplied again": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * (len(loader) // K) * K)
+"""
+    + LOOP,
+    "a length of which nothing is known": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, int(config["steps"]))
+"""
+    + LOOP,
+    "once in each epoch": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader) // K)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    scheduler.step()
+""",
+    "in the same condition, written again": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        update = (i + 1) % K == 0
+        if update:
+            optimizer.step()
+        if update:
+            scheduler.step()
+            optimizer.zero_grad()
+""",
+    "another optimizer's": """
+other = nn.Linear(6, 1)
+second = torch.optim.Adam(other.parameters(), lr=0.01)
+scheduler = lr_scheduler.CosineAnnealingLR(second, UPDATES)
+for i, (a, b) in enumerate(loader):
+    (F.mse_loss(model(a), b) / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    scheduler.step()
+""",
+    "accumulated by Accelerate": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=K)
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
+model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+for a, b in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(F.mse_loss(model(a), b))
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+""",
+    "the rate of an epoch of several windows": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS, eta_min=0.05 / K)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(DATA + {**GUILTY, **WRITTEN}[name], fixes=True)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])

@@ -54,6 +54,14 @@ def test_gitignore_files_above_count_within_a_repository(tree):
     assert found(tree, tree / "src") == ["src/e.py"]
 
 
+def test_a_folder_that_is_left_out_is_looked_at_where_it_is_named(tree):
+    (tree / ".git").mkdir()
+    (tree / ".gitignore").write_text("src/\n")
+    assert "src/e.py" not in found(tree)
+    assert found(tree, tree / "src") == ["src/e.py", "src/gen/f.py"]
+    assert found(tree, tree / "src" / "gen") == ["src/gen/f.py"]
+
+
 def test_the_settings_leave_out_more(tree):
     assert found(tree, exclude=["src/gen", "*.ipynb"]) == ["a.py", "d.pyw", "src/e.py"]
 

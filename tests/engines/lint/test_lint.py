@@ -77,3 +77,10 @@ def test_what_is_no_python_is_said_with_its_line():
         assert words in problem
         assert bool(problem) is bool(words)
     assert "nested" in lint_text("(" * 5000 + ")" * 5000, "a.py", [BAD]).problem.lower()
+
+
+def test_a_fault_of_ours_is_told_and_keeps_nothing_else_back():
+    def find(source):
+        raise KeyError("x")
+
+    assert "trueloop itself failed: KeyError: 'x' (test_lint.py:" in lint_text("x", "a.py", [failure(find)]).problem

@@ -52,7 +52,7 @@ def call(update: int, time_s: float, seconds: float = 0.0, *, recomputed: bool =
 
 
 def start(update: int, time_s: float) -> BackwardStarted:
-    return made(BackwardStarted, update, time_s, has_graph=True, dtype="float32", loader=LOADER, batch=update)
+    return made(BackwardStarted, update, time_s, loader=LOADER, batch=update)
 
 
 def backward(update: int, time_s: float, seconds: float = 0.0, value: float | None = 1.0) -> BackwardEnded:

@@ -51,21 +51,21 @@ class Detector:
 
     def __init__(self) -> None:
         self._stepped: Refs = NONE
+        self._latest: Refs = NONE
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
         """States captured when an optimizer had stepped the model already."""
 
     def observe(self, event: StepTaken | StateCaptured | StateUsed) -> Evidence | None:
         """Return evidence where the state is the live weights, and these have changed since the capture."""
-        match event:
-            case StepTaken():
-                if not event.parameters <= self._stepped:
-                    self._stepped |= event.parameters
-            case StateCaptured():
-                if event.parameter in self._stepped:
-                    self._trained.add(event.state)
-            case StateUsed():
-                if event.aliased and event.moved:
-                    return self._used(event)
+        if isinstance(event, StepTaken):
+            if event.parameters is not self._latest:
+                self._latest = event.parameters
+                self._stepped |= event.parameters
+        elif isinstance(event, StateCaptured):
+            if event.parameter in self._stepped:
+                self._trained.add(event.state)
+        elif event.aliased and event.moved:
+            return self._used(event)
         return None
 
     def _used(self, event: StateUsed) -> Evidence | None:

@@ -80,24 +80,23 @@ class Detector:
         self, event: CheckpointRead | CheckpointWritten | StateLoaded | OptimizerCreated | StepTaken
     ) -> Evidence | None:
         """Return evidence at the first step, or the next checkpoint, of a run resumed in part."""
-        match event:
-            case CheckpointRead():
-                if event.holds_model and event.holds_optimizer:
-                    self._newest = _Resumed(event.file, event.path, not self._stepped, event.place)
-            case StateLoaded():
-                self._loaded(event)
-            case OptimizerCreated():
-                if event.stateful:
-                    self._stateful.add(event.optimizer)
-            case StepTaken():
-                return self._taken(event)
-            case CheckpointWritten():
-                return self._written(event)
+        if isinstance(event, StepTaken):
+            return self._taken(event)
+        if isinstance(event, CheckpointRead):
+            if event.holds_model and event.holds_optimizer:
+                self._newest = _Resumed(event.file, event.path, not self._stepped, event.place)
+        elif isinstance(event, StateLoaded):
+            self._loaded(event)
+        elif isinstance(event, OptimizerCreated):
+            if event.stateful:
+                self._stateful.add(event.optimizer)
+        else:
+            return self._written(event)
         return None
 
     def _taken(self, event: StepTaken) -> Evidence | None:
         self._stepped = True
-        if event.optimizer not in self._stateful or self._newest is None or not self._newest.companion:
+        if self._newest is None or not self._newest.companion or event.optimizer not in self._stateful:
             return None
         return self._evidence(self._newest, event.optimizer.kind)
 

@@ -72,6 +72,7 @@ class Detector:
         self._shares: list[LoadersShare] = []
         self._trainer: Ref | None = None
         self._received: Refs = NONE
+        self._latest: Refs = NONE
         self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
         self._told: set[Ref] = set()
 
@@ -80,23 +81,23 @@ class Detector:
         event: LoaderStarted | LoadersShare | BackwardStarted | BackwardEnded | ModelCalled | LoaderExhausted,
     ) -> Evidence | None:
         """Return evidence at the end of a sweep over samples that were trained on."""
-        match event:
-            case LoaderStarted():
-                self._made_at[event.loader] = event.made_at or event.place
-                if event.dataset is not None:
-                    self._datasets.add(event.dataset)
-            case LoadersShare():
-                self._shares = [*self._shares[-63:], event]
-            case BackwardStarted():
-                if event.loader is not None and event.loader is not self._trainer:
-                    self._trainer, self._received = event.loader, NONE
-            case BackwardEnded():
-                if not event.received <= self._received:
-                    self._received |= event.received
-            case ModelCalled():
-                self._called(event)
-            case LoaderExhausted():
-                return self._ended(event)
+        if isinstance(event, LoaderStarted):
+            self._made_at[event.loader] = event.made_at or event.place
+            if event.dataset is not None:
+                self._datasets.add(event.dataset)
+        elif isinstance(event, LoadersShare):
+            self._shares = [*self._shares[-63:], event]
+        elif isinstance(event, BackwardStarted):
+            if event.loader is not None and event.loader is not self._trainer:
+                self._trainer, self._received, self._latest = event.loader, NONE, NONE
+        elif isinstance(event, BackwardEnded):
+            if event.received is not self._latest:
+                self._latest = event.received
+                self._received |= event.received
+        elif isinstance(event, ModelCalled):
+            self._called(event)
+        else:
+            return self._ended(event)
         return None
 
     def _called(self, event: ModelCalled) -> None:

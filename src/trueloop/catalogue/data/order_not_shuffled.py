@@ -94,19 +94,18 @@ class Detector:
         known = self._loaders.get(event.loader) if event.loader is not None else None
         if known is None or known.over:
             return None
-        match event:
-            case BatchDrawn():
-                if known.targets is None:
-                    known.drawn = dict(_columns(event.batch))
-            case ModelCalled():
-                known.over = self._recurrent(event)
-            case BackwardStarted():
-                self._matched(known, event)
-                return self._judge(known)
-            case LabelsInBlocks():
-                known.blocks[event.column] = event
-            case LoaderExhausted():
-                return self._judge(known) if event.batches_with_backward else None
+        if isinstance(event, BatchDrawn):
+            if known.targets is None:
+                known.drawn = dict(_columns(event.batch))
+        elif isinstance(event, ModelCalled):
+            known.over = self._recurrent(event)
+        elif isinstance(event, BackwardStarted):
+            self._matched(known, event)
+            return self._judge(known)
+        elif isinstance(event, LabelsInBlocks):
+            known.blocks[event.column] = event
+        else:
+            return self._judge(known) if event.batches_with_backward else None
         return None
 
     def _started(self, event: LoaderStarted) -> None:

@@ -13,7 +13,8 @@ Look-alikes
     over from the beginning, or rolled back to an earlier state; datasets of one batch. So it is named only where two
     epochs in a row, over one dataset, of a sampler of torch's own that shuffles, begin with the same 12 samples or
     more in the same order, the same optimizer steps in both, no optimizer was built and no weights were loaded in
-    between. Repeating each order on purpose would be named too: hence a warning.
+    between. Repeating each order on purpose would be named too: hence a warning. In the text it shows where every turn
+    of a loop that trains over such a loader sets the seed again, to what is no other in the next turn.
 
 Fix
     Seed once, before the first epoch. With a DistributedSampler call ``sampler.set_epoch(epoch)`` before each epoch.
@@ -26,8 +27,10 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from trueloop.ground.events import (
     BackwardStarted,
@@ -39,8 +42,13 @@ from trueloop.ground.events import (
     StateLoaded,
     StepTaken,
 )
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Insertion
+from trueloop.ground.source.epochs import epochs
+from trueloop.ground.source.moves import moved_out
+from trueloop.ground.source.operations import Act, Loop, Operation
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import Kind, Thing
 
 FEWEST = 12  # samples; 1 in 12! = 479 million orders repeats by chance
 FEWEST_DISTINCT = 8  # where samples are drawn with replacement
@@ -80,25 +88,24 @@ class Detector:
         self, event: LoaderStarted | OrderSeen | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
     ) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
-        match event:
-            case LoaderStarted():
-                self._started(event)
-            case OrderSeen():
-                key = event.dataset or event.loader
-                if key in self._epochs:
-                    self._epochs[key][1].order = event
-                    return self._judge(key)
-            case BackwardStarted():
-                self._feeding = event.loader
-            case StepTaken():
-                key = None if self._feeding is None else self._key.get(self._feeding)
-                if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:
-                    self._epochs[key][1].stepped.add(event.optimizer)
-                    return self._judge(key)
-            case OptimizerCreated():
-                self._life += 1
-            case StateLoaded():
-                self._life += event.what == "model"
+        if isinstance(event, BackwardStarted):
+            self._feeding = event.loader
+        elif isinstance(event, LoaderStarted):
+            self._started(event)
+        elif isinstance(event, OrderSeen):
+            key = event.dataset or event.loader
+            if key in self._epochs:
+                self._epochs[key][1].order = event
+                return self._judge(key)
+        elif isinstance(event, StepTaken):
+            key = None if self._feeding is None else self._key.get(self._feeding)
+            if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:
+                self._epochs[key][1].stepped.add(event.optimizer)
+                return self._judge(key)
+        elif isinstance(event, OptimizerCreated):
+            self._life += 1
+        else:
+            self._life += event.what == "model"
         return None
 
     def _started(self, event: LoaderStarted) -> None:
@@ -146,6 +153,48 @@ class Detector:
         return "" if self._compared else "no two epochs of one shuffling loader were seen"
 
 
+SEEDS: Final = ("torch.manual_seed", "torch.random.manual_seed", "lightning.seed_everything",
+                "pytorch_lightning.seed_everything", "accelerate.utils.set_seed", "transformers.set_seed")  # fmt: skip
+STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torch.random.set_rng_state")
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield what makes every turn of a loop begin with the same seed, and train in the same order."""
+    for start, loader in epochs(source):
+        parts = [*loader.of[:1], *(each for dataset in loader.of[:1] for each in dataset.of)]
+        one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
+        random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.of[1:])
+        shuffles = loader.options.get("shuffle")
+        if not one_batch and (random or (shuffles is not None and shuffles.constant() is True)):
+            yield from _seeded(source, start, loader)
+
+
+def _seeded(source: Source, start: Operation, loader: Thing) -> Iterator[Hit]:
+    loop, own = start.loops[-1], loader.options.get("generator")
+    inside = source.within(loop, Act.SEEDED, Act.TORCH, root=start.root)
+    if own is None:
+        seeds = [each for each in inside if each.word in SEEDS and "torch.random.fork_rng" not in each.contexts]
+    else:
+        made = {id(each) for each in own.lineage() if each.kind is Kind.TENSOR}
+        seeds = [each for each in inside if each.word.endswith(".manual_seed") and id(each.subject) in made]
+    first = [each for each in seeds if each.index < start.index] or (seeds if (loop.turns() or 3) > 2 else [])
+    always = all(each.always_in(loop) and each.loops == start.loops and _fixed(source, each, loop) for each in seeds)
+    if first and always and not any(source.calls(*STATES)):
+        yield Hit(
+            message="Every turn of the loop sets the same seed, so the loader shuffles into the same order each time.",
+            node=first[-1].node if own is None else loader.node,
+            related=((start.node.iter, "the epoch begins here"),),
+            fix=moved_out(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,
+        )
+
+
+def _fixed(source: Source, seed: Operation, loop: Loop) -> bool:
+    given = [*seed.node.args, *(each.value for each in seed.node.keywords)]
+    return bool(given) and all(source.fixed(each, seed, loop) for each in given)
+
+
+RULE = Rule(words=("DataLoader", "seed", "step"), find=find)
+
 FAILURE = Failure(
     code="DAT004",
     title="A shuffling loader repeats one order in every epoch",
@@ -184,5 +233,6 @@ for epoch in range(3):
         optimizer.step()
 """,
     fix="Seed once, before the first epoch; with a DistributedSampler call set_epoch(epoch) before each.",
+    rule=RULE,
     detector=Detector,
 )

@@ -69,20 +69,19 @@ class Detector:
         self, event: SeedRepeated | GeneratorCopied | LoaderStarted | BackwardStarted | LoaderExhausted
     ) -> list[Evidence] | None:
         """Return evidence when a loader whose randomness repeats is trained on."""
-        match event:
-            case SeedRepeated():
-                self._seeds[event.loader] = event
-            case GeneratorCopied():
-                if len(self._copies) < MOST_LOADERS:
-                    self._copies.setdefault(event.loader, []).append(event)
-            case LoaderStarted():
-                self._with_workers |= event.workers > 0
-                if event.epoch and event.loader in self._copies:
-                    self._again.add(event.loader)
-            case BackwardStarted():
-                return self._trained(event.loader)
-            case LoaderExhausted():
-                return self._trained(event.loader) if event.batches_with_backward else None
+        if isinstance(event, SeedRepeated):
+            self._seeds[event.loader] = event
+        elif isinstance(event, GeneratorCopied):
+            if len(self._copies) < MOST_LOADERS:
+                self._copies.setdefault(event.loader, []).append(event)
+        elif isinstance(event, LoaderStarted):
+            self._with_workers |= event.workers > 0
+            if event.epoch and event.loader in self._copies:
+                self._again.add(event.loader)
+        elif isinstance(event, BackwardStarted):
+            return self._trained(event.loader)
+        else:
+            return self._trained(event.loader) if event.batches_with_backward else None
         return None
 
     def _trained(self, loader: Ref | None) -> list[Evidence] | None:

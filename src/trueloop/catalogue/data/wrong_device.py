@@ -45,7 +45,7 @@ class Detector:
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
-        """Device of the newest output of a model, and the model's parameters."""
+        """Accelerator of the newest output of a model, and the model's parameters; None where it lies elsewhere."""
         self._suspect: BackwardStarted | None = None
         self._times = 0
         self._accelerated = False
@@ -53,19 +53,18 @@ class Detector:
 
     def observe(self, event: ModelCalled | BackwardStarted | BackwardEnded) -> Evidence | None:
         """Return evidence in the third such backward."""
-        match event:
-            case ModelCalled():
-                device = _device(event.output)
-                self._output = None if device is None else (device, event.parameters)
-                self._accelerated |= device not in {None, "cpu"}
-            case BackwardStarted():
-                self._suspect = event if self._away(event) else None
-            case BackwardEnded():
-                return self._judge(event)
+        if isinstance(event, ModelCalled):
+            device = _accelerator(event.output)
+            self._output = None if device is None else (device, event.parameters)
+            self._accelerated |= device is not None
+        elif isinstance(event, BackwardStarted):
+            self._suspect = event if self._away(event) else None
+        else:
+            return self._judge(event)
         return None
 
     def _away(self, event: BackwardStarted) -> bool:
-        if self._output is None or self._output[0] == "cpu":
+        if self._output is None:
             return False
         for loss in event.losses:
             self._unread = self._unread or loss.unread
@@ -90,10 +89,10 @@ class Detector:
         return self._unread if self._accelerated else "no model ran on an accelerator"
 
 
-def _device(output: Any) -> str | None:
+def _accelerator(output: Any) -> str | None:
     tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
     first: Any = output[0] if type(output) in (tuple, list) and output else output
-    return first.device.type if isinstance(first, tensor) else None
+    return None if not isinstance(first, tensor) or first.is_cpu else first.device.type
 
 
 FAILURE = Failure(

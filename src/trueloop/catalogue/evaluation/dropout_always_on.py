@@ -34,6 +34,7 @@ References
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
@@ -60,7 +61,7 @@ class _Forced(NamedTuple):
 class Detector:
     """Looks for dropout in every sweep of a model in eval mode."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (*MOMENTS, DropoutUntold)
+    moments: ClassVar[tuple[type[Event], ...]] = (*MOMENTS, BatchDrawn, DropoutUntold)
 
     def __init__(self) -> None:
         self._sweeps = Sweeps()
@@ -76,18 +77,16 @@ class Detector:
 
     def observe(self, event: Any) -> list[Evidence] | None:
         """Return evidence when the next update begins, or the run ends."""
-        match event:
-            case DropoutUntold():
-                self._now.append(event)
-                return None
-            case BatchDrawn():
-                self._batch = _values(event.batch)
-            case ModelCalled():
-                self._call(event)
-            case Gap():
-                self._now = []
-            case _:
-                pass
+        if isinstance(event, ModelCalled):
+            self._call(event)
+        elif isinstance(event, BatchDrawn):
+            self._batch = _values(event.batch, sys.modules["torch"].Tensor)
+            return None
+        elif isinstance(event, DropoutUntold):
+            self._now.append(event)
+            return None
+        elif isinstance(event, Gap):
+            self._now = []
         sweeps = self._sweeps.observe(event)
         if not sweeps:
             return None
@@ -97,6 +96,8 @@ class Detector:
         return found
 
     def _call(self, event: ModelCalled) -> None:
+        if not self._now:  # the usual case
+            return
         now, self._now = self._now, []
         calls: dict[Call, list[DropoutUntold]] = {}
         for each in now:
@@ -131,16 +132,14 @@ class Detector:
         return "" if self._seen else "no loader was swept without training"
 
 
-def _values(batch: Any, depth: int = 3) -> int:
+def _values(batch: Any, tensor: type[Any], depth: int = 3) -> int:
     """Return how many numbers the largest tensor in a batch holds; held-out batches may be without targets."""
-    from torch import Tensor
-
-    if isinstance(batch, Tensor):
+    if isinstance(batch, tensor):
         return batch.numel()
     if not depth:
         return 0
     inside: Any = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return max((_values(each, depth - 1) for each in inside), default=0)
+    return max([_values(each, tensor, depth - 1) for each in inside], default=0)
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -70,19 +70,18 @@ class Detector:
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
-        match event:
-            case ModeSet():
-                self._set(event)
-            case ModelCalled():
-                self._called(event)
-            case StepTaken():
-                return self._step(event)
-            case BackwardStarted():
-                for model in self._models.values():
-                    model.unused = False
-            case Gap():
-                for model in self._models.values():
-                    model.waits, model.unused = None, False
+        if isinstance(event, StepTaken):
+            return self._step(event)
+        if isinstance(event, BackwardStarted):
+            for model in self._models.values():
+                model.unused = False
+        elif isinstance(event, ModelCalled):
+            self._called(event)
+        elif isinstance(event, ModeSet):
+            self._set(event)
+        else:
+            for model in self._models.values():
+                model.waits, model.unused = None, False
         return None
 
     def _set(self, event: ModeSet) -> None:
@@ -94,7 +93,9 @@ class Detector:
                 model.steps = 0  # a part of it, perhaps
 
     def _called(self, event: ModelCalled) -> None:
-        model = self._models.setdefault(event.model, _Model())
+        model = self._models.get(event.model)
+        if model is None:
+            model = self._models[event.model] = _Model()
         if model.unused and model.set_at is not None:
             model.measured = True  # the call before was not trained on
         if model.set_at is not None and not event.has_graph:
@@ -107,7 +108,7 @@ class Detector:
         found = None
         for ref, model in self._models.items():
             call, model.waits = model.waits, None
-            if call is None or not call.parameters & event.with_gradient:
+            if call is None or call.parameters.isdisjoint(event.with_gradient):
                 model.waits = call
             elif not call.all_eval:
                 model.lively |= call.dropout_active or call.batchnorm_active

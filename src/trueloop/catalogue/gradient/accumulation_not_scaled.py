@@ -78,24 +78,21 @@ class Detector:
 
     def observe(self, event: Event) -> Evidence | None:
         """Return evidence at the step of a second window of this kind."""
-        match event:
-            case BackwardStarted():
-                self._batch, self._loader = event.batch, event.loader
-            case BackwardEnded():
-                loss = event.losses[0] if len(event.losses) == 1 else None
-                weight = loss.weight if loss is not None and loss.reduction == "mean" else None
-                if len(self._parts) < MOST_PARTS:  # without an optimizer nothing ends a window
-                    self._parts.append(_Part(self._batch, self._loader, weight, event.place))
-            case GradientsCleared():
-                self._parts = [] if event.unconsumed else self._parts
-            case GradientsClipped():
-                self._clipped = event.measured
-            case StepTaken():
-                return self._step(event)
-            case Gap():
-                self._parts, self._clipped, self._windows = [], None, 0
-            case _:
-                pass
+        if isinstance(event, BackwardStarted):
+            self._batch, self._loader = event.batch, event.loader
+        elif isinstance(event, BackwardEnded):
+            loss = event.losses[0] if len(event.losses) == 1 else None
+            weight = loss.weight if loss is not None and loss.reduction == "mean" else None
+            if len(self._parts) < MOST_PARTS:  # without an optimizer nothing ends a window
+                self._parts.append(_Part(self._batch, self._loader, weight, event.place))
+        elif isinstance(event, GradientsCleared):
+            self._parts = [] if event.unconsumed else self._parts
+        elif isinstance(event, GradientsClipped):
+            self._clipped = event.measured
+        elif isinstance(event, StepTaken):
+            return self._step(event)
+        elif isinstance(event, Gap):
+            self._parts, self._clipped, self._windows = [], None, 0
         return None
 
     def _step(self, event: StepTaken) -> Evidence | None:

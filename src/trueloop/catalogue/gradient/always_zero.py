@@ -59,11 +59,11 @@ class Detector:
             held = self._held.get(event.optimizer)
             if held is None:
                 held = self._held[event.optimizer] = _Held(event)
-            held.zero &= event.zero
-            if not event.with_gradient <= held.others:
-                held.others |= event.with_gradient - event.zero
             held.steps += 1
-            held.place = event.place
+            if held.zero:
+                held.zero &= event.zero
+                held.others |= event.with_gradient - event.zero
+                held.place = event.place
         return [
             self._evidence(optimizer, held, event.update)
             for optimizer, held in self._held.items()

@@ -9,7 +9,8 @@ Why nothing raises
 Look-alikes
     A norm that is only measured, with an infinite limit or one that is not reached, may be read at any time. Certain
     where, twice or more, every gradient that a line cut down to the limit had been used by a step with nothing added
-    since, and that line never clipped anything else.
+    since, and that line never clipped anything else. The text alone tells it where nothing is done with the norm, and
+    between the step of these parameters and the clipping stands no backward and nothing unknown.
 
 Fix
     Clip between the last backward of the window and ``optimizer.step()``.
@@ -21,12 +22,20 @@ References
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import Event, GradientsClipped
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.clipping import infinite, unscaling
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import MANAGED, Kind
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 TIMES = 2  # once might be a probe
@@ -61,6 +70,80 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; clipping is always seen while watching in full."""
         return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each clipping whose norm nobody reads, behind the step that has used what it clips."""
+    for clip in source.acts(Act.CLIPPED):
+        plain = isinstance(clip.statement, ast.Expr) and clip.statement.value is clip.node
+        if not plain or not clip.subject.models() or infinite(clip):
+            continue
+        step = _used_by(source, clip)
+        if step is not None:
+            yield Hit(
+                message="The gradients are clipped after the step that uses them: clipping has no effect.",
+                node=clip.node,
+                related=((step.node, "stepped here, with gradients that were not clipped"),),
+                fix=_moved(source, clip, step),
+            )
+
+
+def _used_by(source: Source, clip: Deed) -> Deed | None:
+    """Return the step that has used all that is clipped, if nothing came in between and nothing was clipped before."""
+    run = source.run_of(clip)
+    at = run.index(clip)
+    step = None
+    for each in reversed(run[:at]):
+        match each.act:
+            case Act.ESCAPED | Act.GRADIENTS if step is None:
+                return None
+            case Act.CLEARED if each.word and step is None:
+                return None  # written by hand
+            case Act.STEPPED if step is None and _uses(source, each, clip):
+                step = each
+            case Act.CLIPPED if step is not None and not _apart(each, clip):
+                return None
+            case Act.BACKWARD:
+                reached = all(source.reaches(each, model) for model in clip.subject.models())
+                return step if reached and not each.excludes(clip) else None
+            case _:
+                pass
+    return None
+
+
+def _apart(one: Deed, other: Deed) -> bool:
+    """Return True where two clippings surely have nothing in common."""
+    models = one.subject.models()
+    return bool(models) and not one.subject.covers(other.subject) and not other.subject.covers(one.subject)
+
+
+def _uses(source: Source, step: Deed, clip: Deed) -> bool:
+    """Return True where a step surely comes before a clipping, and holds all that is clipped."""
+    optimizer = step.subject
+    if optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts or not step.implied_by(clip):
+        return False
+    if step.loops and not clip.within(step.loops[-1]):
+        return False
+    if optimizer.models():
+        return all(optimizer.covers(model) for model in clip.subject.models())
+    return len({id(each.subject) for each in source.run_of(clip) if each.act is Act.STEPPED}) == 1
+
+
+def _moved(source: Source, clip: Deed, step: Deed) -> Fix | None:
+    """Return the fix: the clipping goes before the step, and unscales what a scaler has scaled."""
+    statement, before = clip.statement, step.statement
+    body = source.block(statement)
+    if statement is None or before is None or before not in body or not isinstance(before, ast.Expr):
+        return None
+    between = body[body.index(before) + 1 : body.index(statement)]
+    if not all(isinstance(each, ast.Expr) for each in between):
+        return None  # what is clipped may be made there
+    lines = unscaling(source, step)
+    edits = None if lines is None else source.text.moved(statement, before=before, behind_lines=lines)
+    return Fix(edits, safe=True, words="Move the clipping before the step") if edits else None
+
+
+RULE = Rule(words=("backward", "step", "clip_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -110,6 +193,7 @@ for step in range(8):
     optimizer.step()
 """,
     fix="Clip between the last backward and optimizer.step().",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

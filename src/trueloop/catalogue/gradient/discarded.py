@@ -62,19 +62,18 @@ class Detector:
 
     def observe(self, event: BackwardStarted | BackwardEnded | GradientsCleared | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
-        match event:
-            case BackwardStarted():
-                self._batch = event.batch
-            case BackwardEnded():
-                self._open = _Lost(event.place, None, self._batch) if event.received else self._open
-            case GradientsCleared():
-                if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
-                    self._lost.append(self._open._replace(clearing=event.place))
-                    self._open = None
-            case StepTaken():
-                return self._step(event)
-            case Gap():
-                self._open, self._lost, self._alike, self._pattern = None, [], 0, None
+        if isinstance(event, StepTaken):
+            return self._step(event)
+        if isinstance(event, BackwardStarted):
+            self._batch = event.batch
+        elif isinstance(event, BackwardEnded):
+            self._open = _Lost(event.place, None, self._batch) if event.received else self._open
+        elif isinstance(event, GradientsCleared):
+            if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
+                self._lost.append(self._open._replace(clearing=event.place))
+                self._open = None
+        else:
+            self._open, self._lost, self._alike, self._pattern = None, [], 0, None
         return None
 
     def _step(self, event: StepTaken) -> Evidence | None:

@@ -30,7 +30,7 @@ import math
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from trueloop.ground.events import BackwardEnded, Event, Gap, GradientsClipped, Ref, Refs, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, Gap, GradientsClipped, Ref, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
@@ -42,12 +42,9 @@ LIKE = 2  # times the rate at which it began is a like rate
 class _Update(NamedTuple):
     """What is compared."""
 
-    update: int
+    step: StepTaken
     norm: float
     loss: float
-    rate: float
-    parameters: Refs
-    backwards: int
 
 
 class Detector:
@@ -65,16 +62,15 @@ class Detector:
 
     def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | Gap) -> Evidence | None:
         """Return evidence once the growth is a thousandfold."""
-        match event:
-            case BackwardEnded():
-                self._loss = event.value
-            case GradientsClipped():
-                self._why_not = self._why_not or ("" if event.probe else "the gradients are clipped")
-            case Gap():
-                self._growth = []
-            case StepTaken():
-                self._step(event)
-                return self._judged(event)
+        if isinstance(event, StepTaken):
+            self._step(event)
+            return self._judged(event)
+        if isinstance(event, BackwardEnded):
+            self._loss = event.value
+        elif isinstance(event, GradientsClipped):
+            self._why_not = self._why_not or ("" if event.probe else "the gradients are clipped")
+        else:
+            self._growth = []
         return None
 
     def _step(self, event: StepTaken) -> None:
@@ -86,11 +82,11 @@ class Detector:
             self._growth = []
             return
         self._read = True
-        now = _Update(event.update, event.norm, loss, max(event.rates), event.with_gradient, event.backwards)
-        if not (math.isfinite(now.norm) and math.isfinite(now.loss) and now.norm > 0 and now.loss > 0):
+        now, growth = _Update(event, event.norm, loss), self._growth
+        if not (0 < event.norm < math.inf and 0 < loss < math.inf):
             self._growth = []
-        elif self._growth and _grows(self._growth[0], self._growth[-1], now):
-            self._growth.append(now)
+        elif growth and _grows(growth[-1], now) and _is_like(growth[0].step, event):
+            growth.append(now)
         else:
             self._growth = [now]
 
@@ -100,14 +96,15 @@ class Detector:
             return None
         leap = max(after.norm / before.norm for before, after in pairwise(growth))
         first, middle, now = growth[0], growth[len(growth) // 2], growth[-1]
+        since = first.step.update
         slows_down = now.norm / middle.norm < middle.norm / first.norm
         if now.norm <= TIMES * leap * first.norm or slows_down:
             return None
         return Evidence(
-            message=f"From update {first.update} to {now.update} the gradient norm grew from {first.norm:.3g} to "
+            message=f"From update {since} to {event.update} the gradient norm grew from {first.norm:.3g} to "
             f"{now.norm:.3g} and the loss from {first.loss:.3g} to {now.loss:.3g}, at every update in between.",
             place=event.place,
-            update=first.update,
+            update=since,
         )
 
     def abstains(self) -> str:
@@ -115,10 +112,14 @@ class Detector:
         return self._why_not or ("" if self._read else "no update had a norm and a loss that could be read")
 
 
-def _grows(first: _Update, before: _Update, now: _Update) -> bool:
-    if now.parameters != first.parameters or now.backwards != first.backwards or now.rate > LIKE * first.rate:
-        return False
+def _grows(before: _Update, now: _Update) -> bool:
     return now.norm >= GROWS * before.norm and now.loss >= GROWS * before.loss
+
+
+def _is_like(first: StepTaken, now: StepTaken) -> bool:
+    """True for a step of as many backwards on the same gradients, at a like rate."""
+    alike = now.with_gradient == first.with_gradient and now.backwards == first.backwards
+    return alike and max(now.rates) <= LIKE * max(first.rates)
 
 
 FAILURE = Failure(

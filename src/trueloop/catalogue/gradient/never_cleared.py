@@ -85,7 +85,10 @@ def find(source: Source) -> Iterator[Hit]:
         inside = source.within(step.loops[-1], root=step.root)
         backward = next((each for each in inside if each.act is Act.BACKWARD and source.reaches(each, optimizer)), None)
         cleared = any(source.clears(each, optimizer) for each in inside)
-        if backward is None or cleared or source.handed_out(optimizer, inside):
+        fresh = not optimizer.models() and any(
+            each.act is Act.MADE and each.subject.may_be(optimizer) for each in inside
+        )
+        if backward is None or cleared or fresh or source.handed_out(optimizer, inside):
             continue
         yield Hit(
             message="Every turn of the loop adds to the gradients and steps, and none clears them.",

@@ -37,10 +37,12 @@ FEWEST = 8  # updates watched
 class _Held:
     """What is known of one optimizer."""
 
-    __slots__ = ("first", "missing", "place", "received", "steps", "told")
+    __slots__ = ("first", "latest", "missing", "place", "received", "steps", "told")
 
     def __init__(self, first: int) -> None:
         self.first, self.steps = first, 0
+        self.latest: tuple[Refs, ...] = ()
+        """What its latest step said, from which the next two follow."""
         self.received: Refs = NONE
         self.missing: Refs = NONE
         self.place: Place | None = None
@@ -63,11 +65,11 @@ class Detector:
                 held = self._held[event.optimizer] = _Held(event.update)
             held.steps += 1
             held.place = event.place
-            if not event.with_gradient <= held.received:
+            latest = (event.parameters, event.with_gradient, event.frozen)
+            if latest != held.latest:
+                held.latest = latest
                 held.received |= event.with_gradient
-            held.missing = (
-                NONE if event.parameters <= held.received else event.parameters - event.frozen - held.received
-            )
+                held.missing = event.parameters - event.frozen - held.received
         due = [
             (optimizer, held)
             for optimizer, held in self._held.items()

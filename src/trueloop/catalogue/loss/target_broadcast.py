@@ -24,6 +24,7 @@ References
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
@@ -81,15 +82,14 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _samples(output: Any) -> Iterator[int]:
     """How many samples the tensors of an output are for: their first sizes."""
-    from torch import Tensor
-
+    tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
     parts: Any = (output,)
     if isinstance(output, Mapping):
         parts = cast("Mapping[Any, Any]", output).values()
     elif isinstance(output, tuple | list):
         parts = cast("tuple[Any, ...]", output)
     for part in parts:
-        if isinstance(part, Tensor) and part.dim():
+        if isinstance(part, tensor) and part.dim():
             yield part.shape[0]
 
 

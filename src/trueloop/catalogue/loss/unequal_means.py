@@ -72,24 +72,23 @@ class Detector:
         self, event: LoaderStarted | BackwardStarted | BackwardEnded | StepTaken | Gap
     ) -> Iterator[Evidence] | None:
         """Return evidence at the second step of an epoch that adds up unequal means."""
-        match event:
-            case LoaderStarted():
-                self._uneven.clear()
-                self._spans = bool(self._window)  # an epoch ended within it, and may have ended in a smaller batch
-                if event.batch_size == 1:
-                    self._of_one.add(event.loader)
-            case BackwardStarted():
-                self._from = (event.loader, event.batch)
-            case BackwardEnded():
-                if len(self._window) < MOST_MICRO_BATCHES:
-                    self._window.append(MicroBatch(*self._from, event))
-            case Gap():
-                self._window.clear()
-            case StepTaken():
-                window, self._window = self._window, []
-                spans, self._spans = self._spans, False
-                if len(window) > 1 and not spans and self._comparable(window):
-                    return self._compare(window, event)
+        if isinstance(event, LoaderStarted):
+            self._uneven.clear()
+            self._spans = bool(self._window)  # an epoch ended within it, and may have ended in a smaller batch
+            if event.batch_size == 1:
+                self._of_one.add(event.loader)
+        elif isinstance(event, BackwardStarted):
+            self._from = (event.loader, event.batch)
+        elif isinstance(event, BackwardEnded):
+            if len(self._window) < MOST_MICRO_BATCHES:
+                self._window.append(MicroBatch(*self._from, event))
+        elif isinstance(event, Gap):
+            self._window.clear()
+        else:
+            window, self._window = self._window, []
+            spans, self._spans = self._spans, False
+            if len(window) > 1 and not spans and self._comparable(window):
+                return self._compare(window, event)
         return None
 
     def _comparable(self, window: list[MicroBatch]) -> bool:

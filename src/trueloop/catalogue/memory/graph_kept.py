@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from trueloop.ground.events import Event, GraphsAlive, ModelCalled, StepTaken
+from trueloop.ground.events import Event, GraphsAlive, ModelCalled
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import TeachingLoop
@@ -38,18 +38,18 @@ ENOUGH = 64  # updates: in fewer no graph is old enough to be missed
 class Detector:
     """Graphs that are all alive are told; who holds them is the line at fault."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken, GraphsAlive)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, GraphsAlive)
 
     def __init__(self) -> None:
         self._updates = 0
         self._calls = 0
 
-    def observe(self, event: ModelCalled | StepTaken | GraphsAlive) -> Evidence | None:
+    def observe(self, event: ModelCalled | GraphsAlive) -> Evidence | None:
         """Return evidence where old graphs are alive."""
         if isinstance(event, GraphsAlive):
             return self._alive(event)
-        self._updates = max(self._updates, event.update)
-        self._calls += isinstance(event, ModelCalled)
+        self._updates = event.update
+        self._calls += 1
         return None
 
     def _alive(self, event: GraphsAlive) -> Evidence:

@@ -52,16 +52,14 @@ class Detector:
 
     def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
         """Return evidence for the strangers of one line, together."""
-        match event:
-            case OptimizerCreated():
-                self._hold(event)
-            case StrangerCalled():
-                if event.trainable:
-                    self._strangers.append(replace(event, live=None))
-            case StepTaken():
-                self._hold(event)
-                self._steps += 1
-                return self._judge() if self._steps >= STEPS and self._strangers else None
+        if isinstance(event, StepTaken):
+            self._hold(event)
+            self._steps += 1
+            return self._judge() if self._steps >= STEPS and self._strangers else None
+        if isinstance(event, OptimizerCreated):
+            self._hold(event)
+        elif event.trainable:
+            self._strangers.append(replace(event, live=None))
         return None
 
     def _hold(self, event: OptimizerCreated | StepTaken) -> None:

@@ -48,20 +48,19 @@ class Detector:
 
     def observe(self, event: BackwardEnded | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step that moved a frozen parameter without a fresh gradient."""
-        match event:
-            case BackwardEnded():
-                if event.received is not self._latest:
-                    self._latest = event.received
-                    self._ever.update(event.received)
-                for optimizer, received in self._since.items():
-                    self._since[optimizer] = received | event.received if received else event.received
-            case Gap():
-                self._since.clear()
-            case StepTaken():
-                received = self._since.get(event.optimizer)
-                self._since[event.optimizer] = NONE
-                if event.frozen_moved and received is not None:
-                    return self._judge(event, event.frozen_moved - received)
+        if isinstance(event, BackwardEnded):
+            if event.received is not self._latest:
+                self._latest = event.received
+                self._ever.update(event.received)
+            for optimizer, received in self._since.items():
+                self._since[optimizer] = received | event.received if received else event.received
+        elif isinstance(event, Gap):
+            self._since.clear()
+        else:
+            received = self._since.get(event.optimizer)
+            self._since[event.optimizer] = NONE
+            if event.frozen_moved and received is not None:
+                return self._judge(event, event.frozen_moved - received)
         return None
 
     def _judge(self, event: StepTaken, moved: Refs) -> Evidence | None:

@@ -71,18 +71,17 @@ class Detector:
 
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step that leaves some of a model's parameters out."""
-        match event:
-            case OptimizerCreated():
-                self._hold(event.optimizer, event.parameters)
-                self._built.put(event.optimizer, event.place)
-            case ModelCalled():
-                self._called(event)
-            case BackwardEnded():
-                self._received |= event.received
-            case Gap():
-                self._received = NONE
-            case StepTaken():
-                return self._stepped(event)
+        if isinstance(event, StepTaken):
+            return self._stepped(event)
+        if isinstance(event, ModelCalled):
+            self._called(event)
+        elif isinstance(event, BackwardEnded):
+            self._received = self._received | event.received if self._received else event.received
+        elif isinstance(event, OptimizerCreated):
+            self._hold(event.optimizer, event.parameters)
+            self._built.put(event.optimizer, event.place)
+        else:
+            self._received = NONE
         return None
 
     def _hold(self, optimizer: Ref, parameters: Refs) -> None:
@@ -106,10 +105,12 @@ class Detector:
         self._hold(event.optimizer, event.parameters)
         received, self._received = self._received, NONE
         for model, known in self._models.items():
-            if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
-                continue
             if known.left is None:
                 known.left = known.parameters.difference(self._held)
+            if not known.left and not known.missing:
+                continue  # the usual case
+            if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
+                continue
             missing = received & known.left
             if not missing:
                 known.missing, known.updates = NONE, 0

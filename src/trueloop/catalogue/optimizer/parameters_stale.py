@@ -61,19 +61,18 @@ class Detector:
 
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
         """Return evidence at the third step of an optimizer that holds what no model has."""
-        match event:
-            case OptimizerCreated():
-                self._held.update(event.parameters)
-                self._built[event.optimizer] = event.place
-            case ModelCalled():
-                self._called(event)
-            case BackwardEnded():
-                for optimizer, received in self._since.items():
-                    self._since[optimizer] = received | event.received if received else event.received
-            case Gap():
-                self._since.clear()
-            case StepTaken():
-                return self._stepped(event)
+        if isinstance(event, StepTaken):
+            return self._stepped(event)
+        if isinstance(event, ModelCalled):
+            self._called(event)
+        elif isinstance(event, BackwardEnded):
+            for optimizer, received in self._since.items():
+                self._since[optimizer] = received | event.received if received else event.received
+        elif isinstance(event, OptimizerCreated):
+            self._held.update(event.parameters)
+            self._built[event.optimizer] = event.place
+        else:
+            self._since.clear()
         return None
 
     def _called(self, event: ModelCalled) -> None:
@@ -88,9 +87,14 @@ class Detector:
         self._since[optimizer] = NONE
         before_last, last = self._steps.get(optimizer) or (event.update, event.update)
         self._steps.put(optimizer, (last, event.update))
-        called = [parameters for parameters, update in self._models.facts() if update >= before_last]
-        if received is None or any(event.parameters <= parameters for parameters in called):
-            return None  # the usual case
+        if received is None:
+            return None
+        called: list[Refs] = []
+        for parameters, update in self._models.facts():
+            if update >= before_last:
+                if event.parameters is parameters or event.parameters <= parameters:
+                    return None  # the usual case
+                called.append(parameters)
         in_models = NONE.union(*called)
         if event.parameters <= in_models or optimizer in self._told:
             return None

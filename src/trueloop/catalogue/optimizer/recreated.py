@@ -14,7 +14,8 @@ Look-alikes
     LBFGS, which may be restarted. Reported is one line that has built three optimizers or more with moments, over the
     same parameters and at the same rate, each after the one before was stepped, with one pass or less over one and the
     same loader between them and no weights loaded. A method that restarts its averages every epoch on purpose would
-    be named too: hence a warning.
+    be named too: hence a warning. In the text it shows where each turn of a loop builds the same optimizer over the
+    same model, and makes at most one pass over a loader that is not the turn's own.
 
 Fix
     Build the optimizer once, before the loop, and hand it to the function that trains an epoch. To change the rate,
@@ -27,9 +28,10 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import ast
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from trueloop.ground.events import (
     BackwardStarted,
@@ -40,8 +42,13 @@ from trueloop.ground.events import (
     StateLoaded,
     StepTaken,
 )
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.moves import moved_out
+from trueloop.ground.source.operations import Act, Loop, Operation
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import COPIED, MANAGED, Kind, Thing
+from trueloop.ground.source.turns import changing, its_own, over_loader, stored, words
 
 TIMES = 3
 MOST_LINES = 64
@@ -84,16 +91,15 @@ class Detector:
         if isinstance(event, OptimizerCreated):
             return self._created(event)
         for line in self._lines.values():
-            match event:
-                case LoaderStarted():
-                    line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
-                case BackwardStarted():
-                    line.trained_by.add(event.loader)
-                case StepTaken():
-                    if event.optimizer is line.optimizer and not line.rates:
-                        line.rates = event.rates
-                case StateLoaded():
-                    line.loaded |= event.what == "model"
+            if isinstance(event, LoaderStarted):
+                line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
+            elif isinstance(event, BackwardStarted):
+                line.trained_by.add(event.loader)
+            elif isinstance(event, StepTaken):
+                if event.optimizer is line.optimizer and not line.rates:
+                    line.rates = event.rates
+            else:
+                line.loaded |= event.what == "model"
         return None
 
     def _created(self, event: OptimizerCreated) -> Evidence | None:
@@ -125,6 +131,72 @@ class Detector:
         """Nothing is left open."""
         return ""
 
+
+AVERAGING: Final = frozenset((
+    "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop",
+))  # fmt: skip
+RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_state"))
+"""Methods that may begin a training anew."""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield optimizers with moments that each turn of a loop builds over one model, for one pass or less."""
+    for made in source.acts(Act.MADE):
+        if made.subject.kind is not Kind.OPTIMIZER or not made.loops or not _remembers(made.subject):
+            continue
+        loop, parts = made.loops[-1], made.subject.of
+        models = made.subject.models() if all(each.kind is Kind.PARAMETERS for each in parts) else []
+        alike = models and made.always_in(loop) and (loop.turns() or 3) >= 3 and _same(source, made, loop)
+        if alike and _one_pass(source, made, loop) and not _anew(source, made, loop, models):
+            yield Hit(
+                message="Every turn of the loop builds this optimizer anew, and what it averaged before is lost.",
+                node=made.node,
+                fix=moved_out(source, made, loop, "Build the optimizer once, before the loop"),
+            )
+
+
+def _remembers(optimizer: Thing) -> bool:
+    package, _, last = optimizer.name.rpartition(".")
+    momentum = optimizer.options.get("momentum")
+    return package == "torch.optim" and (last in AVERAGING or (momentum is not None and bool(momentum.constant())))
+
+
+def _same(source: Source, made: Operation, loop: Loop) -> bool:
+    """Return True where nothing it is built from may be another in the next turn."""
+    first, *others = [*made.node.args, *(each.value for each in made.node.keywords)]
+    given = words(first) - stored(first)
+    return not given & changing(made, loop) and all(source.fixed(each, made, loop) for each in others)
+
+
+def _one_pass(source: Source, made: Operation, loop: Loop) -> bool:
+    inside = source.within(loop, Act.STEPPED, Act.ITERATED, root=made.root)
+    steps = [each for each in inside if each.act is Act.STEPPED and each.subject.may_be(made.subject)]
+    several = loop.over is not None and any(each.kind is Kind.LOADER for each in loop.over.lineage())
+    for step in steps:
+        inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
+        start = next((each for each in inside if each.node is inner[-1].node), None)
+        if over_loader(inner[-1]) is None or len(inner) > 2:
+            return False
+        if len(inner) == 2 and (several or start is None or its_own(start, loop)):
+            return False
+    return bool(steps)
+
+
+def _anew(source: Source, made: Operation, loop: Loop, models: list[Thing]) -> bool:
+    """Return True where each turn may begin with other models or weights."""
+    inside = source.within(loop, root=made.root)
+    fresh = any(
+        each.act in (Act.STATE_LOADED, Act.FROZEN, Act.READ) or each.word.startswith("torch.nn.init") for each in inside
+    )
+    built = any(each.act is Act.MADE and any(each.subject.may_be(one) for one in models) for each in inside)
+    copied = any({COPIED, MANAGED} & each.facts for each in (*models, made.subject))
+    texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
+    calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))
+    reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)
+    return fresh or built or copied or reset or source.handed_out(made.subject, inside)
+
+
+RULE = Rule(words=("torch", "optim", "backward", "step"), find=find)
 
 FAILURE = Failure(
     code="OPT004",
@@ -168,5 +240,6 @@ for epoch in range(5):
     print(epoch, loss.item())
 """,
     fix="Build the optimizer once, before the first epoch.",
+    rule=RULE,
     detector=Detector,
 )

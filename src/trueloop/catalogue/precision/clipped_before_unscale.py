@@ -10,7 +10,8 @@ Why nothing raises
 Look-alikes
     ``scaler.unscale_(optimizer)`` before clipping, a scaler that is switched off, and a norm that is only read
     (``max_norm=inf``) are all right, and so is a limit that was multiplied by the factor too. Certain because each
-    gradient is followed from the scaled backward to the clipping.
+    gradient is followed from the scaled backward to the clipping. The text alone tells it where a backward through a
+    scaler that is not switched off reaches what is clipped, and nothing between them unscales, steps or is unknown.
 
 Fix
     Call ``scaler.unscale_(optimizer)`` after the last backward of the window and before clipping; ``scaler.step``
@@ -23,11 +24,19 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import Event, GradientsClipped, LossScaled
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.clipping import infinite, limit_of, scaler_of
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.source.things import Kind, Thing
 
 SHARE = 0.01  # of the factor: nobody clips at 655 who has not multiplied the limit by 65536 as well
 
@@ -59,6 +68,102 @@ class Detector:
         """Return ""; clipping and scaling are always seen."""
         return ""
 
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each clipping of what a scaled backward has made, with nothing in between that unscales it."""
+    repaired: set[int] = set()
+    for clip in source.acts(Act.CLIPPED):
+        limit = limit_of(clip)
+        told_of = limit is not None and any(each.kind is Kind.SCALER for each in limit.lineage())
+        backward = None if infinite(clip) or told_of else _scaled(source, clip)
+        if backward is None:
+            continue
+        first = clip.root not in repaired  # of two clippings the first one unscales for both
+        repaired.add(clip.root)
+        yield Hit(
+            message="The gradients are clipped while GradScaler still has them multiplied by its factor.",
+            node=clip.node,
+            related=((backward.node, "the scaled loss goes backward here"),),
+            fix=_unscaled(source, clip) if first else None,
+        )
+
+
+def _scaled(source: Source, clip: Deed) -> Deed | None:
+    """Return the last backward before a clipping, if it surely was scaled, and nothing has unscaled it."""
+    run = source.run_of(clip)
+    for each in reversed(run[: run.index(clip)]):
+        match each.act:
+            case Act.UNSCALED | Act.GRADIENTS | Act.STEPPED | Act.CLEARED:
+                return None
+            case Act.ESCAPED if any(_could_unscale(given) for given in each.things):
+                return None
+            case Act.BACKWARD if not each.excludes(clip):
+                scaler = scaler_of(each)
+                reached = clip.subject.models() and source.reaches(each, clip.subject)
+                return each if scaler and reached and _on(scaler, each, clip) else None
+            case _:
+                pass
+    return None
+
+
+def _could_unscale(given: Thing) -> bool:
+    return given.kind in (Kind.SCALER, Kind.OPTIMIZER, Kind.MODEL, Kind.PARAMETERS, Kind.INSTANCE, Kind.FUNCTION)
+
+
+def _on(scaler: Thing, backward: Deed, clip: Deed) -> bool:
+    """Return True where the scaler can be on, and no condition of the clipping has to do with that."""
+    enabled = scaler.options.get("enabled")
+    if any(each.kind is not Kind.SCALER or each.name == "" for each in scaler.alternatives()):
+        return False  # made elsewhere
+    if enabled is not None and enabled.constant() is False:
+        return False
+    asked = set[str]()
+    if enabled is not None and enabled.constant() is not True and enabled.node is not None:
+        asked = _ends(enabled.node)
+    mine = {id(each.node) for each in clip.branches}
+    asked |= {word for each in backward.branches if id(each.node) not in mine for word in _asked(each.node)}
+    theirs = {id(each.node) for each in backward.branches}
+    return not any(_asked(each.node) & asked for each in clip.branches if id(each.node) not in theirs)
+
+
+def _asked(node: ast.AST) -> set[str]:
+    return _ends(node.test) if isinstance(node, ast.If) else set()
+
+
+def _ends(node: ast.AST) -> set[str]:
+    """Return the names that an expression asks for: of ``self.args.amp`` the last."""
+    inner = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    outer = [each for each in ast.walk(node) if id(each) not in inner]
+    return {each.id for each in outer if isinstance(each, ast.Name)} | {
+        each.attr for each in outer if isinstance(each, ast.Attribute)
+    }
+
+
+def _unscaled(source: Source, clip: Deed) -> Fix | None:
+    """Return the fix: unscale before clipping, and not again behind it."""
+    run = source.run_of(clip)
+    steps = [each for each in run if each.act is Act.STEPPED and each.beside(clip) and each.implied_by(clip)]
+    steps = [
+        each for each in steps if each.index > clip.index and scaler_of(each) and each.subject.covers(clip.subject)
+    ]
+    if len(steps) != 1 or clip.statement is None or steps[0].function is not clip.function:
+        return None
+    step, call = steps[0], steps[0].node
+    late = [each for each in run if each.act is Act.UNSCALED and clip.index < each.index < step.index]
+    if late:
+        statement = late[0].statement
+        plain = isinstance(statement, ast.Expr) and statement.value is late[0].node and late[0].implied_by(clip)
+        alone = plain and len(late) == 1 and len(source.block(statement)) > 1
+        edits = source.text.moved(statement, before=clip.statement) if statement and alone else None
+        return Fix(edits, safe=True, words="Unscale before clipping") if edits else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+        return None
+    line = f"{source.text.of(call.func.value)}.unscale_({source.text.of(call.args[0])})"
+    edit: Edit | None = source.text.before(clip.statement, line)
+    return Fix((edit,), safe=True, words="Unscale before clipping") if edit else None
+
+
+RULE = Rule(words=("backward", "clip_grad", "scale"), find=find)
 
 FAILURE = Failure(
     code="PRC001",
@@ -101,5 +206,6 @@ for step in range(8):
     scaler.update()
 """,
     fix="Call scaler.unscale_(optimizer) before clipping.",
+    rule=RULE,
     detector=Detector,
 )

@@ -12,7 +12,8 @@ Look-alikes
     that is advanced several times per update, once for each process; a GAN whose generator is updated every few
     iterations. Reported is a schedule that is advanced exactly once for each backward of windows of two or more, where
     its length is a whole number of epochs if counted in updates, and not if counted in micro-batches; or where it has
-    run past its length, with updates going on, while the updates have not.
+    run past its length, with updates going on, while the updates have not. The text shows it where a length is divided
+    by the K of ``if i % K == 0: optimizer.step()``, and the schedule is advanced outside of that condition.
 
 Fix
     Put ``scheduler.step()`` under the same condition as ``optimizer.step()``, right behind it.
@@ -25,12 +26,17 @@ References
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.counting import lengths, power, window
+from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
@@ -62,32 +68,31 @@ class Detector:
     def __init__(self) -> None:
         self._schedules: weakref.WeakKeyDictionary[Ref, Counting] = weakref.WeakKeyDictionary()
         self._lengths: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._batches: int | None = None
+        self._loader: Ref | None = None
+        """Of the latest backward's batch."""
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._since: dict[Ref, int] = {}
         """Optimizer -> backwards before its latest step; emptied by every gap."""
 
     def observe(self, event: LoaderStarted | BackwardStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
         """Return evidence at an advance."""
-        match event:
-            case LoaderStarted():
-                self._lengths[event.loader] = _length(event)
-            case BackwardStarted():
-                self._batches = self._lengths.get(event.loader) if event.loader else None
-            case Gap():
-                self._since.clear()
-                for counting in self._schedules.values():
-                    counting.places.clear()
-            case StepTaken():
-                self._stepped(event)
-            case ScheduleAdvanced():
-                return self._advanced(event)
+        if isinstance(event, StepTaken):
+            self._stepped(event)
+        elif isinstance(event, BackwardStarted):
+            self._loader = event.loader
+        elif isinstance(event, LoaderStarted):
+            self._lengths[event.loader] = _length(event)
+        elif isinstance(event, Gap):
+            self._since.clear()
+            for counting in self._schedules.values():
+                counting.places.clear()
+        else:
+            return self._advanced(event)
         return None
 
     def _stepped(self, event: StepTaken) -> None:
         """Judge the window that this step ends, where its beginning was seen."""
-        began = self._since.get(event.optimizer)
-        self._since[event.optimizer] = event.micro
+        began, self._since[event.optimizer] = self._since.get(event.optimizer), event.micro
         for counting in self._schedules.values() if self._schedules else ():
             if counting.optimizer is not event.optimizer:
                 continue
@@ -105,13 +110,12 @@ class Detector:
     def _advanced(self, event: ScheduleAdvanced) -> Evidence | None:
         counting = self._schedules.get(event.scheduler)
         if counting is None:
-            first = (event.count, event.optimizer_steps)
-            counting = self._schedules[event.scheduler] = Counting(event.optimizer, first, [])
+            counting = Counting(event.optimizer, (event.count, event.optimizer_steps), [])
+            self._schedules[event.scheduler] = counting
         if len(counting.places) < 4096:
             counting.places.append(event.micro)
-        if counting.windows < 2 or counting.broken or event.horizon is None or event.kind not in ENDING:
-            return None
-        if event.scheduler in self._told:
+        settled = counting.broken or event.scheduler in self._told or event.kind not in ENDING
+        if settled or counting.windows < 2 or event.horizon is None:
             return None
         why = self._made_for_updates(event.horizon, counting.size) or _past(event, counting)
         if not why:
@@ -125,7 +129,7 @@ class Detector:
         )
 
     def _made_for_updates(self, horizon: int, size: int) -> str:
-        batches = self._batches
+        batches = self._lengths.get(self._loader) if self._loader else None
         if not batches or batches <= size or horizon % batches == 0:
             return ""
         for updates in (batches // size, -(-batches // size)):
@@ -162,6 +166,29 @@ def _length(event: LoaderStarted) -> int:
         return 0
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield advances in every turn, of a length divided by the K of ``if i % K == 0: optimizer.step()``."""
+    for advance in source.acts(Act.SCHEDULED):
+        scheduler = advance.subject
+        if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not lengths(scheduler):
+            continue
+        steps = source.within(loop, Act.STEPPED, root=advance.root)
+        size = window(steps[0], loop) if steps else None
+        mine = any(each.may_be(steps[0].subject) for each in (*scheduler.of, *scheduler.options.values()) if size)
+        if size is None or not mine or any(window(each, loop) is not size for each in steps):
+            continue
+        if any(power(each, size) == -1 for each in lengths(scheduler)):
+            yield Hit(
+                message="The schedule is advanced for each micro-batch, while its length is counted in updates.",
+                node=advance.node,
+                related=((steps[0].node, "the update"),),
+                fix=moved_behind(source, advance, steps[0], "Advance where the optimizer steps"),
+            )
+
+
+RULE = Rule(words=("backward", "step", "%"), find=find)
+
+
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.after_window.remove(Operation.SCHEDULE)
@@ -186,17 +213,14 @@ loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=10,
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 epochs, accumulate = 2, 4
-updates = epochs * len(loader) // accumulate
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader) // accumulate)
 for epoch in range(epochs):
     for i, (inputs, targets) in enumerate(loader):
-        loss = nn.functional.mse_loss(model(inputs), targets) / accumulate
-        loss.backward()
+        (nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
         if (i + 1) % accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()
         scheduler.step()
-    print(epoch, optimizer.param_groups[0]["lr"])
 """,
     good="""
 import torch
@@ -209,19 +233,17 @@ loader = DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=10,
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 epochs, accumulate = 2, 4
-updates = epochs * len(loader) // accumulate
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader) // accumulate)
 for epoch in range(epochs):
     for i, (inputs, targets) in enumerate(loader):
-        loss = nn.functional.mse_loss(model(inputs), targets) / accumulate
-        loss.backward()
+        (nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
         if (i + 1) % accumulate == 0:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-    print(epoch, optimizer.param_groups[0]["lr"])
 """,
     fix="Advance the schedule where the optimizer steps, once for each update.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

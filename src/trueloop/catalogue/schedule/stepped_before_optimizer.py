@@ -13,7 +13,8 @@ Look-alikes
     updates; a schedule that is advanced for each micro-batch; ``ReduceLROnPlateau`` after a validation before training;
     a warm-up from rate 0 that is stepped over; ``step(epoch)`` with 0 first. Reported is a line that advanced the
     schedule before any update of its optimizer, with no gradient left to be used, and that was reached again after
-    updates. A schedule written to be counted from 1 would be named too: hence a warning.
+    updates. A schedule written to be counted from 1 would be named too: hence a warning. The text shows it where a loop
+    advances a schedule of known kind in every turn, and its optimizer's first update comes behind that in the loop.
 
 Fix
     Move ``scheduler.step()`` behind the updates it follows: behind ``optimizer.step()`` or to the end of the epoch.
@@ -25,13 +26,20 @@ References
 
 from __future__ import annotations
 
+import ast
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from trueloop.ground.events import BackwardStarted, Event, Ref, ScheduleAdvanced, StepSkipped, StepTaken
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import MANAGED, Kind
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 
@@ -64,17 +72,16 @@ class Detector:
 
     def observe(self, event: BackwardStarted | ScheduleAdvanced | StepTaken | StepSkipped) -> Evidence | None:
         """Return evidence when an early line is reached again after updates."""
-        match event:
-            case BackwardStarted():
-                self._pending += 1
-            case StepSkipped():
-                self._skipped.add(event.optimizer)
-            case StepTaken():
-                self._pending = 0
-                for early in self._optimizers.pop(event.optimizer, ()):
-                    early.update_at_micro, early.update_place = event.micro, event.place
-            case ScheduleAdvanced():
-                return self._advanced(event)
+        if isinstance(event, BackwardStarted):
+            self._pending += 1
+        elif isinstance(event, StepSkipped):
+            self._skipped.add(event.optimizer)
+        elif isinstance(event, StepTaken):
+            self._pending = 0
+            for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
+                early.update_at_micro, early.update_place = event.micro, event.place
+        else:
+            return self._advanced(event)
         return None
 
     def _advanced(self, event: ScheduleAdvanced) -> Evidence | None:
@@ -115,14 +122,73 @@ class Detector:
 
 
 def _is_early(event: ScheduleAdvanced) -> bool:
-    from_zero = bool(event.before) and not any(event.before)  # somebody steps over a first rate of 0
-    return (
-        event.optimizer_steps == 0
-        and event.count > 0
-        and event.kind != "ReduceLROnPlateau"
-        and bool(event.before)
-        and not from_zero
-    )
+    if event.optimizer_steps or event.count <= 0 or event.kind == "ReduceLROnPlateau":
+        return False
+    return bool(event.before) and any(event.before)  # somebody steps over a first rate of 0
+
+
+FROM_THE_FIRST_RATE: Final = frozenset((
+    "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR",
+    "PolynomialLR", "ConstantLR", "MultiplicativeLR",
+))  # fmt: skip
+"""Their first rate is one to train at; a warm-up from 0 may be stepped over."""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each ``scheduler.step()`` of a loop whose updates all come behind it."""
+    for advance in source.acts(Act.SCHEDULED):
+        scheduler = advance.subject
+        optimizer = scheduler.of[0] if scheduler.kind is Kind.SCHEDULER and scheduler.of else None
+        if optimizer is None or optimizer.kind is not Kind.OPTIMIZER or advance.things or not advance.loops:
+            continue
+        if scheduler.name.rpartition(".")[2] not in FROM_THE_FIRST_RATE or "last_epoch" in scheduler.options:
+            continue
+        step = None if MANAGED in scheduler.facts | optimizer.facts else _first_update(source, advance)
+        if step is not None and _always(advance, step):
+            yield Hit(
+                message="The schedule is advanced before the first update of its period: every rate comes too early.",
+                node=advance.node,
+                related=((step.node, "the update it should follow"),),
+                fix=moved_behind(source, advance, step, "Move the advance behind the updates"),
+            )
+
+
+def _first_update(source: Source, advance: Deed) -> Deed | None:
+    """Return the first update, where it comes behind the advance, in the same loop, and nothing unknown before it."""
+    scheduler, loop = advance.subject, advance.loops[-1]
+    run = [each for each in source.operations if each.root == advance.root]
+    step = next((each for each in run if each.act is Act.STEPPED and each.subject.may_be(scheduler.of[0])), None)
+    if step is None or step.index < advance.index or not step.within(loop):
+        return None
+    earlier = [each for each in run if each.index < step.index or each.within(loop)]
+    made = [each for each in earlier if each.act is Act.MADE and each.subject.may_be(scheduler)]
+    unclear = any(_unclear(each, advance) for each in earlier)
+    return step if made and not unclear and not any(each.within(loop) for each in made) else None
+
+
+def _unclear(operation: Deed, advance: Deed) -> bool:
+    """Return True where nobody knows what the schedule and its optimizer have gone through afterwards."""
+    scheduler = advance.subject
+    mine = operation.subject.may_be(scheduler)
+    match operation.act:
+        case Act.ESCAPED:
+            return any(each.may_be(given) for each in operation.things for given in (scheduler, scheduler.of[0]))
+        case Act.STATE_LOADED:
+            return mine and not operation.branches
+        case _:
+            return operation.act is Act.SCHEDULED and mine and operation.index < advance.index
+
+
+def _always(advance: Deed, step: Deed) -> bool:
+    """Return True where the advance comes before the update whatever the conditions around both are."""
+    loop = advance.loops[-1]
+    mine, theirs = ([each.asks() for each in one.conditions(loop)] for one in (advance, step))
+    if len(step.loops) == len(advance.loops) and any(each not in mine for each in theirs):
+        return False
+    return all(each in theirs or each == (ast.dump(advance.node.func.value), 0) for each in mine)
+
+
+RULE = Rule(words=("lr_scheduler", "backward", "step"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -176,6 +242,7 @@ for epoch in range(4):
     scheduler.step()
 """,
     fix="Call scheduler.step() after the updates of its period: after optimizer.step(), or at the end of the epoch.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -104,7 +104,7 @@ def _ignored(path: Path, specs: Iterable[tuple[Path, GitIgnoreSpec | None]], *, 
 
 
 def _above(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
-    """Return what the folders above say, up to the repository's own."""
+    """Return what the folders above say, up to the repository's own; nothing where they leave out the folder itself."""
     found: list[tuple[Path, GitIgnoreSpec | None]] = []
     resolved = folder.resolve()
     if (resolved / ".git").exists():
@@ -113,7 +113,8 @@ def _above(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
         if (above / ".gitignore").is_file():
             found.insert(0, (above, _read_spec(above / ".gitignore")))
         if (above / ".git").exists():
-            return found
+            named = [each for each in (resolved, *resolved.parents) if each.is_relative_to(above) and each != above]
+            return [] if any(_ignored(each, found, is_folder=True) for each in named) else found
     return []  # in no repository
 
 

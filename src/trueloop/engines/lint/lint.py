@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,7 +61,12 @@ def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool 
     wanted = [each for each in rules if all(word in source for word in each.rule.words)]
     if not wanted:
         return _silenced(path, (), comments(source), frozenset(each.failure.code for each in rules))
-    found = _ask(wanted, read(Text(source), tree, notebook=notebook), path)
+    try:
+        found = _ask(wanted, read(Text(source), tree, notebook=notebook), path)
+    except Exception as error:  # noqa: BLE001 - one file that is too much for us does not keep others from being judged
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
+        return Linted(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
     return _silenced(path, found, comments(source), frozenset(each.failure.code for each in rules))
 
 

@@ -1,6 +1,6 @@
 """Attaching to torch: all sources at once, reversibly, in two degrees of detail.
 
-In full, every event is told: about 100 us per update. Lightly, only what is rare or nearly free is: see `levels`.
+In full, every event is told: about 0.2 ms per update. Lightly, only what is rare or nearly free is: see `levels`.
 """
 
 from __future__ import annotations

@@ -72,13 +72,15 @@ class Account:
 
     def stepped(self, parameters: Iterable[Tensor]) -> None:
         """An optimizer has used the gradients of these."""
+        used, mixed = self._used, self._mixed
         for parameter in parameters:
             gradient = parameter.grad
-            self._mixed.pop(id(parameter), None)
-            if gradient is None:
-                self._used.pop(id(parameter), None)
-            else:
-                self._used[id(parameter)] = _seen(parameter, gradient)
+            if mixed:
+                mixed.pop(id(parameter), None)
+            if gradient is not None:
+                used[id(parameter)] = _seen(parameter, gradient)
+            elif used:
+                used.pop(id(parameter), None)
 
     def backward_begins(self) -> None:
         """Find the used gradients that are still there: what this backward adds to them will be mixed."""
@@ -110,9 +112,10 @@ class Account:
 
     def cleared(self, parameters: Iterable[Tensor]) -> None:
         """The gradients of these were cleared."""
-        for parameter in parameters:
-            self._used.pop(id(parameter), None)
-            self._mixed.pop(id(parameter), None)
+        for known in (self._used, self._mixed):
+            if known:
+                for parameter in parameters:
+                    known.pop(id(parameter), None)
 
     def mixed(self, parameters: Iterable[Tensor]) -> tuple[list[Tensor], Place | None]:
         """Return those whose gradient a step would use a second time, and the backward that added to the first."""
@@ -179,6 +182,6 @@ def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:
 def local_of(gradient: Tensor | None) -> Tensor | None:
     """Return what of a gradient lies in this process as plain numbers; None where it is sparse or of a strange kind."""
     local = gradient if type(gradient) is Tensor else getattr(gradient, "_local_tensor", gradient)
-    if local is None or type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:
+    if type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:
         return None
     return local.detach() if local.requires_grad else local

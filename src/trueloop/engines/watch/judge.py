@@ -67,7 +67,7 @@ class Judge:
         for watched, observe in self._hearing.get(kind, ()):
             try:
                 evidence = observe(event)
-                if evidence is not None:
+                if evidence:
                     for each in [evidence] if isinstance(evidence, Evidence) else evidence:
                         self._keep(watched, each, event)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors

@@ -20,7 +20,8 @@ def _folders() -> tuple[str, ...]:
 
 
 _LIBRARIES = _folders()
-_users: dict[CodeType, bool] = {}
+_users: dict[str, bool] = {}
+"""File of code -> it is the user's. Not by the code itself: its hash is computed anew each time, from all of it."""
 
 
 def here(depth: int = 1) -> Place | None:
@@ -35,9 +36,9 @@ def here(depth: int = 1) -> Place | None:
     first = frame
     while frame is not None:
         code = frame.f_code
-        users = _users.get(code)
+        users = _users.get(code.co_filename)
         if users is None:
-            users = _users[code] = not code.co_filename.startswith(_LIBRARIES)
+            users = _users[code.co_filename] = is_users(code)
         if users:
             return Place(code, frame.f_lasti)
         frame = frame.f_back

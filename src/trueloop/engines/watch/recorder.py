@@ -166,7 +166,7 @@ class Recorder:
 
 
 class _TimeSplit:
-    """Seconds by what they were spent on, of the update that is on its way."""
+    """Seconds by what they were spent on, of the update that is on its way or of many."""
 
     __slots__ = ("backward", "data", "forward", "optimizer")
 
@@ -181,24 +181,36 @@ class _TimeSplit:
         """Note an optimizer's step; what its closure did is counted under forward and backward already."""
         self.optimizer += max(0.0, seconds - self.forward - self.backward) if closure else seconds
 
+    def add(self, other: _TimeSplit) -> None:
+        """Take in those of another update."""
+        self.data += other.data
+        self.forward += other.forward
+        self.backward += other.backward
+        self.optimizer += other.optimizer
+
+    def total(self) -> float:
+        """Return all of them together."""
+        return self.data + self.forward + self.backward + self.optimizer
+
 
 class _Timed:
     """Updates from step to step: how long each took, and on what all of them together."""
 
-    __slots__ = ("_parts_s", "_total_s", "seconds")
+    __slots__ = ("_parts", "_total_s", "seconds")
 
     def __init__(self) -> None:
         self.seconds = Thinned()
-        self._parts_s: Sequence[float] = (0.0, 0.0, 0.0, 0.0)
+        self._parts = _TimeSplit()
         self._total_s = 0.0
 
     def add(self, update: int, total_s: float, split: _TimeSplit) -> None:
         """Take in one update."""
         self.seconds.add(update, total_s)
-        parts = (split.data, split.forward, split.backward, split.optimizer)
-        self._parts_s = tuple(kept + part for kept, part in zip(self._parts_s, parts, strict=True))
-        self._total_s += max(total_s, sum(parts))  # steps inside a backward are in two of the parts
+        self._parts.add(split)
+        self._total_s += max(total_s, split.total())  # steps inside a backward are in two of the parts
 
     def shares(self) -> Sequence[float]:
         """Return the shares of data, forward, backward, optimizer: at most 1 together."""
-        return [part / self._total_s if self._total_s else 0.0 for part in self._parts_s]
+        parts = self._parts
+        each = (parts.data, parts.forward, parts.backward, parts.optimizer)
+        return [part / self._total_s if self._total_s else 0.0 for part in each]

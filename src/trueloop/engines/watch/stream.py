@@ -72,10 +72,7 @@ class Stream:
 
     def emit(self, kind: type[Event], /, place: Place | None = None, **fields: Any) -> None:
         """Make an event and carry it to everybody."""
-        event = kind(
-            update=self.update, micro=self.micro, time_s=perf_counter(), place=place,
-            thread=threading.get_ident(), **fields,
-        )  # fmt: skip
+        event = kind(update=self.update, micro=self.micro, time_s=perf_counter(), place=place, **fields)
         with self.lock:
             for listener in self._listeners:
                 listener(event)

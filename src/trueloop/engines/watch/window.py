@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from trueloop.engines.watch.gradients import Account, Version, local_of, version_of
 from trueloop.engines.watch.program import Known, Program
 from trueloop.engines.watch.stream import Stream
+from trueloop.ground.events import NONE, Refs
 from trueloop.ground.findings import Place
 
 Mark = tuple[int, Version]
@@ -26,42 +27,44 @@ class Windows:
     stream: Stream
     program: Program
     account: Account = field(default_factory=Account)
-    scaled: set[int] = field(default_factory=set[int])
-    """Parameters, by id, whose gradient is multiplied by a GradScaler's factor."""
-    fresh: set[int] = field(default_factory=set[int])
-    """Parameters, by id, to whose gradient a backward added something that no step has used."""
+    scaled: Refs = NONE
+    """Parameters whose gradient is multiplied by a GradScaler's factor."""
+    fresh: Refs = NONE
+    """Parameters to whose gradient a backward added something that no step has used."""
     _known: Sequence[weakref.ref[Tensor]] = ()
     _known_for: tuple[int, ...] = ()
-    _before: dict[int, Mark] = field(default_factory=dict[int, Mark])
+    _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 
     def interrupted(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
         self.account.forget()
-        self.fresh.clear()
-        self.scaled.clear()
+        self.fresh = self.scaled = NONE
         self._known_for = ()
         for known in self.program.optimizers.facts():
             known.begin(whole=False)
 
-    def stepped(self, known: Known, parameters: Sequence[Tensor]) -> None:
-        """An optimizer has stepped: its window begins anew."""
+    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs) -> None:
+        """An optimizer has stepped: its window begins anew.
+
+        Args:
+            known: of the optimizer.
+            holds: all its parameters, and ``parameters`` their refs.
+        """
         known.begin(whole=True)
-        self.account.stepped(parameters)
-        ids = list(map(id, parameters))
-        self.fresh.difference_update(ids)
-        if self.scaled:
-            self.scaled.difference_update(ids)
+        self.account.stepped(holds)
+        self.fresh -= parameters
+        self.scaled -= parameters
 
     def backward_begins(self) -> None:
         """Note every gradient as it is."""
         self.account.backward_begins()
-        self._before = {
-            id(parameter): (id(gradient), version_of(gradient))
-            for parameter in self.parameters()
-            if (gradient := parameter.grad) is not None
-        }
+        self._before = [
+            (known, None if (gradient := parameter.grad) is None else (id(gradient), version_of(gradient)))
+            for known in self._parameters()
+            if (parameter := known()) is not None
+        ]
 
-    def backward_ended(self, place: Place | None, scale: float | None) -> list[Tensor]:
+    def backward_ended(self, place: Place | None, scale: float | None) -> Refs:
         """Return the parameters whose gradient is not what it was when the backward began.
 
         Args:
@@ -69,17 +72,18 @@ class Windows:
             scale: what GradScaler has multiplied the gradients by, 0 where that was not read; None = it has not.
         """
         self.account.backward_ended(place)
-        before, self._before = self._before, {}
-        received = [parameter for parameter in self.parameters() if _mark(parameter) != before.get(id(parameter))]
-        reached = set(map(id, received))
-        self.fresh |= reached
-        if scale is not None:
-            self.scaled |= reached
-        elif self.scaled:
-            self.scaled -= reached
+        before, self._before = self._before, ()
+        many = self.stream.registry.many
+        received = many(
+            parameter
+            for known, mark in before
+            if (parameter := known()) is not None and _is_other(parameter.grad, mark)
+        )
+        self.fresh = self.fresh | received if self.fresh else received
+        self.scaled = self.scaled - received if scale is None else self.scaled | received
         for optimizer, known in self.program.optimizers.items():
             holds = parameters_of(optimizer)
-            if reached.isdisjoint(map(id, holds)):
+            if received.isdisjoint(many(holds)):
                 continue
             known.backwards += 1
             known.cleared_at = None
@@ -88,30 +92,34 @@ class Windows:
                 known.norm_made = None if made is None else made / (scale or 1.0)
         return received
 
-    def cleared(self, parameters: Sequence[Tensor], place: Place | None) -> list[Tensor]:
+    def cleared(self, held: Sequence[Tensor]) -> Refs:
         """The gradients of these were cleared; return those that held something no step had used."""
-        self.account.cleared(parameters)
-        ids = set(map(id, parameters))
-        lost = [parameter for parameter in parameters if id(parameter) in self.fresh]
-        self.fresh -= ids
-        self.scaled -= ids
-        for optimizer, known in self.program.optimizers.items():
-            if not ids.isdisjoint(map(id, parameters_of(optimizer))):
-                known.cleared_at = place
+        self.account.cleared(held)
+        if not self.fresh and not self.scaled:  # as it should be, after a step
+            return NONE
+        parameters = self.stream.registry.many(held)
+        lost = self.fresh & parameters
+        self.fresh -= parameters
+        self.scaled -= parameters
         return lost
 
-    def parameters(self) -> list[Tensor]:
+    def lost(self, parameters: Refs, place: Place | None) -> None:
+        """Note where what no step had used was cleared."""
+        for optimizer, known in self.program.optimizers.items():
+            if not parameters.isdisjoint(self.stream.registry.many(parameters_of(optimizer))):
+                known.cleared_at = place
+
+    def _parameters(self) -> Sequence[weakref.ref[Tensor]]:
         """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
-        program = self.program
-        optimizers = program.mine()
-        key = (program.structures, *(len(optimizer.param_groups) for optimizer in optimizers))
+        program, optimizers = self.program, self.program.mine()
+        key = (program.structures, *[len(optimizer.param_groups) for optimizer in optimizers])
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
             for model, thread in program.models.items():
                 if thread == program.thread:
                     found.update((id(p), p) for p in model.parameters())
             self._known, self._known_for = [weakref.ref(p) for p in found.values()], key
-        return [parameter for known in self._known if (parameter := known()) is not None]
+        return self._known
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
@@ -139,6 +147,7 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
     return [norm.item() for norm in norms]
 
 
-def _mark(parameter: Tensor) -> Mark | None:
-    gradient = parameter.grad
-    return None if gradient is None else (id(gradient), version_of(gradient))
+def _is_other(gradient: Tensor | None, mark: Mark | None) -> bool:
+    if gradient is None or mark is None:
+        return gradient is not mark
+    return mark != (id(gradient), version_of(gradient))

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
-from rich.text import Text
 
 from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
@@ -89,6 +87,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 def _say(what: str, why: str, fix: str) -> None:
     """Print one error on stderr: what happened, why it matters, what to do."""
+    from rich.console import Console
+    from rich.text import Text
+
     text = Text.assemble(("error: ", "bold red"), what)
     if why:
         text.append(f"\n{why}")

@@ -42,14 +42,12 @@ class LossSeen:
 class BackwardStarted(Event):
     """An outermost ``backward()`` begins."""
 
-    has_graph: bool
     leaf: bool
     """The root is a leaf itself: ``requires_grad_(True)`` made it differentiable, and nothing is behind it."""
     retain_graph: bool
     create_graph: bool
     scaled: bool
     """The root was multiplied by a GradScaler."""
-    dtype: str
     losses: tuple[LossSeen, ...]
     """With ``weight`` None."""
     loader: Ref | None
@@ -92,13 +90,13 @@ class WindowLeftOver(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsCleared(Event):
-    """``zero_grad()`` of an optimizer or module; gradients cleared by hand are seen at the next step only."""
+    """``zero_grad()`` of an optimizer or module dropped what no step has used; any other is not told.
 
-    by: Ref
-    parameters: Refs
-    """That had a gradient, and have none, or zeros, now."""
+    Gradients cleared by hand are seen at the next step only.
+    """
+
     unconsumed: Refs
-    """Of those, with something a backward added that no step has used."""
+    """Parameters whose gradient held something a backward added that no step has used."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -34,7 +34,7 @@ class LoaderStarted(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchDrawn(Event):
-    """A DataLoader gave a batch."""
+    """A DataLoader gave a batch. It comes without a place: nobody asks for it."""
 
     LIVE: ClassVar[tuple[str, ...]] = ("batch",)
     loader: Ref

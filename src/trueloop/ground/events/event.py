@@ -43,7 +43,6 @@ class Event:
     time_s: float
     place: Place | None = None
     """The user's line that did it; None where no line of the user's is on the stack."""
-    thread: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

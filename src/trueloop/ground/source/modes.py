@@ -89,7 +89,7 @@ def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
     )
     nearest: Any = call.loops[-1].node if call and call.loops else None
     text = dotted(call.node.func) if call else ""
-    if call is None or not is_statement(nearest) or not stands_in(call.node, nearest):
+    if call is None or nearest is None or not is_statement(nearest) or not stands_in(call.node, nearest):
         return None
     if not text or text.partition(".")[0] in written_in(nearest):
         return None

@@ -72,6 +72,17 @@ class Loop(NamedTuple):
     node: Any
     """``ast.For``, ``ast.While`` or ``ast.comprehension``."""
     over: Thing | None
+    outer: int = 0
+    """How many conditions stand around it."""
+
+    def turns(self) -> int | None:
+        """Return how many it takes, where it goes through ``range(3)``; None where the text does not tell."""
+        call = self.over.node if self.over is not None else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+            return None
+        limits = [each.constant() for each in self.over.of] if self.over is not None else []
+        known = all(isinstance(each, int) and abs(each) < 2**31 for each in limits) and limits[2:] != [0]
+        return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
 
 class Branch(NamedTuple):
@@ -80,6 +91,15 @@ class Branch(NamedTuple):
     node: Any
     arm: int
     """0 = the test holds; of ``try``, 0 = the body and 1 ... the handlers."""
+    test: Thing | None = None
+    """What the condition of an ``if`` was computed from."""
+
+    def asks(self) -> tuple[str, int]:
+        """Return its condition and arm, equal for two that ask the same; ``x is not None`` asks the same as ``x``."""
+        test = self.node.test if isinstance(self.node, ast.If) else None
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+            test = test.left
+        return ast.dump(test) if test is not None else str(id(self.node)), self.arm
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -107,6 +127,8 @@ class Operation:
     """Calls of functions in this file that led here, outermost first."""
     function: Any = None
     """The definition it stands in; None at module level."""
+    functions: tuple[Any, ...] = ()
+    """The definitions that ``calls`` call."""
     statement: ast.stmt | None = None
     grad: bool | None = True
     """Gradients are on; None = the text does not tell."""
@@ -119,9 +141,30 @@ class Operation:
         """True where it happens in each or some turn of a loop."""
         return any(each.node is loop.node for each in self.loops)
 
+    def conditions(self, loop: Loop) -> tuple[Branch, ...]:
+        """Return the conditions around it within a loop, those in functions called from the loop among them."""
+        outer = next((each.outer for each in self.loops if each.node is loop.node), 0)
+        return self.branches[outer:]
+
     def always_in(self, loop: Loop | None) -> bool:
         """True where no condition within a loop, or None = within the run, stands before it."""
-        if loop is None:
-            return not self.branches
-        inside = {id(each) for each in ast.walk(loop.node)}
-        return not any(id(branch.node) in inside for branch in self.branches)
+        return not (self.branches if loop is None else self.conditions(loop))
+
+    def beside(self, other: Operation) -> bool:
+        """True where both happen in the same turn of the same loops, or both in none."""
+        return (
+            self.root == other.root
+            and len(self.loops) == len(other.loops)
+            and all(one.node is two.node for one, two in zip(self.loops, other.loops, strict=True))
+        )
+
+    def implied_by(self, other: Operation) -> bool:
+        """True where no condition stands before it that does not stand before another one."""
+        return {(id(each.node), each.arm) for each in self.branches} <= {
+            (id(each.node), each.arm) for each in other.branches
+        }
+
+    def excludes(self, other: Operation) -> bool:
+        """True where both stand in different arms of one condition."""
+        arms = {id(each.node): each.arm for each in other.branches}
+        return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)

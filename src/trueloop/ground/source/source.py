@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from trueloop.ground.findings import Severity
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.text import Fix, Text
 from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.source.turns import fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,41 @@ class Source:
             if (not acts or each.act in acts) and (root is None or each.root == root) and each.within(loop)
         ]
 
+    def run_of(self, operation: Operation) -> list[Operation]:
+        """Return all operations of the run that one is a part of, in order."""
+        return self._runs[operation.root]
+
+    @cached_property
+    def _runs(self) -> dict[int, list[Operation]]:
+        found: dict[int, list[Operation]] = {}
+        for each in self.operations:
+            found.setdefault(each.root, []).append(each)
+        return found
+
+    @cached_property
+    def makers(self) -> dict[int, Operation]:
+        """The operation that each thing is the result of, by the thing's id."""
+        return {id(each.result): each for each in self.operations if each.result is not None}
+
+    def fixed(self, expression: ast.expr, operation: Operation, loop: Loop) -> bool:
+        """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
+        bound = {each.word for each in self.within(loop, Act.BOUND, root=operation.root)}
+        return fixed(expression, operation, loop, bound)
+
+    @cached_property
+    def _blocks(self) -> dict[int, list[ast.stmt]]:
+        found: dict[int, list[ast.stmt]] = {}
+        for node in ast.walk(self.tree):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if isinstance(block, list):
+                    found.update((id(each), block) for each in cast("list[ast.stmt]", block))
+        return found
+
+    def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
+        """Return the statements that a statement is one of: a body."""
+        return self._blocks.get(id(statement), [])
+
     @staticmethod
     def handed_out(thing: Thing, operations: Iterable[Operation]) -> bool:
         """True where code that this file does not show got hold of a thing, or of the models whose parameters it has.
@@ -106,5 +142,5 @@ class Source:
     @staticmethod
     def reaches(backward: Operation, thing: Thing) -> bool:
         """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
-        models = [each for each in backward.subject.lineage() if each.kind is Kind.MODEL]
+        models = [each for each in backward.subject.graph() if each.kind is Kind.MODEL]
         return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))

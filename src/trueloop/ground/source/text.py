@@ -141,6 +141,34 @@ class Text:
         between = self.content[start : last[0]]
         return Edit(start, last[1], "") if between.strip() == b"," else None
 
+    def moved(
+        self,
+        statement: ast.stmt,
+        *,
+        behind: ast.stmt | None = None,
+        before: ast.stmt | None = None,
+        behind_lines: tuple[str, ...] = (),
+    ) -> tuple[Edit, ...] | None:
+        """Cut a statement of one line out, and write it before or behind another, indented like that one.
+
+        Args:
+            statement: to be moved.
+            behind: it comes after this one.
+            before: or before this one.
+            behind_lines: new lines that come directly before it.
+
+        Returns:
+            The edits; None where it shares its line with others or is longer. A comment on its line goes with it.
+        """
+        cut = self.after(statement)
+        if statement.lineno != statement.end_lineno or self.indent(statement) is None or cut is None:
+            return None
+        start, end = self._starts[statement.lineno - 1], cut.end
+        line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
+        lines = (*behind_lines, line)
+        put = self.after(behind, *lines) if behind is not None else self.before(before, *lines) if before else None
+        return None if put is None else (put, Edit(start, end, ""))
+
 
 def applied(text: Text, fixes: Iterable[Fix]) -> tuple[Text, list[Fix]]:
     """Apply fixes, each whole or not at all: of two that overlap the later one waits for the next round.

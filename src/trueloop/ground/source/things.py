@@ -158,6 +158,20 @@ class Thing:
             return inner.origin(views, items=items)
         return thing if thing.name and isinstance(thing.node, ast.Call) else None
 
+    def graph(self, limit: int = 2000) -> Iterator[Thing]:
+        """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
+        seen: set[int] = {id(self)}
+        queue: list[Thing] = [self]
+        while queue and len(seen) <= limit:
+            thing = queue.pop()
+            if NO_GRAPH in thing.facts:
+                continue
+            yield thing
+            for each in (*thing.of, *thing.either):
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    queue.append(each)
+
     def lineage(self, limit: int = 200) -> Iterator[Thing]:
         """Yield it and everything it was computed from, each once."""
         seen: set[int] = {id(self)}

@@ -160,6 +160,32 @@ def test_gradients_are_off_where_the_text_says_so():
     assert [each.grad for each in source(text).acts(Act.CALLED)] == [False, False, False, True, None, True]
 
 
+def test_a_context_may_be_made_before_it_is_entered():
+    text = """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        half = torch.autocast("cuda", dtype=torch.bfloat16)
+        off = torch.no_grad()
+        with half: model(x)
+        with off: model(x)
+    """
+    calls = source(text).acts(Act.CALLED)
+    assert [each.autocast for each in calls] == ["torch.bfloat16", None]
+    assert [each.grad for each in calls] == [True, False]
+
+
+def test_a_graph_ends_where_it_is_cut():
+    text = """
+        import torch.nn.functional as F
+        from torch import nn
+        one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+        F.mse_loss(one(x).detach(), two(x)).backward()
+    """
+    root = source(text).acts(Act.BACKWARD)[0].subject
+    assert len([each for each in root.lineage() if each.kind is Kind.MODEL]) == 2
+    assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
+
+
 def test_a_result_knows_what_it_was_made_from():
     text = """
         import torch.nn.functional as F
@@ -252,6 +278,50 @@ def test_a_class_that_may_be_missing_is_read_all_the_same():
         except ImportError:
             Net = print
     """)
+
+
+def test_a_loop_knows_its_turns_and_the_conditions_within_it():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        K = 4
+        def update(i):
+            if i % K == 0:
+                optimizer.step()
+        if model:
+            for epoch in range(1, 4):
+                for i, x in enumerate(data):
+                    update(i)
+        while True:
+            model(x)
+    """)
+    (step,) = read.acts(Act.STEPPED)
+    assert [loop.turns() for loop in step.loops] == [3, None]
+    assert len(step.branches) == 2
+    (condition,) = step.conditions(step.loops[-1])
+    assert condition.node.lineno == 7
+    assert not step.always_in(step.loops[0])
+    assert condition.test is not None
+    assert 4 in [each.constant() for each in condition.test.lineage()]
+    assert [each.loops[-1].turns() for each in read.acts(Act.CALLED)] == [None]
+
+
+def test_what_stays_the_same_from_turn_to_turn():
+    read = source("""
+        import torch
+        torch.manual_seed(3)
+        for epoch in range(4):
+            rate = 0.1 * epoch
+            def make(model, lr, seed=1):
+                return torch.optim.SGD(model.parameters(), lr, seed, seed + 1, epoch, self.rate, other(), int(FIXED))
+            self.rate = 1
+            make(net, rate).step()
+    """)
+    (step,) = read.acts(Act.STEPPED)
+    (made,) = read.acts(Act.MADE)
+    same = [read.fixed(each, made, step.loops[0]) for each in made.node.args]
+    assert same == [False, False, True, True, False, False, False, True]
 
 
 def test_defaults_count_where_a_call_leaves_them_out():

@@ -7,13 +7,9 @@ from torch import nn
 from trueloop.ground.events import GradientsCleared
 
 
-def of(event):
-    return event.by.kind, len(event.parameters), len(event.unconsumed)
-
-
 @pytest.mark.parametrize("to_none", [True, False])
 @pytest.mark.parametrize("by", ["optimizer", "model"])
-def test_before_and_after_a_step(everything, by, to_none):
+def test_what_no_step_has_used(everything, by, to_none):
     _, told = everything
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -24,9 +20,8 @@ def test_before_and_after_a_step(everything, by, to_none):
     clear(set_to_none=to_none)
     model(torch.ones(1, 2)).sum().backward()
     clear(set_to_none=to_none)
-    kind = {"optimizer": "SGD", "model": "Linear"}[by]
-    assert [of(event) for event in told(GradientsCleared)] == [(kind, 0, 0), (kind, 2, 0), (kind, 2, 2)]
-    assert all(event.place.site.path == __file__ for event in told(GradientsCleared))
+    (event,) = told(GradientsCleared)
+    assert (len(event.unconsumed), event.place.site.path) == (2, __file__)
     assert all((p.grad is None) is to_none for p in model.parameters())
 
 
@@ -37,7 +32,7 @@ def test_a_part_of_the_model(everything):
     model(torch.ones(1, 2)).sum().backward()
     model[1].zero_grad()
     (event,) = told(GradientsCleared)
-    assert event.parameters == event.unconsumed == {attachment.stream.registry.of(model[1].weight)}
+    assert event.unconsumed == {attachment.stream.registry.of(model[1].weight)}
 
 
 def test_an_own_zero_grad_is_told_once(everything):
@@ -59,7 +54,11 @@ def test_an_own_zero_grad_is_told_once(everything):
             for part in self.parts:
                 part.zero_grad(set_to_none)
 
-    Careful(2, 2).zero_grad()
-    assert [of(event) for event in told(GradientsCleared)] == [("Careful", 0, 0)]
-    Both().zero_grad()
-    assert [event.by.kind for event in told(GradientsCleared)][1] == "Both"
+    for model in (Careful(2, 2), Both()):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            sum(parameter.sum() for parameter in model.parameters()).backward()
+            optimizer.step()
+        sum(parameter.sum() for parameter in model.parameters()).backward()
+        model.zero_grad()
+    assert [len(event.unconsumed) for event in told(GradientsCleared)] == [2, 4]

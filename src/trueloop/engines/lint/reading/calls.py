@@ -194,7 +194,8 @@ class Calls:
             **{word: each for word, each in criterion.options.items() if not word.isdigit()},
         }
         both = arguments.given[:2] or [each for word, each in arguments.named.items() if word in ("input", "target")]
-        facts = {NO_GRAPH} if self.reader.recording.grad is False else set[str]()
+        graphs = [each for each in arguments.all() if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
+        facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
         result = Thing(
             kind=Kind.TENSOR, name=name or "loss", node=node, of=tuple(arguments.all()), options=options, facts=facts
         )

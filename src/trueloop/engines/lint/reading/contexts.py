@@ -21,6 +21,9 @@ AUTOCASTS: Final = frozenset((
     "torch.amp.autocast_mode.autocast",
 ))  # fmt: skip
 
+MADE_BEFORE: Final = OFF | ON | AUTOCASTS
+"""Can be kept under a name, and entered later."""
+
 
 def enter(reader: Reader, node: ast.expr) -> Thing:
     """Enter what an expression after `with` or `@` makes; return what it is bound to."""
@@ -30,6 +33,8 @@ def enter(reader: Reader, node: ast.expr) -> Thing:
     if isinstance(node, ast.Call) and not name and isinstance(node.func, ast.Attribute):
         owner = reader.values.of(node.func.value)
         name = f"{owner.kind}.{node.func.attr}"  # "accelerator.accumulate", "model.no_sync"
+    if not name and not isinstance(node, ast.Call) and not thing.either and thing.name in MADE_BEFORE:
+        name = thing.name  # autocast = torch.autocast("cuda"); with autocast: ...
     switch = _switch(thing)
     if name in OFF:
         recording.grad = False if switch is not False else recording.grad

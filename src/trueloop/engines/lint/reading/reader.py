@@ -53,6 +53,8 @@ class Reader:
         self.uses = Uses(tree)
         self._returns: list[Thing] = []
         self._running: list[Any] = []
+        self._tests: dict[ast.stmt, Thing] = {}
+        """What the conditions were computed from when they were run last."""
 
     def run(self) -> None:
         """Run the module, then every function that nothing in the file calls, as something else may."""
@@ -66,7 +68,7 @@ class Reader:
     def _functions(self) -> Iterator[tuple[Thing, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
         for thing in self.module.names.values():
-            if isinstance(thing.node, Function):
+            if thing.kind is Kind.FUNCTION and isinstance(thing.node, Function):
                 yield thing, thing.node
             elif thing.kind is Kind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
@@ -180,7 +182,7 @@ class Reader:
             if isinstance(statement, ast.If):
                 ends = [_ends(arm) for arm in (statement.body, statement.orelse)]
                 if any(ends) and not all(ends) and self.values.decided(statement.test) is None:
-                    with self.recording.branch(Branch(statement, 1 if ends[0] else 0)):
+                    with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._tests.get(statement))):
                         self.block(statements[at + 1 :])
                     return
             if isinstance(statement, _ENDS):
@@ -245,18 +247,19 @@ class Reader:
 
     def _if(self, node: ast.If) -> None:
         decided = self.values.decided(node.test)
-        self.values.of(node.test)
+        self._tests[node] = self.values.of(node.test)
         if decided is not None:
             self.block(node.body if decided else node.orelse)
             return
         self._arms(node, [node.body, node.orelse])
 
-    def _arms(self, node: ast.AST, arms: Sequence[Sequence[ast.stmt]]) -> None:
+    def _arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
         """Run each arm from the same start; afterwards every name is what it is in one that comes to its end."""
         start, ends = self.scope.copied(), list[dict[str, Thing]]()
+        test = self._tests.get(node)
         for number, arm in enumerate(arms):
             self.scope.names = dict(start)
-            with self.recording.branch(Branch(node, number)):
+            with self.recording.branch(Branch(node, number, test)):
                 self.block(arm)
             if not _ends(arm):
                 ends.append(self.scope.names)

@@ -49,7 +49,8 @@ class Recording:
         operation = Operation(
             act=act, node=node, index=len(self.operations), root=self.root, subject=subject, things=things,
             loops=self.loops, branches=self.branches, calls=self.calls,
-            function=self.functions[-1] if self.functions else None, statement=self.statement,
+            function=self.functions[-1] if self.functions else None, functions=self.functions,
+            statement=self.statement,
             grad=self.grad, autocast=self.autocast, contexts=self.contexts, **more,
         )  # fmt: skip
         self.operations.append(operation)
@@ -69,7 +70,7 @@ class Recording:
     @contextmanager
     def loop(self, node: ast.AST, over: Thing | None) -> Generator[None]:
         """Stand in a loop."""
-        before, self.loops = self.loops, (*self.loops, Loop(node, over))
+        before, self.loops = self.loops, (*self.loops, Loop(node, over, len(self.branches)))
         try:
             yield
         finally:

@@ -114,7 +114,7 @@ def remember(
 
 def remember_output(call: Call, output: Any) -> None:
     """Note what a call has returned: it may be gone when it is wanted as the argument of the next one."""
-    call.made.extend(_Given(weakref.ref(tensor), tensor._version) for tensor in _first_in(output))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    call.made.extend([_Given(weakref.ref(tensor), tensor._version) for tensor in _first_in(output)])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def replayed(calls: Sequence[Call]) -> Replay:
@@ -301,7 +301,7 @@ def _noted(value: Any, depth: int) -> Any:
 
 
 def _first_in(output: Any) -> Iterable[Tensor]:
-    return islice(tensors_in(output), WIDEST)
+    return (output,) if type(output) is Tensor else islice(tensors_in(output), WIDEST)
 
 
 def _restored(value: Any, again: dict[tuple[int, int], Tensor]) -> Any:

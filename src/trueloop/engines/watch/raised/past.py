@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, ModelCalled, Ref, StepTaken
@@ -16,23 +17,20 @@ class Recent:
     def __init__(self) -> None:
         self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Those that were called."""
+        self._take: Mapping[type[Event], Callable[[Any], None]] = {
+            ModelCalled: self._model,
+            BackwardStarted: self._begun,
+            BackwardEnded: self._ended,
+            StepTaken: self._step_taken,
+            Gap: self._gap,
+        }
         self._forget()
 
     def hear(self, event: Event) -> None:
         """Take one event in."""
-        if isinstance(event, ModelCalled):
-            self.models.add(event.model)
-            self._call, self._stepped, self._forward_since = event.place, False, True
-            self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
-        elif isinstance(event, BackwardStarted):
-            self._started = event.order
-        elif isinstance(event, BackwardEnded):
-            self._backward, self.order, self._forward_since = event.place, self._started, False
-            self._grad_mode = None
-        elif isinstance(event, StepTaken):
-            self._step, self._stepped = event.place, True
-        elif isinstance(event, Gap):
-            self._forget()
+        take = self._take.get(type(event))
+        if take is not None:
+            take(event)
 
     def past(self, **more: Any) -> Past:
         """Return what is remembered, with what else is known."""
@@ -46,6 +44,24 @@ class Recent:
             called=_site(self._call),
             **more,
         )
+
+    def _model(self, event: ModelCalled) -> None:
+        self.models.add(event.model)
+        self._call, self._stepped, self._forward_since = event.place, False, True
+        self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
+
+    def _begun(self, event: BackwardStarted) -> None:
+        self._started = event.order
+
+    def _ended(self, event: BackwardEnded) -> None:
+        self._backward, self.order, self._forward_since = event.place, self._started, False
+        self._grad_mode = None
+
+    def _step_taken(self, event: StepTaken) -> None:
+        self._step, self._stepped = event.place, True
+
+    def _gap(self, event: Gap) -> None:
+        self._forget()
 
     def _forget(self) -> None:
         self._call: Place | None = None

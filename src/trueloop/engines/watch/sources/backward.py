@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple
@@ -86,9 +86,9 @@ class Backward:
                 self._leftover(stream, program)
             begun = None
             if stream.full or not stream.micro % EVERY:
-                self._check(tensors)
+                value = self._check(tensors)
                 if stream.full:
-                    begun = self._begin(tensors, args, options)
+                    begun = self._begin(tensors, value, args, options)
             stream.micro += 1
             program.pending += 1
             program.in_backward = 1
@@ -103,16 +103,19 @@ class Backward:
 
         return backward
 
-    def _finite(self, root: Any) -> None:
-        """Tell of a root that is not finite, and have what follows watched in full."""
-        value = _value(root, 1.0) if isinstance(root, Tensor) else None
-        if value is None:
-            return
+    def _finite(self, tensors: Any) -> float | None:
+        """Return the value of a root, where it can be read; tell of one that is not finite, and watch what follows."""
+        root = tensors if isinstance(tensors, Tensor) else None
+        value = None if root is None else _value(root)
+        if root is None or value is None:
+            return None
         if value - value == 0:
             self._last_finite = self._stream.update
-            return
-        if value == value and is_scaled(root):  # noqa: PLR0124 - infinite, not NaN: GradScaler tries how far it can go
-            return
+        elif value != value or not is_scaled(root):  # noqa: PLR0124 - if infinite, GradScaler tries how far it can go
+            self._tell_not_finite(root, value)
+        return value
+
+    def _tell_not_finite(self, root: Tensor, value: float) -> None:
         suspect(self._stream, self._program)
         if self._stream.update >= self._tell_again:
             self._tell_again = self._stream.update + AGAIN
@@ -125,9 +128,13 @@ class Backward:
         if self._program.in_step:  # the step's own closure: afterwards the weights are others
             self._locate(self._stream, self._program)
 
-    def _tell_begin(self, tensors: Any, args: tuple[Any, ...], options: dict[str, Any]) -> _Begun | None:
-        roots: Sequence[Tensor] = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        root = roots[0]
+    def _tell_begin(
+        self, tensors: Any, value: float | None, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> _Begun | None:
+        root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
+        if root is not tensors:
+            value = _value(root)
+        node: Any = root.grad_fn
         place = here()
         program = self._program
         probe, losses = self._probe(root, place)
@@ -137,19 +144,18 @@ class Backward:
         self._stream.emit(
             BackwardStarted,
             place,
-            has_graph=root.grad_fn is not None,
-            leaf=root.grad_fn is None and given is None and self._made_up(root),
+            leaf=node is None and given is None and self._made_up(root),
             retain_graph=bool(create if retain is None else retain),
             create_graph=bool(create),
             scaled=scale is not None,
-            dtype=str(root.dtype).removeprefix("torch."),
             losses=losses,
             loader=program.loader,
             batch=program.batch,
-            order=sequence(root.grad_fn),
+            order=sequence(node),
         )
         self._windows.backward_begins()
-        return _Begun(probe, losses, _value(root, scale or 1.0), scale, place, perf_counter())
+        value = None if value is None else value / (scale or 1.0)
+        return _Begun(probe, losses, value, scale, place, perf_counter())
 
     def _tell_end(self, begun: _Begun) -> None:
         seconds = perf_counter() - begun.start_s
@@ -159,7 +165,7 @@ class Backward:
             begun.place,
             value=begun.value,
             losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
-            received=self._stream.registry.many(received),
+            received=received,
             seconds=seconds,
         )
 
@@ -191,10 +197,10 @@ class Backward:
         return float(scaler.get_scale()) if root.device.type == "cpu" else 0.0
 
 
-def _value(root: Tensor, scale: float) -> float | None:
+def _value(root: Tensor) -> float | None:
     """Read a root that is one number on the CPU."""
     plain = type(root) is Tensor and root.is_cpu and root.numel() == 1
-    return root.item() / scale if plain and not root.is_complex() else None
+    return root.item() if plain and not root.is_complex() else None
 
 
 def _flag(args: tuple[Any, ...], options: dict[str, Any], place: int, name: str) -> Any:

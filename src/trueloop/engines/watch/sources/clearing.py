@@ -21,7 +21,7 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class Clearing:
     """Tells `GradientsCleared` while watching in full. What is cleared by hand shows at the next backward or step.
 
-    Cost: 3 us, and 0.2 us for each parameter.
+    Cost: 2 us, and 0.2 us for each parameter; 10 us where it is told.
     """
 
     tells: ClassVar[tuple[type[Event], ...]] = (GradientsCleared,)
@@ -52,8 +52,8 @@ class Clearing:
                 result = original(by, *args, **options)
             finally:
                 self._inside = False
-            if held is not None:
-                self._tell(by, held)
+            if held:
+                self._tell(held)
             return result
 
         return zero_grad
@@ -63,13 +63,9 @@ class Clearing:
         parameters = parameters_of(by) if isinstance(by, Optimizer) else by.parameters()
         return [parameter for parameter in parameters if parameter.grad is not None]
 
-    def _cleared(self, by: Any, held: list[Tensor]) -> None:
-        registry, place = self._stream.registry, here()
-        lost = self._windows.cleared(held, place)
-        self._stream.emit(
-            GradientsCleared,
-            place,
-            by=registry.of(by),
-            parameters=registry.many(held),
-            unconsumed=registry.many(lost),
-        )
+    def _cleared(self, held: list[Tensor]) -> None:
+        lost = self._windows.cleared(held)
+        if lost:
+            place = here()
+            self._windows.lost(lost, place)
+            self._stream.emit(GradientsCleared, place, unconsumed=lost)

@@ -15,7 +15,7 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows
-from trueloop.ground.events import Event, GradientsClipped
+from trueloop.ground.events import Event, GradientsClipped, Refs
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -25,7 +25,7 @@ class _Held(NamedTuple):
 
     graded: list[Tensor]
     consumed: list[Tensor]
-    scaled: list[Tensor]
+    scaled: Refs
 
 
 class Clipping:
@@ -75,7 +75,8 @@ class Clipping:
     def _held(self, parameters: list[Tensor]) -> _Held:
         graded = [p for p in parameters if p.grad is not None]
         used = self._windows.account.is_used
-        return _Held(graded, [p for p in graded if used(p)], [p for p in graded if id(p) in self._windows.scaled])
+        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.many(graded)
+        return _Held(graded, [p for p in graded if used(p)], scaled)
 
     def _clipped(self, kind: str, limit: Any, result: Any, held: _Held) -> None:
         many = self._stream.registry.many
@@ -90,6 +91,6 @@ class Clipping:
             measured=float(result) if readable else None,
             parameters=many(held.graded),
             consumed=many(held.consumed),
-            scaled=many(held.scaled),
+            scaled=held.scaled,
             probe=math.isinf(float(limit)),
         )

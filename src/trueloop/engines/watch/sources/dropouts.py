@@ -6,7 +6,7 @@ import ast
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any, ClassVar, Final
 
 import torch
@@ -52,9 +52,9 @@ class Dropouts:
         self._met: Facts[nn.Module, bool] = Facts()
         self._trusted: set[str] = set()
         """Files without such a call."""
-        self._untold: dict[tuple[CodeType, int], str] = {}
+        self._untold: dict[Place, str] = {}
         """Calls by where they are -> the function, where it is not told the mode; "" = it is, or nobody knows."""
-        self._given: dict[tuple[CodeType, int], tuple[int, weakref.ref[Tensor]]] = {}
+        self._given: dict[Place, tuple[int, weakref.ref[Tensor]]] = {}
         """Such calls -> the batch and the input of the latest."""
         self._look = stream.fenced("functional dropout", self._called)
         self.met: Callable[[nn.Module], None] = stream.fenced("functional dropout", self._looked_through)
@@ -99,14 +99,14 @@ class Dropouts:
             # Asked first, so that dynamo sees nothing else of ours.
             if args[TRAINING] is True and not _is_compiling() and stream.full and program.in_forward and stream.on:
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                if untold.get((frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
+                if untold.get(Place(frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
                     look(frame, args[0], args[1])
             return original(*args)
 
         return dropout
 
     def _called(self, frame: FrameType, given: Any, probability: Any) -> None:
-        call = frame.f_code, frame.f_lasti
+        call = Place(frame.f_code, frame.f_lasti)
         function = self._untold.get(call)
         if function is None:
             function = self._untold[call] = _untold(frame)
@@ -121,7 +121,7 @@ class Dropouts:
         self._given[call] = self._program.batch, weakref.ref(given)
         self._stream.emit(
             DropoutUntold,
-            Place(*call),
+            call,
             module=self._stream.registry.of(module),
             training=module.training,
             function=function,

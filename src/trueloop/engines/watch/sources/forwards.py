@@ -20,7 +20,17 @@ from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.sources.bypasses import Bypasses
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import BatchNormOfOne, Event, ForwardBypassed, ModelCalled, Ref, Refs, StrangerCalled
+from trueloop.ground.events import (
+    NONE,
+    BatchNormOfOne,
+    Event,
+    ForwardBypassed,
+    ModelCalled,
+    Ref,
+    Refs,
+    StrangerCalled,
+)
+from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
@@ -32,6 +42,30 @@ _any_autocast: Callable[[], bool] = getattr(_bindings, "_is_any_autocast_enabled
 _transforms: Callable[[], Any] = getattr(
     importlib.import_module("torch._C._functorch"), "peek_interpreter_stack", lambda: "nobody knows"
 )
+
+
+class _Known:
+    """What is known of one model that was called."""
+
+    __slots__ = ("batch", "ref", "refs", "used")
+
+    def __init__(self, ref: Ref) -> None:
+        self.ref = ref
+        self.refs: Refs = NONE
+        """Its parameters, at its latest call."""
+        self.batch = -1
+        """Batches drawn when it was last called."""
+        self.used = False
+        """Its latest graph, made in eval mode, was run backward."""
+
+
+class _Modes(NamedTuple):
+    """What the modes of a model's modules come to."""
+
+    training: bool = False
+    """Of any of them."""
+    dropout: bool = False
+    normalising: bool = False
 
 
 class _Held(NamedTuple):
@@ -71,17 +105,12 @@ class Forwards:
         self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         """Batch normalisation -> samples in its latest batch of more than one."""
-        self._used: set[Ref] = set()
-        """Models whose latest graph, made in eval mode, was run backward."""
-        self._named: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
-        self._drawn: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        """Model -> batches drawn when it was last called."""
+        self._models = Facts[nn.Module, _Known]()
 
     def always(self, patches: Patches) -> None:
         """Nothing is needed lightly; what was told to others is forgotten."""
         self._waiting = []
-        self._used.clear()
-        self._drawn.clear()
+        self._models.clear()
         for told in (self._strangers, self._alone):
             told.clear()
         self._batch.clear()
@@ -102,6 +131,8 @@ class Forwards:
                 if root is not None and module is not root:
                     self._look(root, module, args)
                 return original(module, *args, **options)
+            if not module._modules and not module._parameters and type(module).__module__.startswith("torch.nn"):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                return original(module, *args, **options)  # a loss of torch's own: the graph tells
             noted = None
             if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
                 noted = self._note(module, args, options)
@@ -121,8 +152,6 @@ class Forwards:
         return __call__
 
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
-        if not module._modules and not module._parameters and type(module).__module__.startswith("torch.nn"):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            return None  # a loss of torch's own: the graph tells
         calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
         first = not calls or calls[-1].micro != micro or calls[-1].update != update
         call = remember(module, args, options, update, micro, drawn=first)
@@ -135,41 +164,42 @@ class Forwards:
         if not parameters:
             return
         stream, program = self._stream, self._program
-        ref = stream.registry.of(model)
+        known = self._models.get(model)
+        if known is None:
+            known = self._models.put(model, _Known(stream.registry.of(model)))
+            self._met_by(model)
         if program.models.get(model) != get_ident():
             program.models.put(model, get_ident())
             program.structures += 1
         refs = stream.registry.many(parameters)
-        if self._named.get(ref) is not refs:
-            self._named[ref] = refs
+        if known.refs is not refs:
+            known.refs = refs
             program.structures += 1
-            stream.registry.name_parameters(model, ref)
-        training = [module for module in modules if module.training]
-        self._met_by(model)
-        drawn = self._drawn.get(ref, -1)
-        self._drawn[ref] = program.batch
+            stream.registry.name_parameters(model, known.ref)
+        fresh, known.batch = known.batch != program.batch, program.batch
+        used, known.used = known.used, False
+        modes = _modes(modules)
         autocast = _autocast()
-        if torch.is_grad_enabled():  # not that of a teacher
-            program.autocast = autocast
         if self._waiting and not program.in_backward:
             self._met()
-        graphs = [tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None]
-        used = ref in self._used
-        self._used.discard(ref)
+        graphs = [graph for tensor in _tensors(output) if (graph := tensor.grad_fn) is not None]
+        grad_mode = torch.is_grad_enabled()
+        if grad_mode:  # not that of a teacher
+            program.autocast = autocast
         stream.emit(
             ModelCalled,
             here(),
-            model=ref,
+            model=known.ref,
             training=model.training,
-            dropout_active=any(isinstance(m, _DropoutNd) and m.p > 0 for m in training),
-            batchnorm_active=any(isinstance(m, _BatchNorm) and m.track_running_stats for m in training),
-            all_eval=not training,
-            grad_mode=torch.is_grad_enabled(),
+            dropout_active=modes.dropout,
+            batchnorm_active=modes.normalising,
+            all_eval=not modes.training,
+            grad_mode=grad_mode,
             inference_mode=torch.is_inference_mode_enabled(),
             has_graph=bool(graphs),
             autocast=autocast,
             recomputed=program.in_backward > 0,
-            loader=program.loader if program.batch != drawn else None,
+            loader=program.loader if fresh else None,
             parameters=refs,
             seconds=seconds,
             live=model,
@@ -178,18 +208,8 @@ class Forwards:
         )
         if graphs and not program.in_backward:
             self._direct()
-        if graphs and not training and not program.in_backward and not _transformed():
-            self._mark(graphs, ref)
-
-    def _mark(self, graphs: list[Any], model: Ref) -> None:
-        """Have it noted when a graph is run backward."""
-
-        def note(gradients: Any) -> None:
-            self._used.add(model)
-
-        hide_from_compiler(note)
-        for graph in graphs:
-            graph.register_prehook(note)
+        if graphs and not modes.training and not program.in_backward and not _transformed():
+            _mark(graphs, known)
 
     def _within(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
         if isinstance(module, _BatchNorm) and module.training:
@@ -250,6 +270,29 @@ class Forwards:
                 values=args[0].numel() // max(1, shape[1]),
                 before=self._batch[module],
             )
+
+
+def _mark(graphs: list[Any], model: _Known) -> None:
+    """Have it noted when a graph is run backward."""
+
+    def note(gradients: Any) -> None:
+        model.used = True
+
+    hide_from_compiler(note)
+    for graph in graphs:
+        graph.register_prehook(note)
+
+
+def _modes(modules: list[nn.Module]) -> _Modes:
+    training = dropout = normalising = False
+    for module in modules:
+        if module.training:
+            training = True
+            if isinstance(module, _DropoutNd):
+                dropout |= module.p > 0
+            elif isinstance(module, _BatchNorm):
+                normalising |= bool(module.track_running_stats)
+    return _Modes(training, dropout, normalising)
 
 
 def _parts(model: nn.Module) -> tuple[list[nn.Module], list[Tensor]]:

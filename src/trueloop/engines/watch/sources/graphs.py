@@ -7,7 +7,6 @@ later, every graph of several updates is still alive, the program keeps them: th
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 from torch import Tensor
@@ -85,15 +84,13 @@ class Graphs:
             self._look()
 
     def _marked(self, event: ModelCalled) -> None:
-        for tensor in _with_graph(event.output):
-            node: Any = tensor.grad_fn
-            if KEY not in node.metadata:
-                self._number += 1
-                self._born[self._number] = (event.update, event.place)
-                node.metadata[KEY] = _Mark(self._number, event.update, self._alive)
-                if len(self._born) > self._most:
-                    self._forget()
-            return
+        node = _graph(event.output)
+        if node is not None and KEY not in node.metadata:
+            self._number += 1
+            self._born[self._number] = (event.update, event.place)
+            node.metadata[KEY] = _Mark(self._number, event.update, self._alive)
+            if len(self._born) > self._most:
+                self._forget()
 
     def _forget(self) -> None:
         """Drop marks of graphs that are gone: one for each update tells as much, and one for all that are old."""
@@ -150,11 +147,11 @@ class Graphs:
         return False
 
 
-def _with_graph(output: Any, depth: int = 3) -> Iterable[Tensor]:
-    """Yield the tensors of a model's output that have a graph."""
+def _graph(output: Any, depth: int = 3) -> Any:
+    """Return the node behind the first tensor of a model's output that has a graph."""
     if isinstance(output, Tensor):
-        if output.grad_fn is not None:
-            yield output
-    elif depth and isinstance(output, dict | list | tuple):
-        for inner in output.values() if isinstance(output, dict) else output:
-            yield from _with_graph(inner, depth - 1)
+        return output.grad_fn
+    if depth and isinstance(output, dict | list | tuple):
+        found = (_graph(inner, depth - 1) for inner in (output.values() if isinstance(output, dict) else output))
+        return next((node for node in found if node is not None), None)
+    return None

@@ -230,7 +230,7 @@ class Loaders:
         if stream.full:
             stream.after_batch()
             stream.emit(
-                BatchDrawn, here(), loader=current.loader, epoch=current.epoch, index=current.index,
+                BatchDrawn, loader=current.loader, epoch=current.epoch, index=current.index,
                 waited_s=waited_s, batch=batch,
             )  # fmt: skip
 

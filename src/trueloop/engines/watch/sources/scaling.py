@@ -112,7 +112,7 @@ class Scaling:
             )
 
     def _unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        self._windows.scaled.difference_update(map(id, parameters_of(optimizer)))
+        self._windows.scaled -= self._stream.registry.many(parameters_of(optimizer))
         if self._stream.full and self._program.stepping_scaler is None:
             registry = self._stream.registry
             self._stream.emit(GradientsUnscaled, here(), scaler=registry.of(scaler), optimizer=registry.of(optimizer))

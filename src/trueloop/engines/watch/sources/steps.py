@@ -24,7 +24,7 @@ from trueloop.engines.watch.sources.leftovers import at_step
 from trueloop.engines.watch.sources.schedules import rates
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, gradient_norms, parameters_of
-from trueloop.ground.events import Event, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.ground.events import NONE, Event, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.ground.findings import Place
 
 SLICE: Final = 4096  # values of a frozen parameter that are compared over a step
@@ -206,18 +206,18 @@ class Steps:
                 optimizer=ref,
                 rates=before.rates,
                 parameters=parameters,
-                with_gradient=many(graded),
-                reused=many(reused),
+                with_gradient=parameters if len(graded) == len(holds) else many(graded),
+                reused=many(reused) if reused else NONE,
                 reused_from=place,
                 backwards=known.backwards,
                 cleared_between=known.backwards > 0 and not graded,
                 cleared_at=known.cleared_at,
                 norm=norms.joint,
                 norm_made=known.norm_made,
-                zero=many(norms.zero),
-                not_finite=many(norms.not_finite),
-                frozen_moved=many(moved),
-                frozen=many(p for p, _ in before.frozen),
+                zero=many(norms.zero) if norms.zero else NONE,
+                not_finite=many(norms.not_finite) if norms.not_finite else NONE,
+                frozen_moved=many(moved) if moved else NONE,
+                frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
                 scaler=None if scaler is None else self._stream.registry.of(scaler),
                 closure=before.closure,
                 seconds=seconds,
@@ -226,7 +226,7 @@ class Steps:
             self._owned = ref, parameters
             for parameter in parameters:
                 self._owners[parameter] = ref
-        self._windows.stepped(known, holds)
+        self._windows.stepped(known, holds, parameters)
 
 
 def _depth() -> int:
