@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.ground.source.loops import dotted, stands_in
-from trueloop.ground.source.operations import Loop, Operation
+from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Edit, Fix
 from trueloop.ground.source.things import Kind, Thing
@@ -50,6 +50,53 @@ def _written(statement: ast.stmt) -> Iterator[str]:
     for each in ast.walk(statement):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
             yield dotted(each)
+
+
+def resumed(source: Source) -> Iterator[tuple[Operation, Operation]]:
+    """Yield where a model's state is loaded, and that of its scheduler or scaler, while its optimizer's is left.
+
+    Only where the text saves states of optimizers, and every ``load_state_dict`` in it is understood.
+    """
+    loads = source.acts(Act.STATE_LOADED)
+    known = {id(each.node) for each in loads}
+    unread = any(
+        getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in known for call in source.all_calls
+    )
+    if unread or any(each.subject.kind not in (Kind.MODEL, Kind.SCHEDULER, Kind.SCALER) for each in loads):
+        return
+    saved = [each for save in source.acts(Act.SAVED) for thing in save.things for each in thing.lineage()]
+    if not any(each.kind is Kind.STATE and each.of and each.of[0].kind is Kind.OPTIMIZER for each in saved):
+        return
+    read = {id(each.result) for each in source.acts(Act.READ)}
+    for model in loads:
+        files = _files(model, read) if model.subject.kind is Kind.MODEL else set[int]()
+        for other in loads if files else ():
+            same = other.root == model.root and other.branches == model.branches and files & _files(other, read)
+            if same and other.subject.kind is not Kind.MODEL and _averages(source, model):
+                yield model, other
+                break
+
+
+def _files(load: Operation, read: set[int]) -> set[int]:
+    return {id(each) for thing in load.things for each in thing.lineage()} & read
+
+
+def _averages(source: Source, load: Operation) -> bool:
+    """True where the optimizers of a model remember something: all do, but for SGD without momentum.
+
+    Not where other code gets hold of them, which may load their states.
+    """
+    optimizers = [
+        each.subject for each in source.acts(Act.MADE)
+        if each.subject.kind is Kind.OPTIMIZER and each.root in (0, load.root) and each.subject.covers(load.subject)
+    ]  # fmt: skip
+    run = [each for each in source.acts(Act.ESCAPED) if each.root in (0, load.root)]
+    if any(source.handed_out(each, run) for each in optimizers):
+        return False
+    return bool(optimizers) and all(
+        not each.name.endswith("SGD") or ("momentum" in each.options and each.options["momentum"].constant(1) != 0)
+        for each in optimizers
+    )
 
 
 def copied(source: Source, node: ast.Call) -> Fix | None:

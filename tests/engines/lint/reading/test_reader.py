@@ -352,3 +352,17 @@ def test_items_of_a_dictionary_are_its_values():
         Act.MODE,
     )
     assert found == [("mode", 5, 1, 0)]
+
+
+def test_a_tuple_is_handed_over_item_by_item():
+    found = acts("""
+        import torch
+        def build():
+            net = torch.nn.Linear(2, 1)
+            return net, torch.optim.SGD(net.parameters())
+        def train(model, its):
+            model(1).sum().backward()
+            its.step()
+        train(*build())
+    """)
+    assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
