@@ -78,7 +78,7 @@ def diff(change: Insertion) -> list[Change]:
 
 
 def repaired(finding: Finding) -> list[Change]:
-    """Show what a fix in bytes changes, as lines of a diff; none where the file cannot be read, or changes in many lines.
+    """Show what a fix in bytes changes, as lines of a diff; none where the file cannot be read, or many change.
 
     A notebook's edits are of its code cells together, which no file holds: they are not shown.
     """

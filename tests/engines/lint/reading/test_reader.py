@@ -382,3 +382,25 @@ def test_a_tuple_is_handed_over_item_by_item():
         train(*build())
     """)
     assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
+
+
+def test_a_class_that_nobody_uses_is_built_once():
+    read = source("""
+        import torch
+        class Task:
+            def __init__(self, net: torch.nn.Module):
+                self.optimizer = torch.optim.SGD(net.parameters())
+    """)
+    assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+
+
+def test_what_two_tensors_compare_to_is_a_tensor():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        right = (model(x) == y).sum()
+        right is None
+    """)
+    (total,) = read.acts(Act.TORCH)
+    assert total.word == "torch.Tensor.sum"
+    assert not read.acts(Act.ESCAPED)
