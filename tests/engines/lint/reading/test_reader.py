@@ -186,6 +186,22 @@ def test_a_graph_ends_where_it_is_cut():
     assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
 
 
+def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
+    text = """
+        import torch
+        from torch import nn
+        net = nn.Linear(2, 1)
+        plain = torch.tensor(net(x)).exp()
+        leaf = torch.tensor(net(x), requires_grad=True).exp()
+        weight = nn.Parameter(torch.zeros(3, device=device)).exp()
+    """
+    plain, leaf, weight = (each.result for each in source(text).acts(Act.TORCH) if each.word.endswith(".exp"))
+    assert NO_GRAPH in plain.facts
+    assert NO_GRAPH not in leaf.facts | weight.facts
+    assert not any(each.kind is Kind.MODEL for each in leaf.graph())
+    assert any(each.kind is Kind.MODEL for each in leaf.lineage())
+
+
 def test_a_result_knows_what_it_was_made_from():
     text = """
         import torch.nn.functional as F
@@ -337,6 +353,35 @@ def test_defaults_count_where_a_call_leaves_them_out():
     one, other = found.acts(Act.MODE)
     assert one.subject.name == other.subject.name == "torch.nn.Linear"
     assert one.subject is other.subject
+
+
+def test_items_of_a_dictionary_are_its_values():
+    found = acts(
+        """
+        import torch
+        heads = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 2)}
+        for name, head in heads.items():
+            head.eval()
+        state = dict(heads)
+        state.update(c=torch.nn.Linear(2, 3))
+    """,
+        Act.MODE,
+    )
+    assert found == [("mode", 5, 1, 0)]
+
+
+def test_a_tuple_is_handed_over_item_by_item():
+    found = acts("""
+        import torch
+        def build():
+            net = torch.nn.Linear(2, 1)
+            return net, torch.optim.SGD(net.parameters())
+        def train(model, its):
+            model(1).sum().backward()
+            its.step()
+        train(*build())
+    """)
+    assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
 
 
 def test_a_class_that_nobody_uses_is_built_once():
