@@ -157,7 +157,7 @@ def _stepped_too(source: Source, ends: Window, name: str, values: range, size: s
     return Fix((edit,), safe=False, words="Step the last window, too") if edit else None
 
 
-RULE = Rule(words=("backward", "step", "%"), find=find)
+RULE = Rule(words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

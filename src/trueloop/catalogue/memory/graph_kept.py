@@ -122,7 +122,7 @@ def _ways(source: Source, backward: Deed, loop: Loop) -> set[int]:
     return found
 
 
-RULE = Rule(words=("backward",), find=find)
+RULE = Rule(words=(".backward(",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
