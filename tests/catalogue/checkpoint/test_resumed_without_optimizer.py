@@ -165,3 +165,111 @@ def test_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"written over what it began from"}
+"""The text does not tell what a path stands for when the program runs."""
+
+WRITTEN = {
+    "arguments, a scaler and a schedule": """
+import argparse
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--resume", default="")
+    args = parser.parse_args()
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    start = 0
+    if args.resume:
+        checkpoint = torch.load(args.resume, map_location="cpu")
+        start = checkpoint["epoch"]
+        net.load_state_dict(checkpoint["net"])  # <- CKP002
+        scheduler.load_state_dict(checkpoint["scheduler"])
+    for epoch in range(start, 100):
+        train(net, optimizer, scheduler)
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict(), "epoch": epoch + 1}, "last.pt")
+main()
+""",
+    "a trainer with methods": """
+class Trainer:
+    def __init__(self):
+        self.net = nn.Linear(6, 1)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.sched = torch.optim.lr_scheduler.StepLR(self.opt, 30)
+
+    def save(self, where):
+        torch.save(
+            dict(net=self.net.state_dict(), opt=self.opt.state_dict(), sched=self.sched.state_dict()),
+            where,
+        )
+
+    def load(self, where):
+        state = torch.load(where, weights_only=True)
+        self.sched.load_state_dict(state["sched"])
+        self.net.load_state_dict(state["net"])  # <- CKP002
+""",
+    "two files of one kind": """
+def go_on(where):
+    model, optimizer, scheduler = build()
+    saved = torch.load(where)
+    model.load_state_dict(saved["model"])  # <- CKP002
+    scheduler.load_state_dict(saved["scheduler"])
+    train(model, optimizer, scheduler)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, where)
+go_on(path)
+""",
+}
+
+UNWRITTEN = {
+    "by a function of another file": """
+from elsewhere import load_all
+model, optimizer, scheduler = build()
+save(model, optimizer, scheduler)
+saved = torch.load(path)
+model.load_state_dict(saved["model"])
+scheduler.load_state_dict(saved["scheduler"])
+load_all([optimizer], saved)
+""",
+    "objects in a loop": """
+parts = dict(zip(("model", "optimizer", "scheduler"), build()))
+save(**parts)
+saved = torch.load(path)
+for name, part in parts.items():
+    part.load_state_dict(saved[name])
+""",
+    "the example of ImageNet": """
+def main(args):
+    model, optimizer, scheduler = build()
+    if args.resume:
+        if os.path.isfile(args.resume):
+            checkpoint = torch.load(args.resume)
+            args.start_epoch = checkpoint["epoch"]
+            model.load_state_dict(checkpoint["state_dict"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
+            scheduler.load_state_dict(checkpoint["scheduler"])
+    torch.save({"epoch": 1, "state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}, "checkpoint.pt")
+""",
+    "nothing of the optimizer is saved": """
+def main(where):
+    model, optimizer, scheduler = build()
+    saved = torch.load(where)
+    model.load_state_dict(saved["model"])
+    scheduler.load_state_dict(saved["scheduler"])
+    train(model, optimizer, scheduler)
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=False)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

@@ -421,3 +421,98 @@ class Net(Base):
 fit(torch.compile(Net(), backend="eager"))
 """
     )
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+READ = HEAD.replace("torch.optim.Adam(net.parameters(), lr=0.01)", "optimizer_of(net)").replace(
+    "import functools", "import functools\nfrom elsewhere import optimizer_of"
+)
+"""Without the other failure that its short functions have: a new optimizer for every epoch."""
+
+SILENT = {
+    "in a method, the rate by name, in a block of a larger model",
+    "beside dropout that is told, in a class that trains",
+}
+"""Of models within models the text does not tell which of them run."""
+
+WRITTEN = {
+    "a convolutional network, evaluated by a function": """
+class Net(nn.Module):
+    def __init__(self):
+        super(Net, self).__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2)).view(-1, 320)
+        x = F.relu(self.fc1(x))
+        x = F.dropout(x)  # <- EVL004
+        return F.log_softmax(self.fc2(x), dim=1)
+
+def test(model, device, loader):
+    model.eval()
+    correct = 0
+    with torch.no_grad():
+        for data, target in loader:
+            output = model(data.to(device))
+            correct += (output.argmax(dim=1) == target).sum().item()
+    return correct / len(loader.dataset)
+
+def main(device="cpu"):
+    model = Net().to(device)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+    for number in range(1, 4):
+        model.train()
+        for data, target in train:
+            optimizer.zero_grad()
+            F.nll_loss(model(data), target).backward()
+            optimizer.step()
+        print(test(model, device, held_out))
+
+main()
+""",
+    "a note: a file of models only": """
+class Head(nn.Module):
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate, self.out = rate, nn.Linear(8, 2)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = F.dropout(  # <- EVL004
+            hidden,
+            p=self.rate,  # from the configuration
+        )
+        return self.out(hidden)
+""",
+}
+
+UNWRITTEN = {
+    "a file of models that are told": """
+class Head(nn.Module):
+    def forward(self, hidden):
+        return F.dropout(hidden, p=0.1, training=self.training) + F.dropout(hidden, 0.1, self.training)
+""",
+    "a function of a file": """
+def noisy(x, rate=0.1):
+    return F.dropout(x, rate)
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    found = told(READ + {**GUILTY, **WRITTEN}[name], fixes=True)
+    assert all((each.severity == "note") is name.startswith("a note") for each in found)
+    assert all(each.repair.edits[0].text == ", training=self.training" for each in found)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(READ + {**GUILTY, **QUIET}[name])
+
+
+@pytest.mark.parametrize("name", UNWRITTEN)
+def test_of_these_there_is_not_even_a_note(untold, name):
+    untold(READ + UNWRITTEN[name], "EVL004")

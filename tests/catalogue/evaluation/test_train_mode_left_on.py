@@ -187,3 +187,207 @@ def test_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"eval mode in the first epoch only, a branch, bf16"}
+"""Where the mode is set at all, the text does not tell what it is at each sweep."""
+
+WRITTEN = {
+    "functions with annotations and a progress bar": """
+from tqdm import tqdm
+
+def train_one(net: nn.Module, loader: DataLoader, opt: torch.optim.Optimizer) -> float:
+    net.train()
+    total = 0.0
+    for inputs, targets in tqdm(loader):
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(net(inputs), targets)
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    return total / len(loader)
+
+def validate(net: nn.Module, loader: DataLoader) -> float:
+    total = 0.0
+    with torch.no_grad():
+        for inputs, targets in tqdm(loader):
+            outputs = net(inputs)  # <- EVL001
+            total += nn.functional.mse_loss(outputs, targets).item()
+    return total / len(loader)
+
+def main() -> None:
+    for _ in range(3):
+        print(train_one(model, train, optimizer), validate(model, held_out))
+
+if __name__ == "__main__":
+    main()
+""",
+    "a network of one's own, enumerated, with AMP": """
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop, self.fc = nn.Conv2d(1, 4, 3), nn.Dropout2d(0.25), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.fc(self.drop(F.relu(self.conv(x))).mean((2, 3)))
+
+net = Net().to("cuda")
+adam = torch.optim.Adam(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for epoch in range(4):
+    for i, (images, labels) in enumerate(train):
+        adam.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(adam)
+        scaler.update()
+    correct = 0
+    with torch.no_grad():
+        for i, (images, labels) in enumerate(held_out):
+            with torch.autocast("cuda"):
+                predicted = net(images).argmax(1)  # <- EVL001
+            correct += (predicted == labels).sum().item()
+""",
+    "a class that tests at its end": """
+import torchvision
+
+class Experiment:
+    def __init__(self, data, test_data, rate=1e-3):
+        self.net = torchvision.models.resnet18(weights=None)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=rate)
+        self.loader = DataLoader(data, batch_size=64, shuffle=True)
+        self.test_loader = DataLoader(test_data, batch_size=64)
+
+    def run(self):
+        for images, labels in self.loader:
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.net(images), labels).backward()
+            self.opt.step()
+        return self.test()
+
+    @torch.no_grad()
+    def test(self):
+        right = 0
+        for images, labels in self.test_loader:
+            right += (self.net(images).argmax(1) == labels).sum()  # <- EVL001
+        return right / len(self.test_loader.dataset)
+""",
+}
+
+UNWRITTEN = {
+    "eval mode by a function": """
+def measure(net):
+    net.eval()
+    with torch.no_grad():
+        out = [net(a) for a, _ in held_out]
+    net.train()
+    return out
+for _ in range(3):
+    epoch()
+    measure(model)
+""",
+    "eval mode by a callback": """
+class Task:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def before_validation(self):
+        self.net.eval()
+    def fit(self):
+        for a, b in train:
+            self.opt.zero_grad()
+            nn.functional.mse_loss(self.net(a), b).backward()
+            self.opt.step()
+        self.before()
+        with torch.no_grad():
+            return [self.net(a) for a, _ in held_out]
+""",
+    "eval mode of something the text does not know": """
+from elsewhere import registry
+registry["net"] = model
+for _ in range(3):
+    epoch()
+    for each in registry.values():
+        each.eval()
+    with torch.no_grad():
+        print([model(a) for a, _ in held_out])
+""",
+    "statistics of batch normalisation": """
+epoch()
+with torch.no_grad():
+    for a, _ in held_out:
+        model(a)
+""",
+    "the loader that it is trained on, under another name": """
+same = train
+for _ in range(2):
+    epoch()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(model(a), b).item() for a, b in same))
+""",
+    "pseudo-labels in between": """
+for a, b in train:
+    with torch.no_grad():
+        guess = model(a)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(a), guess).backward()
+    optimizer.step()
+""",
+    "rollouts of a policy": """
+import gymnasium as gym
+env = gym.make("CartPole-v1")
+policy = nn.Sequential(nn.Linear(4, 128), nn.Dropout(p=0.6), nn.ReLU(), nn.Linear(128, 2))
+sgd = torch.optim.Adam(policy.parameters(), lr=1e-2)
+for episode in range(10):
+    state, _ = env.reset()
+    with torch.no_grad():
+        for t in range(1000):
+            action = policy(torch.as_tensor(state)).argmax()
+            state, *_ = env.step(int(action))
+    sgd.zero_grad()
+    policy(torch.randn(8, 4)).sum().backward()
+    sgd.step()
+""",
+    "a model of which nothing is known": """
+def fit(net: nn.Module, loader: DataLoader, val: DataLoader):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in loader:
+        opt.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        opt.step()
+    with torch.no_grad():
+        return [net(a) for a, _ in val]
+""",
+    "handed to a library": """
+from elsewhere import quiet
+for _ in range(2):
+    epoch()
+    with quiet(model), torch.no_grad():
+        print([model(a) for a, _ in held_out])
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_eval_and_train_are_put_around_the_sweep(told):
+    from trueloop.ground.source.text import Text, applied
+
+    text = HEAD + WRITTEN["functions with annotations and a progress bar"]
+    (finding,) = told(text)
+    fixed = applied(Text(text), [finding.repair])[0].source
+    assert "        net.eval()\n        for inputs, targets in tqdm(loader):\n            outputs" in fixed
+    assert "item()\n        net.train()\n    return total / len(loader)\n\ndef main" in fixed

@@ -159,3 +159,197 @@ def test_look_alikes(quiet, script):
 def test_a_block_counts_once(guilty):
     found = guilty(HEAD + GUILTY["a dictionary of blocks"]).findings[0]
     assert found.message.startswith("A module (Sequential) with 2 parameters")
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"a closure"}
+
+WRITTEN = {
+    "heads for several tasks, in a dictionary": """
+class MultiTask(nn.Module):
+    def __init__(self, tasks: list[str], width: int = 64) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, width)
+        self.heads = {
+            "age": nn.Linear(width, 1),  # in years
+            "sex": nn.Linear(width, 2),
+        }
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.body(x))
+        return {name: head(hidden) for name, head in self.heads.items()}  # <- MDL001
+
+model = MultiTask(["age", "sex"])
+""",
+    "blocks of one's own, appended": """
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+
+    def forward(self, x):
+        return x + self.fc(self.norm(x))
+
+class Deep(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.blocks = []
+        for _ in range(depth):
+            self.blocks.append(Block(width))
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, x):
+        for number, block in enumerate(self.blocks):
+            x = block(x)  # <- MDL001
+        return self.out(x)
+
+fit(Deep(6, 3))
+""",
+    "a tuple of convolutions, in a method that forward calls": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = (nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3))
+        self.fc = nn.Linear(4, 10)
+
+    def features(self, x):
+        x = self.convs[0](x).relu()  # <- MDL001
+        return self.convs[1](x).relu()
+
+    def forward(self, x):
+        return self.fc(self.features(x).mean((2, 3)))
+""",
+}
+
+UNWRITTEN = {
+    "registered one by one": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6) for _ in range(depth)]
+        for number, layer in enumerate(self.layers):
+            self.add_module(f"layer{number}", layer)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+fit(Net(3))
+""",
+    "a ModuleList from a list": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        layers = [nn.Linear(6, 6) for _ in range(depth)]
+        self.kept = layers
+        self.layers = nn.ModuleList(layers)
+    def forward(self, x):
+        for layer in self.kept:
+            x = layer(x)
+        return x
+fit(Net(3))
+""",
+    "parameters given out by hand": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6), nn.Linear(6, 1)]
+    def parameters(self, recurse=True):
+        for layer in self.layers:
+            yield from layer.parameters()
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+""",
+    "an ensemble that is no module": """
+class Ensemble:
+    def __init__(self, count):
+        self.nets = [nn.Linear(6, 1) for _ in range(count)]
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in self.nets]
+    def __call__(self, x):
+        return torch.stack([net(x) for net in self.nets]).mean(0)
+""",
+    "features of a frozen network, in a tuple": """
+import torchvision
+class Perceptual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = (torchvision.models.vgg16(weights="DEFAULT").features.eval(),)
+    def forward(self, a, b):
+        return (self.net[0](a) - self.net[0](b)).abs().mean()
+""",
+    "a network of somebody else's, out of the state": """
+class Student(nn.Module):
+    def __init__(self, teacher: nn.Module):
+        super().__init__()
+        self.teacher = [teacher]
+        self.own = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.own(x) - self.teacher[0](x)
+""",
+    "layers without weights": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = [nn.ReLU(), nn.Dropout(0.1), nn.MaxPool1d(2)]
+        self.fc = nn.Linear(6, 1)
+    def forward(self, x):
+        for step in self.steps:
+            x = step(x)
+        return self.fc(x)
+""",
+    "a Sequential from a list": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6), nn.ReLU()]
+        self.layers += [nn.Linear(6, 1)]
+        self.net = nn.Sequential(*self.layers)
+    def forward(self, x):
+        return self.net(x)
+fit(Net())
+""",
+    "stepped by an optimizer of its own": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.aside = [nn.Linear(6, 6)]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.aside[0](x))
+net = Net()
+slow = torch.optim.SGD(net.aside[0].parameters(), lr=1e-4)
+fit(net)
+""",
+    "called without gradients": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.random = [nn.Linear(6, 6)]
+        self.head = nn.Linear(6, 6)
+    def forward(self, x):
+        with torch.no_grad():
+            target = self.random[0](x)
+        return (self.head(x) - target).square().mean()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_the_list_becomes_a_module_list(told):
+    from trueloop.ground.source.text import Text, applied
+
+    text = HEAD + GUILTY["a list"]
+    (finding,) = told(text)
+    fixed = applied(Text(text), [finding.repair])[0].source
+    assert "self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])\n" in fixed

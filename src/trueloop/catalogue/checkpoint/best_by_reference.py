@@ -15,7 +15,9 @@ Look-alikes
     time. A dictionary captured before the first update, to be saved again and again with the newest weights, is a way
     to work: it is only named where it is loaded into the very model it belongs to, which no program does on purpose.
     Certain when the tensors that are loaded or saved are the model's own memory, and their numbers have changed since
-    the capture. A dictionary that is deep-copied too late is not seen.
+    the capture. A dictionary that is deep-copied too late is not seen. The text alone shows a state that is taken where
+    a best value is updated, while training goes on, and used after it; or one that is loaded into its own model behind
+    a change.
 
 Fix
     Copy at the moment of the capture: ``best = copy.deepcopy(model.state_dict())``, or save to a file right there.
@@ -29,11 +31,17 @@ References
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import NONE, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.modes import trains
+from trueloop.ground.source.operations import Act, Operation
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.states import copied, holds, keeps_the_best
+from trueloop.ground.source.things import Kind
 
 
 class Detector:
@@ -78,6 +86,55 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; every use of a captured state was seen."""
         return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the captures of a model's state that are used after its weights have changed."""
+    uses = [(each, thing) for each in source.acts(Act.STATE_LOADED, Act.SAVED) for thing in each.things]
+    for taken in source.acts(Act.STATE_TAKEN):
+        state = taken.result
+        if taken.subject.kind is not Kind.MODEL or state is None:
+            continue
+        for use, thing in uses:
+            if use.root != taken.root or use.index < taken.index or not holds(thing, state):
+                continue
+            if change := _changed(source, taken, use):
+                yield Hit(
+                    message="The state kept here is the live weights themselves, which change before it is used.",
+                    node=taken.node,
+                    related=((change.node, "changed here"), (use.node, "used here")),
+                    fix=copied(source, taken.node),
+                )
+                break
+
+
+def _changed(source: Source, taken: Operation, use: Operation) -> Operation | None:
+    """Return what changes the weights between a capture and a use that wants the old ones; None if nothing must."""
+    model = taken.subject
+    into_itself = use.act is Act.STATE_LOADED and use.subject.may_be(model)
+    between = [
+        each for each in source.operations[taken.index + 1 : use.index]
+        if each.root == taken.root and each.branches == taken.branches[: len(each.branches)]
+    ]  # fmt: skip
+    if into_itself and taken.branches == use.branches and taken.loops == use.loops:
+        state = taken.result or model
+        if any(each.act is Act.KEPT and each.subject.may_be(state) for each in between):
+            return None  # something else was put into it
+        loaded = [
+            each for each in between
+            if each.act is Act.STATE_LOADED and each.subject.may_be(model)
+            and not any(holds(thing, state) for thing in each.things)
+        ]  # fmt: skip
+        found = [*loaded, *(each for each in between if trains(source, each, model, between))]
+        return found[0] if found else None
+    loop = next((each for each in taken.loops if not use.within(each)), None)
+    if loop is None or not keeps_the_best(taken, loop):
+        return None
+    inside = source.within(loop, root=taken.root)
+    return next((each for each in inside if trains(source, each, model, inside)), None)
+
+
+RULE = Rule(words=("state_dict", "torch"), find=find)
 
 
 FAILURE = Failure(
@@ -129,5 +186,6 @@ for epoch in range(10):
 model.load_state_dict(best_state)
 """,
     fix="Copy at the moment of the capture: copy.deepcopy(model.state_dict()).",
+    rule=RULE,
     detector=Detector,
 )

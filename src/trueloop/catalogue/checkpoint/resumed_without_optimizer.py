@@ -14,7 +14,7 @@ Look-alikes
     program means to resume is certain in two cases only: it loads the scheduler's state, or the scaler's, and leaves
     the optimizer's, which the same file holds; or it writes the next checkpoint, optimizer included, over the one it
     began from. An optimizer whose state is set by hand, without ``load_state_dict``, would be wrongly named: hence a
-    warning.
+    warning. The text alone shows the first where it saves states of optimizers, and loads none.
 
 Fix
     Load what was saved: ``optimizer.load_state_dict(checkpoint["optimizer"])``, before the first step, and the same
@@ -29,6 +29,7 @@ References
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,8 +42,10 @@ from trueloop.ground.events import (
     StateLoaded,
     StepTaken,
 )
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.states import resumed
 
 
 @dataclass(slots=True)
@@ -144,6 +147,16 @@ class Detector:
         return ""
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the loads of a checkpoint that go on with the schedule or scale, and leave the optimizer behind."""
+    for model, other in resumed(source):
+        message = f"The model and its {other.subject.kind} are resumed from a checkpoint, but its optimizer is not."
+        yield Hit(message=message, node=model.node, related=((other.node, "resumed here"),))
+
+
+RULE = Rule(words=("load_state_dict", "torch", "save"), find=find)
+
+
 FAILURE = Failure(
     code="CKP002",
     title="Training is resumed without the optimizer's state",
@@ -223,5 +236,6 @@ scheduler.load_state_dict(checkpoint["scheduler"])
 train(model, optimizer, scheduler)
 """,
     fix='Load the optimizer\'s state too: optimizer.load_state_dict(checkpoint["optimizer"]).',
+    rule=RULE,
     detector=Detector,
 )

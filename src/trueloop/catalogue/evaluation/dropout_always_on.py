@@ -17,7 +17,8 @@ Look-alikes
     once per batch of a loader no backward ever drew from, to the loader's end. Noise that a model wants in eval mode
     as well (the prenet of Tacotron 2, the generator of pix2pix), or for samples that the loader itself repeats,
     should be given ``training=True``. Not judged: evaluation without a DataLoader, a function that was bound by
-    ``partial`` or in another local name, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``.
+    ``partial`` or in another local name, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``. The
+    text alone shows the same in one file, unless it reads ``training`` elsewhere; a note without the evaluation.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
@@ -34,13 +35,15 @@ References
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.ground.events import BatchDrawn, DropoutUntold, Event, Gap, ModelCalled, Ref
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.dropout import measured, told_the_mode, untold
+from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 
 Call = tuple[Ref, Place | None]
@@ -139,6 +142,22 @@ def _values(batch: Any, tensor: type[Any], depth: int = 3) -> int:
     return max([_values(each, tensor, depth - 1) for each in inside], default=0)
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield functional dropout that is not told the mode, in a model that is measured in eval mode."""
+    found = [(each, method, measured(source, each)) for each, method in untold(source)]
+    for each, method, call in sorted(found, key=lambda one: one[2] is None):
+        yield Hit(
+            message="Dropout is not told the mode of the module here: it stays on in eval mode.",
+            node=each.node,
+            related=((call.node, "measured here in eval mode"),) if call else (),
+            fix=told_the_mode(source, each.node, method, safe=call is not None),
+            severity=None if call else Severity.NOTE,
+        )
+
+
+RULE = Rule(words=("torch", "dropout", "forward"), find=find)
+
+
 FAILURE = Failure(
     code="EVL004",
     title="Dropout is always on",
@@ -213,5 +232,6 @@ for epoch in range(2):
     print(sum(losses) / len(losses))
 """,
     fix="Pass training=self.training, or use nn.Dropout.",
+    rule=RULE,
     detector=Detector,
 )

@@ -31,7 +31,7 @@ from trueloop.ground.events import BackwardStarted, Event, Gap, ModelCalled, Mod
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.source.loops import comes_back
-from trueloop.ground.source.modes import frozen, lively, renewed, set_back, sets, touches, trains
+from trueloop.ground.source.modes import frozen, lively, renewed, set_back, sets, touches, trains, unread
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
@@ -144,7 +144,8 @@ def find(source: Source) -> Iterator[Hit]:
             continue
         found = _stepped_before(source, mode)
         works = lively(source, model) if found else False
-        if found is None or works is False or (works is None and model.name.startswith("transformers.")):
+        starts_in_eval = works is None and model.name.startswith("transformers.")
+        if found is None or works is False or starts_in_eval or unread(source, "train"):
             continue
         loop, step = found
         yield Hit(

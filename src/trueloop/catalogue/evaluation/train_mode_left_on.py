@@ -14,7 +14,8 @@ Look-alikes
     as a whole, with dropout in it, was called once per batch of a loader that no backward ever drew from, to the
     loader's end, with no backward and no step in between; and where, up to the next update, the loader was not gone
     through again, nor the model through any loader in eval mode. With batch normalisation alone it has to happen
-    twice.
+    twice. The text alone shows a model with dropout or batch normalisation that is trained and then goes through
+    another loader without gradients, for its results, in a program that never sets its mode to eval.
 
 Fix
     Call ``model.eval()`` before the sweep, and ``model.train()`` after it.
@@ -28,11 +29,16 @@ References
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.ground.events import Event, Ref
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.modes import evaluated, lively, touches, unread
+from trueloop.ground.source.operations import Act, Operation
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.sweeps import sweeps, trained_on
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 from trueloop.ground.teaching import TeachingLoop
 
@@ -79,6 +85,32 @@ class Detector:
     def abstains(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the calls that measure a model in train mode on a loader that it is not trained on."""
+    for call in sweeps(source, grad=False):
+        trained = trained_on(source, call)
+        if trained is None or _set_to_eval(source, call) or not lively(source, call.subject):
+            continue
+        yield Hit(
+            message="The model is measured in train mode: dropout and batch normalisation do what they do in training.",
+            node=call.node,
+            related=((trained.node, "trained here"),),
+            fix=evaluated(source, call),
+        )
+
+
+def _set_to_eval(source: Source, call: Operation) -> bool:
+    """True where the mode of the model, or of a part of it, may become eval, or other code may set it."""
+    run = [each for each in source.operations if each.root in (0, call.root)]
+    modes = [each for each in source.acts(Act.MODE) if each.value is not True]
+    if unread(source, "eval") or any(each.root not in (0, call.root) for each in modes):
+        return True
+    return source.handed_out(call.subject, run) or any(touches(each, call.subject) for each in modes)
+
+
+RULE = Rule(words=("backward", "step", "grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -144,6 +176,7 @@ for epoch in range(2):
     print(sum(losses) / len(losses))
 """,
     fix="Call model.eval() before the sweep and model.train() after it.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -12,7 +12,8 @@ Look-alikes
     A frozen network that is kept out of ``parameters()`` on purpose (a perceptual loss, a teacher), a random one that
     is called without gradients (as in random network distillation), one in eval mode, and one whose parameters an
     optimizer holds in another way, are not told. It is told where a module in train mode ran inside a model, is not
-    among its modules, got gradients, and belongs to no optimizer when there were three updates.
+    among its modules, got gradients, and belongs to no optimizer when there were three updates. The text alone shows
+    layers that a module makes, keeps in a plain list, dictionary or tuple, and does nothing with but call them.
 
 Fix
     Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``; if it is meant to stay outside, freeze it with
@@ -25,12 +26,15 @@ References
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
 from trueloop.ground.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.registered import registered, unheld
+from trueloop.ground.source.source import Hit, Source
 
 STEPS = 3  # another optimizer may come into play after the first
 
@@ -82,6 +86,21 @@ class Detector:
     def abstains(self) -> str:
         """Return a reason where nothing was stepped."""
         return "" if self._steps >= STEPS else f"fewer than {STEPS} updates were watched"
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the calls of layers that their module keeps in a plain container."""
+    for found in unheld(source):
+        yield Hit(
+            message=f"The layers in the attribute {found.bound.word} are called, but the module does not hold them: "
+            "they are not trained, moved or saved.",
+            node=found.call.node,
+            related=((found.bound.node, "kept in a plain container"),),
+            fix=registered(source, found),
+        )
+
+
+RULE = Rule(words=("torch", "forward", "Module"), find=find)
 
 
 FAILURE = Failure(
@@ -144,5 +163,6 @@ for step in range(8):
     optimizer.step()
 """,
     fix="Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",
+    rule=RULE,
     detector=Detector,
 )

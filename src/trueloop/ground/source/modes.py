@@ -34,6 +34,16 @@ def touches(mode: Operation, model: Thing) -> bool:
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
 
+def unread(source: Source, method: str) -> bool:
+    """True where ``train`` or ``eval`` is called of something of which the text does not tell what it is."""
+    called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
+    if not called:
+        return False
+    read = {id(each.node) for each in source.acts(Act.MODE)}
+    read |= {id(call) for each in source.operations for call in each.calls}
+    return any(id(call) not in read for call in called)
+
+
 def trains(source: Source, step: Operation, model: Thing, operations: Iterable[Operation]) -> bool:
     """True for a step of a model's parameters that a backward among operations has reached."""
     if step.act is not Act.STEPPED or step.subject.kind is not Kind.OPTIMIZER:
@@ -77,7 +87,7 @@ def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
     call = next(
         (each for each in source.within(loop, Act.CALLED, root=mode.root) if each.subject.may_be(mode.subject)), None
     )
-    nearest = call.loops[-1].node if call and call.loops else None
+    nearest: Any = call.loops[-1].node if call and call.loops else None
     text = dotted(call.node.func) if call else ""
     if call is None or nearest is None or not is_statement(nearest) or not stands_in(call.node, nearest):
         return None
@@ -85,6 +95,22 @@ def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
         return None
     edit = source.text.before(nearest.body[0] if nearest is loop.node else nearest, f"{text}.train()")
     return Fix((edit,), safe=True, words=f"Insert {text}.train()") if edit else None
+
+
+def evaluated(source: Source, call: Operation) -> Fix | None:
+    """Return the fix: eval mode before the loop or statement of a call that measures, train mode after it."""
+    loop, text = call.loops[-1].node, dotted(call.node.func)
+    if is_statement(loop) and stands_in(call.node, loop):
+        statement = loop
+    elif isinstance(call.statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr):
+        statement = call.statement
+    else:
+        return None
+    if not text or text.partition(".")[0] in written_in(loop) or not stands_in(call.node, statement):
+        return None
+    before, after = source.text.before(statement, f"{text}.eval()"), source.text.after(statement, f"{text}.train()")
+    words = f"Insert {text}.eval() and {text}.train()"
+    return Fix((before, after), safe=True, words=words) if before and after else None
 
 
 def lively(source: Source, model: Thing) -> bool | None:

@@ -353,3 +353,54 @@ def test_defaults_count_where_a_call_leaves_them_out():
     one, other = found.acts(Act.MODE)
     assert one.subject.name == other.subject.name == "torch.nn.Linear"
     assert one.subject is other.subject
+
+
+def test_items_of_a_dictionary_are_its_values():
+    found = acts(
+        """
+        import torch
+        heads = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 2)}
+        for name, head in heads.items():
+            head.eval()
+        state = dict(heads)
+        state.update(c=torch.nn.Linear(2, 3))
+    """,
+        Act.MODE,
+    )
+    assert found == [("mode", 5, 1, 0)]
+
+
+def test_a_tuple_is_handed_over_item_by_item():
+    found = acts("""
+        import torch
+        def build():
+            net = torch.nn.Linear(2, 1)
+            return net, torch.optim.SGD(net.parameters())
+        def train(model, its):
+            model(1).sum().backward()
+            its.step()
+        train(*build())
+    """)
+    assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
+
+
+def test_a_class_that_nobody_uses_is_built_once():
+    read = source("""
+        import torch
+        class Task:
+            def __init__(self, net: torch.nn.Module):
+                self.optimizer = torch.optim.SGD(net.parameters())
+    """)
+    assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+
+
+def test_what_two_tensors_compare_to_is_a_tensor():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        right = (model(x) == y).sum()
+        right is None
+    """)
+    (total,) = read.acts(Act.TORCH)
+    assert total.word == "torch.Tensor.sum"
+    assert not read.acts(Act.ESCAPED)

@@ -97,7 +97,11 @@ class Calls:
 
     def _arguments(self, node: ast.Call) -> Arguments:
         values = self.reader.values
-        given = [values.of(each) for each in node.args]
+        given = list[Thing]()
+        for each in node.args:
+            thing = values.of(each)
+            apart = isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is Kind.SEQUENCE
+            given += thing.of if apart else (thing,)
         named = {each.arg or "**": values.of(each.value) for each in node.keywords}
         return Arguments(given, named)
 

@@ -232,9 +232,17 @@ class Methods:
     # Containers and the unknown --------------------------------------------------------------------------------------
 
     def _state(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+        if name in GROWING:
+            return self._add(Act.KEPT, node, owner, *arguments.all(), word=name)
         return owner if name in PASSED_ON else unknown(node, owner)
 
     def _sequence(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+        if name == "items" and owner.of:
+            from trueloop.engines.lint.reading.values import element
+
+            value = element(owner, node)
+            turn = Thing(kind=Kind.SEQUENCE, node=node, of=(unknown(node), value), attributes={"[1]": value})
+            return Thing(kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,))
         if name not in GROWING:
             return owner if name in ("items", "values", "copy") else unknown(node, owner)
         owner.of = (*owner.of, *arguments.given)

@@ -1,0 +1,133 @@
+"""Modules that a module of the text keeps in a plain list, dictionary or tuple, which registers none of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.ground.source.loops import dotted, stands_in
+from trueloop.ground.source.operations import Act, Operation
+from trueloop.ground.source.source import Source
+from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.source.things import FROZEN, Kind, Thing
+
+_WITH_WEIGHTS: Final = (
+    "Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "BatchNorm", "LayerNorm", "GroupNorm",
+    "MultiheadAttention", "Transformer", "LazyLinear", "LazyConv",
+)  # fmt: skip
+_REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__setattr__"))
+
+
+class Unheld(NamedTuple):
+    """Layers that their module does not hold."""
+
+    bound: Operation
+    """Where the list becomes an attribute."""
+    layer: Thing
+    call: Operation
+    """Where one of them takes part in the forward pass."""
+
+
+def unheld(source: Source) -> Iterator[Unheld]:
+    """Yield the attributes whose layers train with nobody: called with gradients, and used in no other way."""
+    calls = source.acts(Act.CALLED)
+    seen = set[int]()
+    for bound in source.acts(Act.BOUND):
+        model, kept = bound.subject, bound.things[0] if bound.things else None
+        kind = model.scope.node if isinstance(model.scope, Thing) else None
+        plain = kept is not None and kept.kind is Kind.SEQUENCE and kept.name != "turns"
+        if model.kind is not Kind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
+            continue
+        layers = [each for each in _layers(kept) if stands_in(each.node, kind) and _is_free(source, each)]
+        used = [each for each in calls if any(each.subject.may_be(layer) for layer in layers)]
+        if not used or not layers or not _only_called(source, bound.word, kind, used):
+            continue
+        seen.add(id(bound.node))
+        trained = [each for each in used if each.grad is not False and not _detached(source, each.node)]
+        if len(trained) == len(used):
+            yield Unheld(bound, layers[0], trained[0])
+
+
+def _layers(kept: Thing) -> Iterator[Thing]:
+    queue, seen = [kept], set[int]()
+    while queue:
+        each = queue.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.kind is Kind.MODEL and not each.either:
+            yield each
+        elif each.kind is Kind.SEQUENCE or each.either:
+            queue += [*each.of, *each.either]
+
+
+def _is_free(source: Source, layer: Thing) -> bool:
+    """True for a layer with weights that nothing holds, freezes or steps."""
+    inner = list(_inside(layer))
+    if layer.holders or not any(each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) for each in inner):
+        return False
+    ids = {id(each) for each in inner}
+    if any(FROZEN in each.facts or any(id(holder) not in ids for holder in each.holders) for each in inner):
+        return False
+    return not any(
+        (each.act in (Act.MODE, Act.FROZEN) and each.subject.may_be(layer))
+        or (each.act is Act.MADE and each.subject.kind is Kind.OPTIMIZER and each.subject.covers(layer))
+        for each in source.operations
+    )
+
+
+def _inside(layer: Thing) -> Iterator[Thing]:
+    queue, seen = [layer], set[int]()
+    while queue:
+        each = queue.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            queue += [part for part in (*each.of, *each.attributes.values()) if part.kind is Kind.MODEL]
+
+
+def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Operation]) -> bool:
+    """True where an attribute is only written, appended to, and read where its layers are called."""
+    if any(
+        (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
+    ):
+        return False
+    callers = [each.function for each in used if each.function is not None]
+    appended = {
+        id(call.func.value)
+        for call in source.all_calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
+    }
+    for each in ast.walk(source.tree):
+        if not isinstance(each, ast.Attribute) or each.attr != word:
+            continue
+        written = isinstance(each.ctx, ast.Store) or id(each) in appended
+        read = any(stands_in(each, caller) for caller in callers)
+        if not stands_in(each, kind) or not (written or read):
+            return False
+    return True
+
+
+def _detached(source: Source, node: Any) -> bool:
+    return any(
+        isinstance(call.func, ast.Attribute) and call.func.attr == "detach" and stands_in(node, call.func.value)
+        for call in source.all_calls
+    )
+
+
+def registered(source: Source, found: Unheld) -> Fix | None:
+    """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})`` where the list is written out."""
+    statement, layer = found.bound.statement, getattr(found.layer.node, "func", None)
+    package, _, name = dotted(layer).rpartition(".")
+    if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":
+        return None
+    value = statement.value
+    if isinstance(value, ast.Dict):
+        texts = [getattr(key, "value", None) for key in value.keys]
+        kind = "ModuleDict" if all(isinstance(text, str) and text and "." not in text for text in texts) else ""
+    else:
+        kind = "ModuleList" if isinstance(value, ast.List | ast.ListComp) else ""
+    start, end = source.text.span(value)
+    edits = Edit(start, start, f"{package}.{kind}("), Edit(end, end, ")")
+    return Fix(edits, safe=False, words=f"Keep them in {package}.{kind}") if kind else None

@@ -1,0 +1,80 @@
+"""Passes over a loader without training, in a program's text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trueloop.ground.source.modes import trains
+from trueloop.ground.source.operations import Act, Loop, Operation
+from trueloop.ground.source.source import Source
+from trueloop.ground.source.things import Kind, Thing
+
+
+def loader_of(loop: Loop) -> Thing | None:
+    """Return the loader a loop goes through; None where it goes through something else."""
+    over = loop.over
+    while over is not None and over.kind is Kind.SEQUENCE:
+        over = over.options.get("over")
+    ways = list(over.alternatives()) if over is not None else []
+    return over if ways and all(each.kind is Kind.LOADER for each in ways) else None
+
+
+def sweeps(source: Source, *, grad: bool | None) -> Iterator[Operation]:
+    """Yield the calls of whole models, one per batch of a loader, while nothing is trained.
+
+    Args:
+        source: the file.
+        grad: with gradients, or without; None = either.
+    """
+    calls = source.acts(Act.CALLED)
+    whole = {id(each.node) for each in calls}
+    for call in calls:
+        inner = any(id(each) in whole for each in call.calls)  # a layer, in the forward of a model
+        if (grad is None or call.grad is grad) and call.loops and not inner and _swept(source, call):
+            yield call
+
+
+def _swept(source: Source, call: Operation) -> bool:
+    """True where a model is called once per batch of a loader, for its output, and nothing is trained meanwhile.
+
+    Not where the same loader is gone through several times for one model, as for Monte Carlo dropout.
+    """
+    loop = call.loops[-1]
+    model = call.subject
+    if loader_of(loop) is None or model.kind is not Kind.MODEL or _for_nothing(call):
+        return False
+    inside = source.within(loop, root=call.root)
+    if any(each.act in (Act.BACKWARD, Act.STEPPED) for each in inside):
+        return False
+    if sum(each.act is Act.CALLED and each.subject.may_be(model) for each in inside) != 1:
+        return False
+    around = (source.within(each, root=call.root) for each in call.loops[:-1])
+    return all(any(trains(source, each, model, operations) for each in operations) for operations in around)
+
+
+def _for_nothing(call: Operation) -> bool:
+    """True where the output is thrown away: only the statistics of batch normalisation are wanted."""
+    return isinstance(call.statement, ast.Expr) and call.statement.value is call.node
+
+
+def trained_on(source: Source, call: Operation) -> Operation | None:
+    """Return a step that trains the called model on another loader, before; None where there may be none."""
+    loader = loader_of(call.loops[-1])
+    run = [each for each in source.operations if each.root == call.root]
+    steps = [each for each in run if trains(source, each, call.subject, run)]
+    before = [each for each in steps if each.index < call.index]
+    if loader is None or not before:
+        return None
+    for overs in (list(_loaders(each)) for each in steps):
+        if not overs or any(over is None or over.may_be(loader) for over in overs):
+            return None
+    return before[0]
+
+
+def _loaders(step: Operation) -> Iterator[Thing | None]:
+    """Yield the loaders a step goes through, None for a loop over what may be one."""
+    for loop in step.loops:
+        loader = loader_of(loop)
+        if loader is not None:
+            yield loader
