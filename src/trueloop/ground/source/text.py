@@ -113,8 +113,8 @@ class Text:
     def within(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
         """Put a statement under a header, ``with torch.no_grad():``; None where its lines cannot all be moved."""
         indent, last = self.indent(statement), statement.end_lineno or statement.lineno
-        strings = ast.Constant | ast.JoinedStr
-        long = any(isinstance(each, strings) and each.lineno != each.end_lineno for each in ast.walk(statement))
+        strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
+        long = any(each.lineno != each.end_lineno for each in strings)
         end = self.offset(last, statement.end_col_offset or 0)
         rest = self.line(last).encode()[end - self._starts[last - 1] :].strip()
         if indent is None or long or (rest and not rest.startswith(b"#")) or getattr(statement, "decorator_list", ()):
