@@ -151,7 +151,7 @@ def _called(source: Source, node: Any) -> Fix | None:
     return Fix((Edit(start, end, ""),), safe=True, words="Call the model itself") if plain else None
 
 
-RULE = Rule(words=("forward",), find=find)
+RULE = Rule(words=(".forward(",), find=find)
 
 
 FAILURE = Failure(

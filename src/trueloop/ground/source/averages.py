@@ -10,25 +10,25 @@ from trueloop.ground.source.loops import dotted, stands_in
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.sweeps import loader_of
-from trueloop.ground.source.things import NO_GRAPH, Kind
+from trueloop.ground.source.things import Kind
 
 
 def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
     """Yield the divisions of a sum of batches' means by the number of batches, with the loss that is a mean.
 
-    Only for a loader that the text makes, with a last batch that may be smaller, and for what is measured without
-    gradients.
+    Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
     """
     quotients = [
         each for each in ast.walk(source.tree)
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and _counted(source, each.right) is not None
     ]  # fmt: skip
     for loss in source.acts(Act.LOSS) if quotients else ():
-        measured = loss.result is not None and NO_GRAPH in loss.result.facts and loss.grad is False
         reduction = loss.options.get("reduction")
         mean = reduction is None or reduction.constant() == "mean"
-        if not measured or not mean or not loss.loops or not _ragged(loss.loops[-1]):
+        if not mean or not loss.loops or not _ragged(loss.loops[-1]):
             continue
+        if source.within(loss.loops[-1], Act.BACKWARD, Act.STEPPED):
+            continue  # a running figure of training
         loop = loss.loops[-1].node
         for quotient in quotients:
             if _sums(source, quotient, loop, loss) and not stands_in(quotient, loop):
