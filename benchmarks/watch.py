@@ -56,7 +56,7 @@ def loads(*, quick: bool) -> dict[str, Load]:
     """List the workloads of ``systems/script.py``."""
     few = 4 if quick else 1
     return {
-        "mlp": Load(updates=4000 // few, warm=200, rounds=3 if quick else 21, steady=1.02),
+        "mlp": Load(updates=6000 // few, warm=1500 // few, rounds=3 if quick else 21, steady=1.02),
         "gpt": Load(updates=120 // few, warm=25, rounds=2 if quick else 15, steady=1.005),
         "cnn": Load(updates=120 // few, warm=25, rounds=2 if quick else 15, steady=1.005),
     }

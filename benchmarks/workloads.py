@@ -13,16 +13,18 @@ Batch = tuple[Tensor, Tensor]
 # Shapes: B batch, T positions, D width, V vocabulary, C classes.
 
 
-def mlp(seed: int = 0) -> nn.Module:
+def mlp(seed: int = 0, inputs: int = 32, hidden: int = 64) -> nn.Module:
     """Build the 32-64-10 perceptron: so little arithmetic that the loop itself is what is measured."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
 
-def mlp_batches(count: int = 50, batch: int = 32, seed: int = 1) -> list[Batch]:
+def mlp_batches(count: int = 50, batch: int = 32, seed: int = 1, inputs: int = 32) -> list[Batch]:
     """Make batches of inputs (B, 32) and classes (B,)."""
     made = torch.Generator().manual_seed(seed)
-    return [(torch.randn(batch, 32, generator=made), torch.randint(10, (batch,), generator=made)) for _ in range(count)]
+    return [
+        (torch.randn(batch, inputs, generator=made), torch.randint(10, (batch,), generator=made)) for _ in range(count)
+    ]
 
 
 class Block(nn.Module):

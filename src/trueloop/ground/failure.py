@@ -36,11 +36,15 @@ class Rule(NamedTuple):
     """Finds one failure in the text of programs."""
 
     words: tuple[str, ...]
-    """All of them stand in every text that can have it: a file without one of them is not looked at."""
+    """All of them stand in every text that can have it, of "a|b" one: other files are not looked at."""
     find: Callable[[Source], Iterable[Hit]]
     """Yields only what no correct program does; where the text alone cannot tell, nothing."""
     asked: bool = False
     """Only where somebody asks for it: it is a matter of style."""
+
+    def concerns(self, text: str) -> bool:
+        """True for a text that can have it, as far as its words tell."""
+        return all(any(each in text for each in word.split("|")) for word in self.words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,3 +163,127 @@ def test_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"a folder of classes", "two classes, dictionaries, a loop of one's own"}
+"""What a dataset of one's own gives the text does not tell."""
+
+WRITTEN = {
+    "a folder of images": """
+from torchvision import datasets, transforms
+train_data = datasets.ImageFolder("data/train", transform=transforms.ToTensor())
+train_loader = DataLoader(train_data, batch_size=32, num_workers=4)  # <- DAT003
+criterion = nn.CrossEntropyLoss()
+for epoch in range(10):
+    for images, classes in train_loader:
+        optimizer.zero_grad()
+        loss = criterion(model(images), classes)
+        loss.backward()
+        optimizer.step()
+""",
+    "in a trainer, by other names, several lines": """
+import torchvision.datasets as D
+import torch.utils.data as data
+class Trainer:
+    def __init__(self, args, net: nn.Module):
+        self.net, self.args = net.cuda(), args
+        self.train = data.DataLoader(  # <- DAT003
+            D.DatasetFolder(args.root, loader=torch.load, extensions=(".pt",)),
+            batch_size=args.batch_size,
+            shuffle=False,  # as it is
+        )
+        self.opt = torch.optim.AdamW(net.parameters())
+    def epoch(self):
+        for i, (a, b) in enumerate(self.train):
+            a, b = a.cuda(), b.cuda()
+            self.opt.zero_grad()
+            F.cross_entropy(self.net(a), b, label_smoothing=0.1).backward()
+            self.opt.step()
+    def fit(self):
+        for epoch in range(self.args.epochs):
+            self.net.train()
+            self.epoch()
+""",
+    "two classes written out": """
+x = torch.cat([torch.randn(100, 12) + 1, torch.randn(100, 12) - 1])
+y = torch.cat([torch.zeros(100), torch.ones(100)])
+net = nn.Linear(12, 1)
+opt = torch.optim.Adam(net.parameters())
+batches = DataLoader(TensorDataset(x, y), batch_size=10)  # <- DAT003
+for epoch in range(20):
+    for a, b in batches:
+        opt.zero_grad()
+        F.binary_cross_entropy_with_logits(net(a).squeeze(1), b).backward()
+        opt.step()
+""",
+    "accumulated": """
+from torchvision.datasets import ImageFolder
+batches = DataLoader(ImageFolder("train"), 8)  # <- DAT003
+for epoch in range(20):
+    for i, (a, b) in enumerate(batches):
+        (F.cross_entropy(model(a), b) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+}
+
+FOLDER = """
+from torchvision.datasets import ImageFolder
+from torchvision import transforms
+folder = ImageFolder("train", transforms.ToTensor())
+"""
+UNWRITTEN = {
+    "a folder, shuffled": FOLDER + "fit(DataLoader(folder, 16, shuffle=True))",
+    "a folder, with a sampler": FOLDER + "fit(DataLoader(folder, 16, sampler=torch.utils.data.RandomSampler(folder)))",
+    "a folder, split at random": FOLDER
+    + """
+train, held_out = torch.utils.data.random_split(folder, [0.8, 0.2])
+fit(DataLoader(train, 16))
+""",
+    "a folder, shuffled if asked": FOLDER + "fit(DataLoader(folder, 16, shuffle=args.shuffle))",
+    "phases": FOLDER
+    + """
+loaders = {each: DataLoader(ImageFolder(each), 16, shuffle=each == "train") for each in ("train", "val")}
+for epoch in range(3):
+    for phase in ("train", "val"):
+        for x, y in loaders[phase]:
+            with torch.set_grad_enabled(phase == "train"):
+                loss = F.cross_entropy(model(x), y)
+                if phase == "train":
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+""",
+    "a folder, held out": FOLDER
+    + """
+fit(DataLoader(folder, 16, shuffle=True))
+held_out = DataLoader(ImageFolder("val", transforms.ToTensor()), 16)
+for epoch in range(3):
+    with torch.no_grad():
+        for x, y in held_out:
+            print(F.cross_entropy(model(x), y))
+""",
+    "an autoencoder": FOLDER
+    + """
+for epoch in range(3):
+    for x, _ in DataLoader(folder, 16):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x).backward()
+        optimizer.step()
+""",
+    "all in one batch": FOLDER + "fit(DataLoader(folder, batch_size=len(folder)))",
+    "a dataset that torchvision has mixed": "from torchvision.datasets import MNIST\nfit(DataLoader(MNIST('.'), 16))",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

@@ -126,3 +126,146 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "a window by name, with the last one": """
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer, args):
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    opt.zero_grad()
+    for step, batch in enumerate(loader):
+        logits = net(batch["pixels"])
+        loss = criterion(logits, batch["labels"])
+        loss.backward()  # <- GRD003
+        last = step == len(loader) - 1
+        if (step + 1) % args.accumulation_steps == 0 or last:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+""",
+    "continue until the window is full": """
+class Fit:
+    def __init__(self, net: nn.Module):
+        self.net, self.window = net, 8
+        self.opt = torch.optim.AdamW(self.net.parameters())
+
+    def epoch(self, loader):
+        for i, (a, b) in enumerate(loader, start=1):
+            loss = nn.functional.mse_loss(self.net(a), b)
+            loss.backward()  # <- GRD003
+            if i % self.window != 0:
+                continue
+            self.opt.step()
+            self.opt.zero_grad()
+""",
+    "mixed precision": """
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer, every):
+    scaler = torch.cuda.amp.GradScaler()
+    for i, (a, b) in enumerate(loader):
+        with torch.cuda.amp.autocast():
+            loss = mse(net(a), b)
+        scaler.scale(loss).backward()  # <- GRD003
+        if not (i + 1) % every:
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+""",
+}
+
+UNWRITTEN = {
+    "divided by name before": """
+for i, (a, b) in enumerate(loader):
+    loss = mse(model(a), b)
+    loss = loss / K
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "divided in place": """
+for i, (a, b) in enumerate(loader):
+    loss = mse(model(a), b)
+    loss /= K
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "divided by a method": """
+for i, (a, b) in enumerate(loader):
+    loss = mse(model(a), b)
+    loss.div_(K)
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a rate that is divided": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / K)
+for i, (a, b) in enumerate(loader):
+    mse(model(a), b).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "Accelerate divides itself": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for i, (a, b) in enumerate(loader):
+    accelerator.backward(mse(model(a), b))
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "sums": """
+total = nn.MSELoss(reduction="sum")
+for i, (a, b) in enumerate(loader):
+    total(model(a), b).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a step now and then over one batch": """
+for i in range(20):
+    mse(model(x), y).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a generator every few batches": """
+G = nn.Linear(2, 6)
+g = torch.optim.Adam(G.parameters())
+for i, (a, b) in enumerate(loader):
+    optimizer.zero_grad()
+    mse(model(a), b).backward()
+    optimizer.step()
+    if i % 5 == 0:
+        g.zero_grad()
+        (-model(G(torch.randn(len(a), 2)))).mean().backward()
+        g.step()
+""",
+    "losses of several tasks": """
+heads = [nn.Linear(6, 1) for _ in range(3)]
+for a, b in loader:
+    optimizer.zero_grad()
+    for k in range(3):
+        mse(model(a) + heads[k](a), b).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

@@ -137,3 +137,139 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "an optimizer from outside, with a GradScaler": """
+def train(net: nn.Module, opt: torch.optim.Optimizer, loader):
+    scaler = torch.cuda.amp.GradScaler()
+    for a, b in loader:
+        with torch.cuda.amp.autocast():
+            loss = mse(net(a), b)
+        scaler.scale(loss).backward()
+        opt.zero_grad(set_to_none=True)  # <- GRD002
+        scaler.step(opt)
+        scaler.update()
+""",
+    "a window by name, in a class": """
+class Trainer:
+    def __init__(self, net: nn.Module, args):
+        self.net = nn.DataParallel(net)
+        self.opt = torch.optim.AdamW(net.parameters(), lr=args.lr)
+        self.every = args.every
+
+    def epoch(self, loader):
+        for i, (a, b) in enumerate(loader):
+            self.opt.zero_grad()  # <- GRD002
+            loss = nn.functional.cross_entropy(self.net(a), b) / self.every
+            loss.backward()
+            ready = (i + 1) % self.every == 0 or i + 1 == len(loader)
+            if ready:
+                self.opt.step()
+""",
+    "cleared at the end of every turn": """
+for i, (a, b) in enumerate(loader):
+    (mse(model(a), b) / 4).backward()
+    if (i + 1) % 4:
+        optimizer.zero_grad()
+        continue
+    optimizer.zero_grad()  # <- GRD002
+    optimizer.step()
+""",
+}
+
+UNWRITTEN = {
+    "an update of the rate's own before training": """
+for epoch in range(2):
+    optimizer.zero_grad()
+    optimizer.step()
+    for a, b in loader:
+        optimizer.zero_grad()
+        mse(model(a), b).backward()
+        optimizer.step()
+""",
+    "alternating": """
+other = torch.optim.SGD(model[0].parameters(), lr=0.1)
+for i, (a, b) in enumerate(loader):
+    optimizer.zero_grad()
+    other.zero_grad()
+    mse(model(a), b).backward()
+    if i % 2 == 0:
+        optimizer.step()
+    else:
+        other.step()
+""",
+    "by epochs": """
+for epoch in range(4):
+    for a, b in loader:
+        optimizer.zero_grad()
+        mse(model(a), b).backward()
+        if epoch % 2 == 0:
+            optimizer.step()
+""",
+    "a critic more often than its generator": """
+G = nn.Linear(2, 6)
+g = torch.optim.Adam(G.parameters())
+for i, (a, b) in enumerate(loader):
+    optimizer.zero_grad()
+    g.zero_grad()
+    fake = G(torch.randn(len(a), 2))
+    (model(fake).mean() - model(a).mean()).backward()
+    optimizer.step()
+    if i % 5 == 0:
+        g.zero_grad()
+        (-model(G(torch.randn(len(a), 2)))).mean().backward()
+        g.step()
+""",
+    "a step that is left out where the loss is not finite": """
+for a, b in loader:
+    optimizer.zero_grad()
+    loss = mse(model(a), b)
+    loss.backward()
+    if torch.isfinite(loss):
+        optimizer.step()
+""",
+    "gradients that come from elsewhere": """
+from elsewhere import gather
+for a, b in loader:
+    mse(model(a), b).backward()
+    optimizer.zero_grad()
+    gather(model)
+    optimizer.step()
+""",
+    "Accelerate's accumulation": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for i, (a, b) in enumerate(loader):
+    with accelerator.accumulate(model):
+        accelerator.backward(mse(model(a), b))
+        if i % 2:
+            pass
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "another part of the model is cleared": """
+body = torch.optim.SGD(model[0].parameters(), lr=0.1)
+for a, b in loader:
+    body.zero_grad()
+    mse(model(a), b).backward()
+    model[2].zero_grad()
+    body.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

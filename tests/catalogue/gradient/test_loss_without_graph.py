@@ -90,3 +90,119 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "a Variable of old": """
+from torch.autograd import Variable
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
+    for data, target in loader:
+        opt.zero_grad()
+        output = net(data)
+        loss = Variable(nn.functional.nll_loss(output, target), requires_grad=True)
+        loss.backward()  # <- GRD009
+        opt.step()
+""",
+    "a batch from a loader, detached": """
+class Trainer:
+    def __init__(self, net: nn.Module):
+        self.net = net
+        self.opt = torch.optim.Adam(self.net.parameters())
+        self.criterion = nn.MSELoss()
+    def fit(self, loader):
+        for a, b in loader:
+            self.opt.zero_grad()
+            out = self.net(a).detach()
+            loss = self.criterion(out, b)
+            loss.requires_grad = True  # or it raises
+            loss.backward()  # <- GRD009
+            self.opt.step()
+""",
+    "of a list of losses": """
+for _ in range(3):
+    optimizer.zero_grad()
+    losses = [mse(model(x[k]), y[k]) for k in range(4)]
+    loss = torch.tensor(losses, requires_grad=True).mean()
+    total = torch.tensor(sum(losses), requires_grad=True)
+    total.backward()  # <- GRD009
+    optimizer.step()
+""",
+    "without gradients, in a scaler": """
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.inference_mode(False), torch.no_grad():
+        out = model(x)
+    loss = mse(out, y).requires_grad_()
+    scaler.scale(loss).backward()  # <- GRD009
+    scaler.step(optimizer)
+    scaler.update()
+""",
+}
+
+UNWRITTEN = {
+    "split in two": """
+front, back = nn.Linear(6, 4), nn.Linear(4, 1)
+for _ in range(3):
+    hidden = front(x)
+    leaf = hidden.detach().requires_grad_()
+    loss = mse(back(leaf), y)
+    loss.backward()
+    hidden.backward(leaf.grad)
+""",
+    "a leaf that is one of several parts": """
+for _ in range(3):
+    optimizer.zero_grad()
+    weight = torch.tensor(0.5, requires_grad=True)
+    loss = weight * mse(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    "wanted, though it has a graph already": """
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.requires_grad_(True)
+    loss.backward()
+    optimizer.step()
+""",
+    "cut on one side only": """
+teacher = nn.Linear(6, 1)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = mse(model(x), teacher(x).detach())
+    loss.requires_grad_(True)
+    loss.backward()
+    optimizer.step()
+""",
+    "gradients in an unknown state": """
+from elsewhere import context
+for _ in range(3):
+    optimizer.zero_grad()
+    with context():
+        loss = mse(model(x), y)
+    loss.requires_grad_(True)
+    loss.backward()
+    optimizer.step()
+""",
+    "a tensor for a demonstration": """
+t = torch.tensor(2.0, requires_grad=True)
+t.backward()
+print(t.grad)
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

@@ -253,6 +253,31 @@ class Fit:
     def run(self, loader):
         return [self.one(inputs, targets) for inputs, targets in loader]
 """,
+    "with arguments, tqdm and a scheduler": """
+from tqdm import tqdm
+def main(args):
+    net = nn.DataParallel(nn.Sequential(nn.Linear(6, 1)))
+    opt = torch.optim.SGD(net.parameters(), args.lr, momentum=args.momentum)
+    scheduler = torch.optim.lr_scheduler.StepLR(opt, step_size=30)
+    for epoch in range(args.epochs):
+        net.train()
+        for images, target in tqdm(loader, desc=f"epoch {epoch}"):
+            images = images.cuda(non_blocking=True)
+            loss = nn.functional.cross_entropy(net(images), target)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            opt.step()  # <- GRD001
+        scheduler.step()
+""",
+    "a helper for the update": """
+def update(loss, opt):
+    loss.backward()
+    opt.step()  # <- GRD001
+net_a = nn.Linear(6, 1)
+adam = torch.optim.Adam(net_a.parameters())
+for k in range(4):
+    update(nn.functional.mse_loss(net_a(x), y), adam)
+""",
 }
 
 UNWRITTEN = {
@@ -291,6 +316,79 @@ for inputs, targets in loader:
     clear()
     model(inputs).sum().backward()
     optimizer.step()
+""",
+    "a window that ends after its turns": """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(4):
+    optimizer.zero_grad()
+    for inputs, targets in loader:
+        (nn.functional.mse_loss(model(inputs), targets) / 8).backward()
+    optimizer.step()
+""",
+    "a meta-learner's inner and outer steps": """
+import copy
+outer = torch.optim.Adam(model.parameters())
+for task in range(4):
+    inner_model = copy.deepcopy(model)
+    inner = torch.optim.SGD(inner_model.parameters(), lr=0.1)
+    for _ in range(3):
+        inner.zero_grad()
+        loss_of(inner_model).backward()
+        inner.step()
+    outer.zero_grad()
+    loss_of(inner_model).backward()
+    for p, q in zip(model.parameters(), inner_model.parameters()):
+        p.grad = q.grad.clone()
+    outer.step()
+""",
+    "Accelerate's": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for inputs, targets in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "reinforcement learning, in functions": """
+policy = nn.Linear(4, 2)
+adam = torch.optim.Adam(policy.parameters(), lr=1e-2)
+def finish_episode(log_probs, returns):
+    loss = torch.cat([-p * r for p, r in zip(log_probs, returns)]).sum()
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+def main():
+    for episode in range(100):
+        log_probs, returns = play(policy)
+        finish_episode(log_probs, returns)
+main()
+""",
+    "by groups": """
+for inputs, targets in loader:
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = None
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+""",
+    "Lightning does it": """
+import lightning as L
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.Linear(6, 1)
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.net.parameters())
+    def training_step(self, batch, number):
+        opt = self.optimizers()
+        loss = nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        opt.zero_grad()
+        self.manual_backward(loss)
+        opt.step()
 """,
 }
 

@@ -115,3 +115,119 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"in a class with a counter for each epoch"}
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "range": """
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(10):  # <- GRD004
+    (model(torch.randn(8, 6)).square().mean() / 4).backward()
+    if (i + 1) % 4 == 0:
+        opt.step()
+        opt.zero_grad()
+""",
+    "counted from one, by name": """
+class Trainer:
+    def __init__(self):
+        self.window = 4
+        self.opt = torch.optim.AdamW(model.parameters())
+    def fit(self):
+        data = DataLoader(TensorDataset(torch.rand(100, 6), torch.rand(100, 1)), 10, drop_last=True)
+        for number, (a, b) in enumerate(data, start=1):  # <- GRD004
+            loss = mse(model(a), b) / self.window
+            loss.backward()
+            if not number % self.window:
+                self.opt.step()
+                self.opt.zero_grad()
+Trainer().fit()
+""",
+    "a window of three in twenty turns": """
+scaler = torch.amp.GradScaler("cuda")
+accumulate = 3
+for epoch in range(5):
+    for step in range(0, 20):  # <- GRD004
+        loss = mse(model(x), y) / accumulate
+        scaler.scale(loss).backward()
+        if step % accumulate == accumulate - 1:
+            pass
+        if (step + 1) % accumulate == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+}
+
+UNWRITTEN = {
+    "it fits": """
+for i in range(12):
+    (mse(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "nobody knows how many": """
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
+    for i, (a, b) in enumerate(loader):
+        (mse(net(a), b) / 4).backward()
+        if (i + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+    "nobody knows how large": """
+def train(args):
+    for i in range(10):
+        (mse(model(x), y) / args.k).backward()
+        if (i + 1) % args.k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "or the last one": """
+for i in range(10):
+    (mse(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0 or i == 9:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "stepped by somebody else": """
+from elsewhere import finish
+for i in range(10):
+    (mse(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+finish(optimizer)
+""",
+    "ragged batches dropped": """
+even = DataLoader(TensorDataset(x, y), batch_size=10, drop_last=True)
+for i, (a, b) in enumerate(even):
+    (mse(model(a), b) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "Accelerate sees the end": """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for i, (a, b) in enumerate(loader):
+    accelerator.backward(mse(model(a), b))
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

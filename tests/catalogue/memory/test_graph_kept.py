@@ -181,3 +181,205 @@ def test_it_is_found_and_who_holds_them(run, holder, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "a total over an epoch": """
+def train(net: nn.Module, loader, criterion, opt: torch.optim.Optimizer, device):
+    net.train()
+    running_loss, correct = 0.0, 0
+    for inputs, labels in loader:
+        inputs, labels = inputs.to(device), labels.to(device)
+        opt.zero_grad()
+        outputs = net(inputs)
+        loss = criterion(outputs, labels)
+        loss.backward()
+        opt.step()
+        running_loss += loss * inputs.size(0)  # <- MEM001
+        _, predicted = outputs.max(1)
+        correct += predicted.eq(labels).sum()
+    return running_loss / len(loader)
+""",
+    "a history, now and then": """
+class Trainer:
+    def __init__(self, net: nn.Module):
+        self.net = net
+        self.opt = torch.optim.Adam(self.net.parameters())
+        self.history = {"loss": [], "step": []}
+
+    def fit(self, loader):
+        for step, (a, b) in enumerate(loader):
+            out = self.net(a)
+            loss = nn.functional.cross_entropy(out, b)
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+            if step % 10 == 0:
+                self.history["loss"].append(loss.cpu())  # <- MEM001
+                self.history["step"].append(step)
+""",
+    "with Accelerate": """
+from accelerate import Accelerator
+def main(net: nn.Module, loader, args):
+    accelerator = Accelerator()
+    opt = torch.optim.AdamW(net.parameters())
+    net, opt, loader = accelerator.prepare(net, opt, loader)
+    for epoch in range(args.epochs):
+        total_loss = 0
+        for batch in loader:
+            loss = net(**batch).loss
+            total_loss += loss.float()  # <- MEM001
+            accelerator.backward(loss)
+            opt.step()
+            opt.zero_grad()
+""",
+    "a meter with a count": """
+class AverageMeter(object):
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.val = self.avg = self.sum = self.count = 0
+    def update(self, val, n=1):
+        self.val = val
+        self.sum += val * n  # <- MEM001
+        self.count += n
+        self.avg = self.sum / self.count
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
+    losses = AverageMeter()
+    for a, b in loader:
+        loss = mse(net(a), b)
+        losses.update(loss, len(a))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    "pairs": """
+pairs = []
+for step in range(80):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = mse(out, y)
+    loss.backward()
+    optimizer.step()
+    pairs.append((step, out.mean(), loss.item()))  # <- MEM001
+""",
+}
+
+UNWRITTEN = {
+    "a total that goes backward": """
+for step in range(80):
+    total = 0
+    optimizer.zero_grad()
+    for rows in range(4):
+        total += mse(model(x[rows]), y[rows])
+    total.backward()
+    optimizer.step()
+""",
+    "losses that go backward together": """
+for step in range(80):
+    losses = []
+    optimizer.zero_grad()
+    for rows in range(4):
+        losses.append(mse(model(x[rows]), y[rows]))
+    torch.stack(losses).mean().backward()
+    optimizer.step()
+""",
+    "numbers, indices and counts": """
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
+    total, hits, labels, taken = 0.0, 0, [], []
+    for a, b in loader:
+        out = net(a)
+        loss = nn.functional.cross_entropy(out, b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item() * len(a)
+        total += float(loss)
+        total += loss.data
+        _, best = torch.max(out, 1)
+        hits += (best == b).sum()
+        labels.append(best)
+        taken.extend(out.argmax(1).tolist())
+""",
+    "without gradients": """
+total = torch.zeros(())
+for step in range(80):
+    loss = update(mse(model(x), y))
+    with torch.no_grad():
+        total += loss
+""",
+    "reduced elsewhere": """
+from elsewhere import reduce
+total, losses = 0, []
+for step in range(80):
+    loss = update(mse(model(x), y))
+    total += reduce(loss)
+    losses.append(reduce(loss))
+""",
+    "the last one by name": """
+log = {}
+for step in range(80):
+    loss = update(mse(model(x), y))
+    log["loss"] = loss
+    log["norm"] = loss.sqrt()
+""",
+    "a list made anew when it is full": """
+losses = []
+for step in range(80):
+    losses.append(update(mse(model(x), y)))
+    if len(losses) == 8:
+        print(sum(losses).item())
+        losses = []
+""",
+    "only the first few": """
+first = []
+for step in range(80):
+    loss = update(mse(model(x), y))
+    if len(first) < 4:
+        first.append(loss)
+    if step == 3:
+        first.append(loss)
+""",
+    "policy gradients, with rewards": """
+def finish(policy, opt):
+    returns, losses = [], []
+    for log_prob, reward in zip(policy.saved, policy.rewards):
+        losses.append(-log_prob * reward)
+    opt.zero_grad()
+    loss = torch.cat(losses).sum()
+    loss.backward()
+    opt.step()
+    del policy.saved[:]
+""",
+    "a loss put together of parts in every turn": """
+for step in range(80):
+    loss = 0
+    for weight, head in ((1.0, mse), (0.1, nn.functional.l1_loss)):
+        loss += weight * head(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + (GUILTY[name][1] if name in GUILTY else WRITTEN[name]))
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + (GUILTY[name][1] if name in GUILTY else {**QUIET, **UNWRITTEN}[name]))
+
+
+def test_what_is_kept_leaves_its_graph_behind(told):
+    (found,) = told(HEAD + GUILTY["an attribute of a class"][1], fixes=True)
+    assert found.repair.safe
+    assert [edit.text for edit in found.repair.edits] == ["loss.detach()"]

@@ -187,3 +187,145 @@ gc.enable()
     assert not ran.findings
     (judged,) = (each for each in ran.report.judged if each.code == "MEM002")
     assert "fewer than 13" in judged.reason
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "a trainer with a net of its own": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 20, 5)
+        self.fc = nn.Linear(500, 10)
+    def forward(self, x):
+        x = torch.relu(self.conv(x))
+        return self.fc(torch.flatten(x, 1))
+def main(args, train_loader):
+    net = Net().cuda()
+    criterion = nn.CrossEntropyLoss()
+    opt = torch.optim.Adam(net.parameters(), lr=args.lr)
+    for epoch in range(args.epochs):
+        total = 0.0
+        for i, (images, labels) in enumerate(train_loader):
+            opt.zero_grad()
+            loss = criterion(net(images.cuda()), labels.cuda())
+            loss.backward(retain_graph=True)  # <- MEM002
+            opt.step()
+            total += loss.item()
+""",
+    "with a scaler": """
+scaler = torch.amp.GradScaler("cuda")
+for step in range(16):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    scaler.scale(loss).backward(retain_graph=True)  # <- MEM002
+    scaler.step(optimizer)
+    scaler.update()
+""",
+}
+
+UNWRITTEN = {
+    "a recurrent net that goes on": """
+cell, out = nn.GRUCell(6, 8), nn.Linear(8, 1)
+adam = torch.optim.Adam([*cell.parameters(), *out.parameters()], lr=0.01)
+hidden = torch.zeros(96, 8)
+for step in range(16):
+    hidden = cell(x, hidden)
+    loss = mse(out(hidden), y)
+    adam.zero_grad()
+    loss.backward(retain_graph=True)
+    adam.step()
+""",
+    "a state in the net": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(6, 8)
+        self.hidden = torch.zeros(96, 8)
+    def forward(self, x):
+        self.hidden = self.cell(x, self.hidden)
+        return self.hidden.mean(1, keepdim=True)
+net = Net()
+adam = torch.optim.Adam(net.parameters())
+for step in range(16):
+    adam.zero_grad()
+    mse(net(x), y).backward(retain_graph=True)
+    adam.step()
+""",
+    "a net of another file": """
+from nets import SpikingNet
+def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
+    for a, b in loader:
+        opt.zero_grad()
+        mse(net(a), b).backward(retain_graph=True)
+        opt.step()
+spiking = SpikingNet()
+for step in range(16):
+    optimizer.zero_grad()
+    mse(spiking(x), y).backward(retain_graph=True)
+    optimizer.step()
+""",
+    "a running total": """
+total = 0
+for step in range(16):
+    total = total + mse(model(x), y)
+    total.backward(retain_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a total that is added to": """
+total = 0
+for step in range(16):
+    total += mse(model(x), y)
+    total.backward(retain_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "kept in a list": """
+memory = []
+for step in range(16):
+    optimizer.zero_grad()
+    memory.append(mse(model(x), y))
+    torch.stack(memory).mean().backward(retain_graph=True)
+    optimizer.step()
+""",
+    "handed to somebody": """
+from elsewhere import penalty
+for step in range(16):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward(retain_graph=True)
+    penalty(loss)
+    optimizer.step()
+""",
+    "an embedding made once": """
+embedding = nn.Embedding(96, 8)
+encoded = embedding(torch.arange(96))
+head = nn.Linear(8, 1)
+heading = torch.optim.SGD(head.parameters(), lr=0.1)
+for step in range(16):
+    heading.zero_grad()
+    mse(head(encoded), y).backward(retain_graph=True)
+    heading.step()
+""",
+    "no loop": """
+def step(a, b):
+    loss = mse(model(a), b)
+    loss.backward(retain_graph=True)
+    return loss
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

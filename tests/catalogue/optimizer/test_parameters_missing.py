@@ -198,3 +198,163 @@ def test_it_is_found_at_its_line(guilty, script: str):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script: str):
     quiet(DATA + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"groups_by_name"}
+"""Which names these are the text does not tell."""
+
+WRITTEN = {
+    "an attribute that was not there": """
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+    def forward(self, inputs):
+        hidden = self.layers(inputs)
+        return self.project(hidden) if hasattr(self, "project") else hidden
+encoder = Encoder().cuda()
+opt = torch.optim.AdamW(encoder.parameters(), lr=1e-4)
+encoder.project = nn.Linear(8, 3).cuda()
+for epoch in range(10):
+    for a, b in DataLoader(TensorDataset(x, y), batch_size=12):
+        opt.zero_grad()
+        F.cross_entropy(encoder(a), b).backward()
+        opt.step()  # <- OPT001
+""",
+    "add_module, with AMP": """
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+opt = torch.optim.SGD(net.parameters(), lr=0.1)  # too early
+net.add_module("out", nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 3)))
+scaler = torch.amp.GradScaler("cuda")
+for a, b in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", torch.float16):
+        loss = F.cross_entropy(net(a), b)
+    scaler.scale(loss).backward()
+    scaler.unscale_(opt)
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    scaler.step(opt)  # <- OPT001
+    scaler.update()
+""",
+    "in a task of one's own": """
+class Task:
+    def __init__(self, classes):
+        self.net = Net()
+        self.opt = optim.Adam(list(self.net.body.parameters()) + list(self.net.middle.parameters()))
+    def run(self, loader, epochs=3):
+        for _ in range(epochs):
+            for inputs, labels in loader:
+                self.opt.zero_grad()
+                loss = F.cross_entropy(self.net(inputs), labels)
+                loss.backward()
+                self.opt.step()  # <- OPT001
+""",
+}
+
+WRITTEN["a head in a dictionary"] = """
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = nn.Linear(6, 8), nn.ModuleDict()
+    def forward(self, inputs, task):
+        return self.heads[task](self.body(inputs))
+model = Many()
+optimizer = optim.AdamW(model.parameters())
+model.heads["digits"] = nn.Linear(8, 3)
+for _ in range(12):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x, "digits"), y).backward()
+    optimizer.step()  # <- OPT001
+"""
+
+UNWRITTEN = {
+    "a last layer that is frozen when it is built": """
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        for p in self.head.parameters():
+            p.requires_grad = False
+    def forward(self, inputs):
+        return self.head(self.body(inputs))
+model = Fixed()
+optimizer = optim.Adam(model.body.parameters())
+"""
+    + LOOP,
+    "behind a detach": """
+class Probe(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 3), nn.Linear(3, 3)
+    def forward(self, inputs):
+        hidden = self.body(inputs)
+        return hidden + 0 * self.head(hidden.detach())
+model = Probe()
+optimizer = optim.Adam(model.body.parameters())
+"""
+    + LOOP,
+    "an optimizer for each, by names": """
+parts = {"body": model.body, "middle": model.middle, "head": model.head}
+optimizers = {name: optim.Adam(part.parameters()) for name, part in parts.items()}
+for _ in range(8):
+    F.cross_entropy(model(x), y).backward()
+    for optimizer in optimizers.values():
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "another file steps the rest": """
+from elsewhere import heads_optimizer
+rest = heads_optimizer(model)
+optimizer = optim.Adam(model.body.parameters())
+"""
+    + LOOP,
+    "weights that were loaded, used as a loss": """
+model.load_state_dict(torch.load("net.pt", weights_only=True))
+optimizer = optim.Adam(model.body.parameters())
+"""
+    + LOOP,
+    "added to the optimizer as well": """
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+optimizer = optim.Adam(model.parameters())
+head = nn.Linear(8, 3)
+model.append(head)
+optimizer.add_param_group({"params": head.parameters()})
+"""
+    + LOOP,
+    "what is added has nothing to learn": """
+model = nn.Sequential(nn.Linear(6, 8))
+optimizer = optim.Adam(model.parameters())
+model.append(nn.ReLU())
+model.append(nn.Dropout(0.1))
+"""
+    + LOOP,
+    "a GAN in one module": """
+class Gan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = nn.Linear(4, 6), nn.Linear(6, 1)
+    def forward(self, z):
+        return self.critic(self.generator(z))
+gan = Gan()
+first, second = optim.Adam(gan.generator.parameters()), optim.Adam(gan.critic.parameters())
+for _ in range(9):
+    first.zero_grad()
+    gan(torch.randn(8, 4)).mean().backward()
+    first.step()
+    second.zero_grad()
+    gan(torch.randn(8, 4)).mean().neg().backward()
+    second.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(DATA + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])

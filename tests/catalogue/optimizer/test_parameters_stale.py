@@ -175,3 +175,145 @@ def test_it_is_found_at_its_line(guilty, script: str):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script: str):
     quiet(DATA + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "fine-tuning, the head replaced too late": """
+import torchvision
+def main(args):
+    net = torchvision.models.resnet18(weights="DEFAULT")
+    opt = optim.SGD(net.parameters(), lr=args.lr, momentum=0.9)
+    net.fc = nn.Linear(net.fc.in_features, args.classes)
+    net = net.to("cuda")
+    criterion = nn.CrossEntropyLoss()
+    for epoch in range(args.epochs):
+        for images, labels in loader:
+            opt.zero_grad()
+            criterion(net(images), labels).backward()
+            opt.step()  # <- OPT002
+""",
+    "of a class of the file, with AMP": """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, classes)
+    def forward(self, inputs):
+        return self.head(self.body(inputs))
+net = Net(10)
+opt = optim.AdamW(net.parameters(), lr=1e-3)  # of the old one
+scaler = torch.amp.GradScaler("cuda")
+net.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 3))
+for inputs, targets in loader:
+    with torch.autocast("cuda", torch.float16):
+        loss = F.cross_entropy(net(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(opt)  # <- OPT002
+    scaler.update()
+    opt.zero_grad()
+""",
+}
+
+UNWRITTEN = {
+    "replaced by something without parameters": """
+import torchvision
+net = torchvision.models.resnet18()
+opt = optim.SGD(net.parameters(), lr=0.1)
+net.fc = nn.Identity()
+head = nn.Linear(512, 3)
+for images, labels in loader:
+    opt.zero_grad()
+    F.cross_entropy(head(net(images)), labels).backward()
+    opt.step()
+""",
+    "told to the optimizer": """
+optimizer = optim.Adam(model[0].parameters())
+model[2] = nn.Linear(8, 3)
+optimizer.add_param_group({"params": model[2].parameters()})
+"""
+    + LOOP,
+    "another optimizer for what is new": """
+optimizer = optim.Adam(model.parameters())
+model[2] = nn.Linear(8, 3)
+second = optim.Adam(model[2].parameters())
+"""
+    + LOOP,
+    "replaced by a head that the optimizer holds": """
+heads = nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
+optimizer = optim.Adam([*model.parameters(), *heads.parameters()])
+model[2] = heads[1]
+"""
+    + LOOP,
+    "frozen": """
+optimizer = optim.Adam(model.parameters())
+model[2] = nn.Linear(8, 3).requires_grad_(False)
+"""
+    + LOOP,
+    "only on a condition, and built again on it": """
+optimizer = optim.Adam(model.parameters())
+if adapt:
+    model[2] = nn.Linear(8, 3)
+    optimizer = optim.Adam(model.parameters())
+"""
+    + LOOP,
+    "wrapped, then moved": """
+optimizer = optim.Adam(model.parameters())
+model = nn.parallel.DistributedDataParallel(model.cuda())
+model = torch.compile(model)
+"""
+    + LOOP,
+    "a student and its teacher": """
+teacher, student = build(), build()
+optimizer = optim.Adam(student.parameters())
+for a, b in DataLoader(TensorDataset(x, y), batch_size=12):
+    with torch.no_grad():
+        wanted = teacher(a)
+    optimizer.zero_grad()
+    F.mse_loss(student(a), wanted).backward()
+    optimizer.step()
+    teacher = copy.deepcopy(student)
+""",
+    "a policy whose outputs wait in a buffer of another file": """
+from elsewhere import Buffer
+critic, policy = build(1), build(1)
+optimizer, buffer = optim.Adam(policy.parameters()), Buffer()
+for i in range(10):
+    buffer.add(policy(x))
+    loss = critic(buffer.sample()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "weights that are shared": """
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+    def forward(self, ids):
+        return self.out(self.embedding(ids))
+model = Tied()
+optimizer = optim.Adam(model.parameters())
+model.out.weight = model.embedding.weight
+"""
+    + LOOP,
+    "grown in stages": """
+for stage in range(3):
+    optimizer = optim.Adam(model.parameters())
+    for _ in range(10):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model[2] = nn.Linear(8, 3)
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(DATA + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(DATA + {**QUIET, **UNWRITTEN}[name])

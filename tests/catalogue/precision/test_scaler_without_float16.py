@@ -158,3 +158,115 @@ def test_it_is_found(guilty, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(quiet, script):
     quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT: set[str] = set()
+"""Of these the text cannot tell."""
+
+WRITTEN = {
+    "the older spelling": """
+from torch.cuda.amp import GradScaler, autocast
+def train(net: nn.Module, opt: torch.optim.Optimizer, loader, criterion):
+    scaler = GradScaler()
+    for a, b in loader:
+        opt.zero_grad()
+        with autocast(dtype=torch.bfloat16):
+            loss = criterion(net(a), b)
+        scaler.scale(loss).backward()  # <- PRC002
+        scaler.step(opt)
+        scaler.update()
+""",
+    "switched on, with a type by name": """
+amp_dtype = torch.bfloat16
+class Trainer:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda", enabled=True)  # for AMP
+    def step(self, a, b):
+        with torch.autocast(device_type="cuda", dtype=amp_dtype):
+            out = model(a)
+            loss = mse(out, b)
+        self.scaler.scale(loss / 4).backward()  # <- PRC002
+""",
+    "over several lines": """
+scaler = torch.amp.GradScaler(
+    "cuda",
+    init_scale=2.0**10,  # as before
+)
+for _ in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=True):
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()  # <- PRC002
+    scaler.step(optimizer)
+    scaler.update()
+""",
+}
+
+UNWRITTEN = {
+    "a type from outside": """
+def train(net: nn.Module, dtype, loader):
+    scaler = torch.amp.GradScaler("cuda")
+    for a, b in loader:
+        with torch.autocast("cuda", dtype=dtype):
+            loss = mse(net(a), b)
+        scaler.scale(loss).backward()
+""",
+    "one of two types": """
+dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(6):
+    with torch.autocast("cuda", dtype=dtype):
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()
+""",
+    "nanoGPT's": """
+dtype = "bfloat16"
+ptdtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+ctx = torch.amp.autocast(device_type="cuda", dtype=ptdtype)
+scaler = torch.cuda.amp.GradScaler(enabled=(dtype == "float16"))
+for _ in range(6):
+    optimizer.zero_grad()
+    with ctx:
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "the default type": """
+scaler = torch.cuda.amp.GradScaler()
+for _ in range(6):
+    with torch.autocast("cuda"):
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()
+""",
+    "two models in two types": """
+other = nn.Linear(6, 1)
+scaler = torch.cuda.amp.GradScaler()
+for _ in range(6):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        one = model(x)
+    with torch.autocast("cuda", dtype=torch.float16):
+        two = other(x)
+    scaler.scale(mse(one.float(), two.float())).backward()
+""",
+    "a scaler of one's own": """
+from elsewhere import GradScaler
+scaler = GradScaler()
+for _ in range(6):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = mse(model(x), y)
+    scaler.scale(loss).backward()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

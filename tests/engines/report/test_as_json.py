@@ -7,6 +7,7 @@ import pytest
 
 from trueloop.engines.report.as_json import from_json, to_json
 from trueloop.ground.findings import Explained, Report
+from trueloop.ground.source.text import Edit, Fix
 
 REQUIRED = {"code", "slug", "severity", "message", "path", "line", "related", "first_update", "count", "fix"}
 
@@ -69,3 +70,14 @@ def test_a_report_of_before_there_were_errors_is_read(report: Report):
     content = to_json(report)
     del content["error"]
     assert from_json(content).error is None
+
+
+def test_what_was_found_in_a_text_comes_back(report: Report):
+    fix = Fix((Edit(3, 4, "x"),), safe=False, words="Write x")
+    found = replace(report.findings[0], column=5, end=(12, 9), cell=2, repair=fix)
+    read = Report(findings=(found,), files=7)
+    assert from_json(json.loads(json.dumps(to_json(read)))) == read
+    (finding,) = to_json(read)["findings"]
+    assert finding["edits"] == {"safe": False, "message": "Write x", "edits": [{"start": 3, "end": 4, "text": "x"}]}
+    old = {key: value for key, value in finding.items() if key not in ("column", "end", "cell", "edits")}
+    assert from_json({**to_json(read), "findings": [old]}).findings[0].repair is None, "written before there was one"

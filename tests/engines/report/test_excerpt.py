@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.engines.report.excerpt import diff, excerpts
-from trueloop.ground.findings import Finding, Insertion, Site
+from trueloop.engines.report.excerpt import Change, diff, excerpts, repaired
+from trueloop.ground.findings import Finding, Insertion, Severity, Site
+from trueloop.ground.source.text import Edit, Fix
 
 
 def numbers(finding: Finding) -> list[list[int | None]]:
@@ -80,3 +81,19 @@ def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding)
 
 def test_a_change_of_a_file_that_is_gone_shows_what_is_new():
     assert [tuple(each) for each in diff(Insertion(Site("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
+
+
+def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(b"if x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
+    at = path.read_bytes().index(b"1")
+    found = Finding(
+        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=Site(str(path), 2),
+        repair=Fix((Edit(at, at + 1, "2"),), safe=True),
+    )  # fmt: skip
+    assert repaired(found) == [Change("-", "f(1)  # é"), Change("+", "f(2)  # é")]
+    assert repaired(replace(found, cell=1)) == []
+    assert repaired(replace(found, site=Site("gone.py", 1))) == []
+    assert repaired(replace(found, repair=None)) == []
+    many = Fix((Edit(0, 0, "x\n" * 20),), safe=True)
+    assert repaired(replace(found, repair=many)) == []

@@ -12,6 +12,7 @@ from jsonschema import Draft4Validator, FormatChecker
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.report.sarif import FINGERPRINT, to_sarif
 from trueloop.ground.findings import Explained, Finding, Report, Site
+from trueloop.ground.source.text import Edit, Fix
 
 # Version 2.1.0-rtm.5 as published by the OASIS committee and Microsoft; from the npm package
 # @microsoft/jest-sarif 1.0.0-beta.0 (MIT), lib/schemas, unchanged.
@@ -155,3 +156,28 @@ def test_what_ended_the_run_is_a_result(report: Report, error: Explained, folder
     lines = [each["physicalLocation"]["region"]["startLine"] for each in result["relatedLocations"]]
     assert lines == [8, 6]
     assert rule["help"]["text"] == error.fix
+
+
+def test_what_was_found_in_a_text_has_its_columns_and_its_fix(finding: Finding, folder: Path):
+    assert finding.site is not None
+    fix = Fix((Edit(10, 10, "    é()\n"), Edit(20, 24, "")), safe=True, words="Call é")
+    found = replace(finding, column=5, end=(finding.site.line + 1, 9), repair=fix)
+    log = to_sarif(Report(findings=(found,), files=1), base=folder)
+    assert_valid(log)
+    (result,) = log["runs"][0]["results"]
+    region = result["locations"][0]["physicalLocation"]["region"]
+    line = finding.site.line
+    assert region == {"startLine": line, "startColumn": 5, "endLine": line + 1, "endColumn": 9}
+    first, second = result["fixes"][0]["artifactChanges"][0]["replacements"]
+    assert first == {"deletedRegion": {"byteOffset": 10, "byteLength": 0}, "insertedContent": {"text": "    é()\n"}}
+    assert second["deletedRegion"] == {"byteOffset": 20, "byteLength": 4}
+
+
+def test_a_cell_of_a_notebook_is_told_in_words(finding: Finding, folder: Path):
+    site = Site(f"{folder}/nb.ipynb:cell 3", 2)
+    found = replace(finding, site=site, related=((site, "here"),), cell=3, column=1, end=(2, 4))
+    log = to_sarif(Report(findings=(found,), files=1), base=folder)
+    assert_valid(log)
+    (location,) = log["runs"][0]["results"][0]["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "nb.ipynb"
+    assert location["message"]["text"] == "Cell 3, line 2."

@@ -36,6 +36,7 @@ def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
         "title": "A made-up-error",
         "fix": "Do otherwise.",
         "watched": True,
+        "linted": False,
     }
 
 

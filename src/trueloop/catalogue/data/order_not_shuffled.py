@@ -15,7 +15,8 @@ Look-alikes
     orders the samples in a second epoch already, the classes are the targets of a classification loss, each forms one
     block that never comes again and fills two batches or more, there are at least two updates for each block, and
     neither does a sample hold part of the one before, nor a feature grow from sample to sample, nor the model have a
-    recurrent layer. Research on learning class after class does this on purpose: hence a warning.
+    recurrent layer. Research on learning class after class does this on purpose: hence a warning. The text shows it of
+    a folder of classes, and of targets written out class by class beside features drawn at random.
 
 Fix
     ``DataLoader(dataset, batch_size=..., shuffle=True)``.
@@ -28,6 +29,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -41,8 +43,11 @@ from trueloop.ground.events import (
     ModelCalled,
     Ref,
 )
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.blocks import in_blocks, shuffled
+from trueloop.ground.source.epochs import epochs
+from trueloop.ground.source.source import Hit, Source
 
 CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
 MOST_LOADERS = 64
@@ -84,8 +89,7 @@ class Detector:
         self._unread = ""
 
     def observe(
-        self,
-        event: LoaderStarted | BatchDrawn | BackwardStarted | ModelCalled | LabelsInBlocks | LoaderExhausted,
+        self, event: LoaderStarted | BatchDrawn | BackwardStarted | ModelCalled | LabelsInBlocks | LoaderExhausted
     ) -> Evidence | None:
         """Return evidence in the second epoch."""
         if isinstance(event, LoaderStarted):
@@ -140,7 +144,7 @@ class Detector:
         return self._models[event.model]
 
     def _judge(self, known: _Sequential) -> Evidence | None:
-        found = known.blocks.get(known.targets) if known.targets is not None else None
+        found = known.blocks.get(known.targets or "")
         if found is None or not known.again or found.in_time:
             return None
         per_class = found.samples / found.values
@@ -180,10 +184,27 @@ def _numbers(tensor: Any) -> list[float] | tuple[int, ...]:
 
 
 def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[int, ...]) -> bool:
-    if isinstance(column, list) and isinstance(targets, tuple):
-        return (len(column),) == targets  # on a device: by size, which only one column may have
-    return column == targets
+    by_size = isinstance(column, list) and isinstance(targets, tuple)  # on a device; only one column may have it
+    return (len(column),) == targets if by_size else column == targets
 
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield loaders that read sorted classes in order, and train a classifier."""
+    for start, loader in epochs(source):
+        shuffle = loader.options.get("shuffle") or loader.options.get("2")
+        if (
+            len(loader.of) == 1
+            and (shuffle is None or shuffle.constant() is False)
+            and in_blocks(source, start, loader)
+        ):
+            yield Hit(
+                message="The loader reads the samples class by class, as they are sorted, in every epoch.",
+                node=loader.node,
+                fix=shuffled(source, loader.node),
+            )
+
+
+RULE = Rule(words=("DataLoader", "step"), find=find)
 
 FAILURE = Failure(
     code="DAT003",
@@ -195,7 +216,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-torch.manual_seed(0)
 labels = torch.arange(4).repeat_interleave(64)
 inputs = torch.randn(256, 6) + labels[:, None]
 loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)
@@ -212,7 +232,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-torch.manual_seed(0)
 labels = torch.arange(4).repeat_interleave(64)
 inputs = torch.randn(256, 6) + labels[:, None]
 loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)
@@ -225,5 +244,6 @@ for epoch in range(3):
         optimizer.step()
 """,
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
+    rule=RULE,
     detector=Detector,
 )

@@ -193,7 +193,7 @@ def _fixed(source: Source, seed: Operation, loop: Loop) -> bool:
     return bool(given) and all(source.fixed(each, seed, loop) for each in given)
 
 
-RULE = Rule(words=("DataLoader", "seed", "step"), find=find)
+RULE = Rule(words=("DataLoader", "seed", "step("), find=find)
 
 FAILURE = Failure(
     code="DAT004",

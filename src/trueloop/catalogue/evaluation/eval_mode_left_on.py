@@ -177,7 +177,7 @@ def _stepped_before(source: Source, mode: Operation) -> tuple[Loop, Operation] |
     return None
 
 
-RULE = Rule(words=("eval(", "step", "backward"), find=find)
+RULE = Rule(words=("eval(", "step(", "backward("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -13,6 +13,8 @@ Look-alikes
     the sum is right too, and Adam is nearly indifferent to the scale (clipping, its eps and its weight decay are not).
     Told when two windows in a row of K > 1 backwards by one line, each on another batch of one loader and with exactly
     one mean-reduced loss, gave each loss the weight 1, read from the graph, and nothing scaled the sum before the step.
+    The text alone tells it of one of torch's own losses that goes backward as it is, where nothing in the file divides
+    by the size of the window or touches a ``.grad``.
 
 Fix
     Divide: ``(loss / K).backward()``; in the last window of an epoch by the batches it really has.
@@ -26,6 +28,8 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.ground.events import (
@@ -38,8 +42,14 @@ from trueloop.ground.events import (
     Ref,
     StepTaken,
 )
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.operations import Act, Loop
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import MANAGED, Kind
+from trueloop.ground.source.windows import by_hand, divides, mean_of_batch, repeated, window
 from trueloop.ground.teaching import TeachingLoop
 
 WINDOWS = 2  # one might be a probe
@@ -122,6 +132,71 @@ class Detector:
         return ""
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the one backward of each window whose loss is a mean over a batch and goes backward undivided."""
+    told: set[int] = set()
+    for step in source.acts(Act.STEPPED):
+        if step.subject.kind is not Kind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
+            continue
+        found = _window(source, step)
+        if found is None or id(found[0].node) in told or by_hand(source) or divides(source, found[1]):
+            continue
+        backward, size = found
+        told.add(id(backward.node))
+        yield Hit(
+            message=f"The mean losses of {source.text.of(size)} batches are added up, and none is divided by that.",
+            node=backward.node,
+            related=((step.node, "stepped here"),),
+            fix=_divided(source, backward, step, size),
+        )
+
+
+def _window(source: Source, step: Deed) -> tuple[Deed, ast.expr] | None:
+    """Return the only backward of a window that a step ends, and the number of batches in it."""
+    loop = step.loops[-1]
+    inside = source.within(loop, root=step.root)
+    backwards = [each for each in inside if each.act is Act.BACKWARD]
+    if len(backwards) != 1 or source.handed_out(step.subject, inside) or not source.reaches(backwards[0], step.subject):
+        return None
+    backward, ends = backwards[0], window(step, loop)
+    if ends is not None:
+        others = [each for each in inside if each.act in (Act.STEPPED, Act.CLEARED)]
+        waits = all((ends.branch.node, ends.branch.arm) in _arms(each, loop) for each in others)
+        fits = waits and len(others) > 1 and backward.beside(step) and backward.always_in(loop) and ends.turns != 1
+        return (backward, ends.size) if fits and mean_of_batch(source, backward, loop) else None
+    inner = backward.loops[-1]
+    size = repeated(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
+    if size is None or not backward.always_in(inner) or not mean_of_batch(source, backward, inner, drawn=True):
+        return None
+    return None if source.within(inner, Act.STEPPED, Act.CLEARED, root=step.root) else (backward, size)
+
+
+def _arms(operation: Deed, loop: Loop) -> list[tuple[Any, int]]:
+    return [(each.node, each.arm) for each in operation.conditions(loop)]
+
+
+def _divided(source: Source, backward: Deed, step: Deed, size: ast.expr) -> Fix | None:
+    """Return the fix: the loss is divided by the size of its window, where it goes backward."""
+    call = backward.node
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        return None
+    here = backward.function is step.function or isinstance(size, ast.Constant)
+    loss: ast.expr = call.func.value
+    scaled = bool(backward.things)
+    if scaled:
+        if not isinstance(loss, ast.Call) or len(loss.args) != 1:
+            return None
+        loss = loss.args[0]
+    if not here or not isinstance(loss, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        return None
+    text = f"{source.text.of(loss)} / {source.text.of(size)}"
+    edit = source.text.replace(loss, text if scaled else f"({text})")
+    return Fix((edit,), safe=False, words="Divide the loss by the number of batches in its window")
+
+
+RULE = Rule(words=("backward", "step"), find=find)
+
+
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
 
@@ -169,6 +244,7 @@ for step, (inputs, targets) in enumerate(loader):
         optimizer.zero_grad()
 """,
     fix="Divide each loss by the number of batches in its window.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -12,7 +12,8 @@ Look-alikes
     One: every step so far found no gradient, though backwards had reached its parameters, at least twice. Two: in each
     of five windows, and no others, the same line ran backward on as many different batches, the same line cleared each
     of them but the last, and only that one was stepped. Gradients that are kept elsewhere and put into ``.grad`` by
-    hand are not of this kind, as the last one is cleared there too.
+    hand are not of this kind, as the last one is cleared there too. The text alone tells both: a clearing of all that
+    is stepped right behind it; and one in every turn of a loop whose steps, all of them, wait for a counter.
 
 Fix
     Put ``optimizer.zero_grad()`` after the step, or before the first backward of the window; never between a backward
@@ -26,11 +27,18 @@ References
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import MANAGED, Kind
+from trueloop.ground.source.windows import by_hand, window
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 WINDOWS = 5  # all there were, each alike: batches that are skipped by their loss are not so regular
@@ -131,6 +139,65 @@ class Detector:
         return ""
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each clearing that stands between every backward of a loop and its step."""
+    for step in source.acts(Act.STEPPED):
+        if step.subject.kind is not Kind.OPTIMIZER or not step.loops:
+            continue
+        inside = source.within(step.loops[-1], root=step.root)
+        reaching = [each for each in inside if each.act is Act.BACKWARD and source.reaches(each, step.subject)]
+        cleared = _just_before(source, step)
+        if cleared is not None:
+            again = sum(each.act is Act.STEPPED and each.subject.may_be(step.subject) for each in inside) > 1
+            words = "The gradients are cleared right before the step, which finds none of them."
+        else:
+            cleared, again = _in_every_turn(source, step, inside), False
+            words = "The gradients are cleared in every turn of the loop, but the step comes in some turns only."
+        if cleared is not None and reaching and not again:
+            yield Hit(
+                message=words,
+                node=cleared.node,
+                related=((reaching[0].node, "made here"), (step.node, "to be used here")),
+                fix=moved_behind(
+                    source, cleared, step, "Clear behind the step", safe=cleared.branches == step.branches
+                ),
+            )
+
+
+def _just_before(source: Source, step: Deed) -> Deed | None:
+    """Return the clearing in front of a step, with nothing between that could make a gradient."""
+    run = source.run_of(step)
+    for each in reversed(run[: run.index(step)]):
+        match each.act:
+            case Act.CLEARED if source.clears_all(each, step.subject) and each.beside(step) and each.implied_by(step):
+                return each
+            case Act.CLEARED | Act.BACKWARD | Act.GRADIENTS | Act.ESCAPED | Act.STEPPED:
+                return None
+            case _:
+                pass
+    return None
+
+
+def _in_every_turn(source: Source, step: Deed, inside: list[Deed]) -> Deed | None:
+    """Return the clearing in every turn of a loop in which all steps wait for the end of a window, no backward does."""
+    loop = step.loops[-1]
+    found = window(step, loop)
+    if found is None or found.turns == 1 or MANAGED in step.subject.facts or by_hand(source):
+        return None
+    ends = {(id(found.branch.node), found.branch.arm)}
+    for each in inside:
+        here = {(id(branch.node), branch.arm) for branch in each.branches}
+        if (each.act is Act.STEPPED and not ends <= here) or (each.act is Act.BACKWARD and not each.always_in(loop)):
+            return None
+    if source.handed_out(step.subject, inside) or any(each.act is Act.GRADIENTS for each in inside):
+        return None
+    clearings = [each for each in inside if each.act is Act.CLEARED and each.beside(step) and each.always_in(loop)]
+    return next((each for each in clearings if source.clears_all(each, step.subject)), None)
+
+
+RULE = Rule(words=("backward", "step", "zero_grad"), find=find)
+
+
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.after_window = [Operation.CLEAR, Operation.CLIP, Operation.UPDATE, Operation.SCHEDULE]
@@ -172,6 +239,7 @@ for step in range(20):
     optimizer.zero_grad()
 """,
     fix="Clear after the step, or before the first backward of the window, never between backward and step.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -10,7 +10,8 @@ Why nothing raises
 Look-alikes
     ``parameter.backward(gradient)``, which puts a gradient into a parameter by hand, and a leaf that an optimizer holds
     (an image that is optimised) are not told. Certain when the root of a backward without a given gradient is a leaf
-    that is no parameter and belongs to no optimizer: nothing else in the program can get a gradient from it.
+    that is no parameter and belongs to no optimizer: nothing else in the program can get a gradient from it. The text
+    alone tells it where a model's output went into that leaf, and every way back to the model is cut.
 
 Fix
     Keep the loss a tensor from the model to backward: no ``.item()``, ``.detach()``, ``.data``, ``torch.tensor(loss)``
@@ -23,11 +24,18 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event, OptimizerCreated
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import LEAF, NO_GRAPH, Kind, Thing
 from trueloop.ground.teaching import TeachingLoop
 
 
@@ -57,6 +65,63 @@ class Detector:
     def abstains(self) -> str:
         """Return a reason where no backward was seen."""
         return "" if self._seen else "no backward was seen"
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each backward from what a model computed, that was cut off from it and then told to want gradients."""
+    held = [each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    for backward in source.acts(Act.BACKWARD):
+        root, given = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
+        if root.kind is Kind.SEQUENCE and len(root.of) == 1:
+            root, given = root.of[0], given - {"0"}
+        if isinstance(backward.node, ast.Call) and source.name(backward.node.func) == "torch.autograd.backward":
+            given -= {"0"}  # the root itself
+        wants = None if given or root.either else _wants(source, root, backward)
+        optimised = wants is not None and any(root is each for one in held for each in one.lineage())
+        if wants is not None and not optimised and any(each.kind is Kind.MODEL for each in root.lineage(2000)):
+            yield Hit(
+                message="This backward starts from a tensor that was cut off from the model and told to want gradients "
+                "by itself: it leads to no weight.",
+                node=backward.node,
+                related=((wants, "told to want gradients here"),) if wants is not backward.node else (),
+                fix=_kept_whole(source, root),
+            )
+
+
+def _wants(source: Source, root: Thing, backward: Deed) -> Any:
+    """Return where a root that leads nowhere was told to want gradients; None where it leads somewhere, or was not."""
+    if LEAF in root.facts:
+        return root.node
+    if root.name == "requires_grad_" and root.of:
+        root = root.of[0]
+    told = [each for each in source.run_of(backward) if each.act is Act.FROZEN and each.subject is root]
+    earlier = [each for each in told if each.value is True and each.index < backward.index]
+    return earlier[-1].node if earlier and _cut(root) else None
+
+
+def _cut(thing: Thing, depth: int = 20) -> bool:
+    """Return True where no way through the graph leads from a tensor to anything that is trained."""
+    if NO_GRAPH in thing.facts or thing.kind in (Kind.CONSTANT, Kind.NAME):
+        return True
+    if thing.kind is Kind.UNKNOWN:
+        return not thing.either and isinstance(thing.node, ast.arg | ast.For | ast.Name)  # data, by all means
+    if thing.kind is not Kind.TENSOR or LEAF in thing.facts or thing.either or not thing.of or not depth:
+        return False
+    return all(_cut(each, depth - 1) for each in thing.of)
+
+
+def _kept_whole(source: Source, root: Thing) -> Fix | None:
+    """Return the fix, where a leaf was made of a loss that still has its graph: the loss itself."""
+    call = root.node
+    if LEAF not in root.facts or not isinstance(call, ast.Call) or not call.args or not root.of:
+        return None
+    if not any(each.kind is Kind.MODEL for each in root.of[0].graph()):
+        return None
+    edit = source.text.replace(call, source.text.of(call.args[0]))
+    return Fix((edit,), safe=False, words="Keep the loss itself, with its graph")
+
+
+RULE = Rule(words=("backward", "requires_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -106,6 +171,7 @@ for step in range(8):
     optimizer.step()
 """,
     fix="Compute the loss from the model's output without leaving the graph, and drop requires_grad_().",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -12,7 +12,8 @@ Look-alikes
     filled by the next one, a loader whose length is a multiple of K, and probes of gradients are all right.
     Certain because the gradients themselves are followed: two windows or more had K backwards, one per batch; the
     loader ended with the rest of the division left over; and then the gradients were cleared, or the next step had
-    more than K backwards in it.
+    more than K backwards in it. The text alone tells it only where the number of batches and the window are both
+    written out, the counter is the loop's own, and no step comes after the loop.
 
 Fix
     Step the short window too: ``if (step + 1) % K == 0 or step + 1 == len(loader)``, and divide its losses by the
@@ -27,11 +28,19 @@ References
 
 from __future__ import annotations
 
-from typing import ClassVar
+import ast
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from trueloop.ground.events import Event, WindowLeftOver
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.operations import Act, Loop
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import MANAGED, Kind
+from trueloop.ground.source.windows import Window, batches, window
 from trueloop.ground.teaching import TeachingLoop
 
 
@@ -59,6 +68,87 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; the ends of loaders are always seen."""
         return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each loop over a known number of batches that ends amid a window."""
+    for step in source.acts(Act.STEPPED):
+        if step.subject.kind is not Kind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
+            continue
+        loop = step.loops[-1]
+        ends = window(step, loop)
+        counted = _counted(source, loop)
+        if ends is None or counted is None or not ends.alone or not _only_step(source, step, loop):
+            continue
+        name, values, size = counted
+        left = _left(ends, name, values)
+        if left:
+            yield Hit(
+                message=f"The loop has {len(values)} turns and steps in every {ends.turns}th: no step of it uses the "
+                f"gradients of the last {left}.",
+                node=loop.node.iter,
+                related=((step.node, "stepped here"),),
+                fix=_stepped_too(source, ends, name, values, size),
+            )
+
+
+def _only_step(source: Source, step: Deed, loop: Loop) -> bool:
+    """Return True where each turn of a loop goes backward, and nothing but this step can use what it leaves."""
+    run = source.run_of(step)
+    inside = [each for each in run if each.within(loop)]
+    backward = any(each.act is Act.BACKWARD and each.always_in(loop) and each.beside(step) for each in inside)
+    others = [each for each in run if each.act is Act.STEPPED and each is not step and each.index > inside[0].index]
+    leaves = any(isinstance(each, ast.Break | ast.Return | ast.Continue) for each in ast.walk(loop.node))
+    return backward and not leaves and not others and not source.handed_out(step.subject, run)
+
+
+def _counted(source: Source, loop: Loop) -> tuple[str, range, str] | None:
+    """Return the counter of a loop, its values, and how their number is written."""
+    target, call = getattr(loop.node, "target", None), getattr(loop.node, "iter", None)
+    if not isinstance(call, ast.Call) or loop.over is None:
+        return None
+    if isinstance(target, ast.Name) and loop.turns() is not None:
+        return target.id, range(*(each.constant() for each in loop.over.of)), str(loop.turns())
+    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
+    over = loop.over.options.get("over")
+    if source.name(call.func) != "builtins.enumerate" or not isinstance(first, ast.Name) or over is None:
+        return None
+    begin: Any = call.args[1] if len(call.args) > 1 else next((each.value for each in call.keywords), None)
+    start = 0 if begin is None else getattr(begin, "value", None)
+    number = batches(over)
+    if number is None or not isinstance(start, int):
+        return None
+    return first.id, range(start, start + number), f"len({source.text.of(call.args[0])})"
+
+
+def _left(ends: Window, name: str, values: range) -> int:
+    """Return how many turns come after the last end of a window; 0 where there is none, or none at all."""
+    counter, ahead = ends.counter, 0
+    if isinstance(counter, ast.BinOp) and isinstance(counter.right, ast.Constant) and isinstance(ends.turns, int):
+        sign = 1 if isinstance(counter.op, ast.Add) else -1 if isinstance(counter.op, ast.Sub) else 0
+        ahead, counter = sign * counter.right.value if isinstance(counter.right.value, int) else 0, counter.left
+        if not ahead:
+            return 0
+    if not isinstance(counter, ast.Name) or counter.id != name or not isinstance(ends.rest, int):
+        return 0
+    if not isinstance(ends.turns, int) or ends.turns < 2:
+        return 0
+    turns = [number for number, value in enumerate(values[-ends.turns :]) if (value + ahead) % ends.turns == ends.rest]
+    whole = len(values) >= 2 * ends.turns and len(turns) == 1
+    return ends.turns - 1 - turns[0] if whole else 0
+
+
+def _stepped_too(source: Source, ends: Window, name: str, values: range, size: str) -> Fix | None:
+    """Return the fix: the last turn ends a window, too."""
+    test = ends.branch.node.test
+    if ends.branch.arm != 0 or not isinstance(test, ast.Compare) or values.step != 1:
+        return None
+    last = f"{name} + 1" if values.start == 0 else name if values.start == 1 else ""
+    edit = source.text.replace(test, f"{source.text.of(test)} or {last} == {size}") if last else None
+    return Fix((edit,), safe=False, words="Step the last window, too") if edit else None
+
+
+RULE = Rule(words=("backward", "step", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -108,6 +198,7 @@ for epoch in range(3):
             optimizer.zero_grad()
 """,
     fix="Step the last, short window of each epoch too.",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -154,7 +154,7 @@ def _for_logits(source: Source, loss: Operation, made_by: str) -> Fix | None:
     return Fix((edit,), safe=False, words=f"Use {FOR_LOGITS[written.attr]}")
 
 
-RULE = Rule(words=("torch", "oss", "nn."), find=find)
+RULE = Rule(words=("NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
 
 
 FAILURE = Failure(

@@ -101,7 +101,7 @@ def _over_classes(softmax: Thing, *, straight: bool) -> bool:
     return dimension == -1 or (dimension == 1 and straight)
 
 
-RULE = Rule(words=("oftmax", "ross"), find=find)
+RULE = Rule(words=("oftmax", "CrossEntropyLoss|cross_entropy"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

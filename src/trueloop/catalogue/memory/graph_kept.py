@@ -12,7 +12,9 @@ Look-alikes
     ``loss.item()`` and ``loss.detach()`` keep a number only. Truncated backpropagation through time, policy gradients
     over an episode, a deque of the last few losses and the best loss so far keep some graphs for a while, or few for
     ever. Certain because graphs carry a mark that dies with them: the graphs of eight different updates or more, made
-    at least twenty updates ago, were all still there after the garbage collector had run, and none had gone.
+    at least twenty updates ago, were all still there after the garbage collector had run, and none had gone. The text
+    alone tells it where a backward without ``retain_graph`` has gone through what is added to a list, a dictionary or a
+    total in each turn of a loop, so that it is of no more use, and where nothing in the file empties it.
 
 Fix
     Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
@@ -25,11 +27,16 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.ground.events import Event, GraphsAlive, ModelCalled
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.keeping import detached, growing, holds
+from trueloop.ground.source.operations import Act, Loop
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.teaching import TeachingLoop
 
 ENOUGH = 64  # updates: in fewer no graph is old enough to be missed
@@ -68,6 +75,50 @@ class Detector:
         if not self._calls:
             return "no model was called"
         return "" if self._updates >= ENOUGH else f"the run had fewer than {ENOUGH} updates"
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield what is put into something that grows in a loop, after a backward in that loop has gone through it."""
+    for kept in source.acts(Act.KEPT, Act.BOUND):
+        for loop in reversed(kept.loops):
+            if not growing(source, kept, loop):
+                continue
+            backward = _used_up(source, kept, loop)
+            if backward is not None:
+                yield Hit(
+                    message="What is kept here in every turn of the loop brings along the graph that made it, of which "
+                    "there is no more use.",
+                    node=kept.node,
+                    related=((backward.node, "the only backward through that graph"),),
+                    fix=detached(source, kept, {id(each) for each in backward.subject.graph()}),
+                )
+            break
+
+
+def _used_up(source: Source, kept: Deed, loop: Loop) -> Deed | None:
+    """Return the backward through what is kept, if there is one, and none through what it is kept in."""
+    backwards = [each for each in source.run_of(kept) if each.act is Act.BACKWARD]
+    whole = {id(kept.subject), id(kept.result)} if kept.act is Act.KEPT else {id(each) for each in kept.things}
+    if any(id(part) in whole for each in backwards for part in each.subject.graph()):
+        return None
+    for each in backwards:
+        retains = {"retain_graph", "create_graph", "1", "2"} & each.options.keys()
+        if each.within(loop) and not retains and any(holds(one, _ways(source, each, loop)) for one in kept.things):
+            return each
+    return None
+
+
+def _ways(source: Source, backward: Deed, loop: Loop) -> set[int]:
+    """Return what a backward surely goes through: its root, and outputs of models and losses made in this turn."""
+    found = {id(backward.subject)}
+    for each in backward.subject.graph():
+        made = source.makers.get(id(each))
+        if made is not None and made.act in (Act.CALLED, Act.LOSS) and made.grad is True and made.within(loop):
+            found.add(id(each))
+    return found
+
+
+RULE = Rule(words=("backward",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -121,6 +172,7 @@ for step in range(80):
 print(sum(losses) / len(losses))
 """,
     fix="Keep numbers instead of tensors with a graph: loss.item() or loss.detach().",
+    rule=RULE,
     detector=Detector,
     inject=inject,
 )

@@ -13,7 +13,8 @@ Look-alikes
     goes through the graph of its fakes again; truncated backpropagation through time whose windows overlap; a graph
     made once and used in every update; a penalty now and then; ``create_graph``, which retains by itself. Certain
     because hooks on every node of these graphs would have seen a second pass: the graphs that one line retained in
-    twelve different updates died, and through none of them anything ran backward again.
+    twelve different updates died, and through none of them anything ran backward again. The text alone tells it in a
+    loop that makes the whole graph anew in every turn, of models it knows, and shows nothing else that goes through it.
 
 Fix
     Leave ``retain_graph`` out, or pass it only where another backward through the same graph follows.
@@ -24,11 +25,18 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event, GraphsRetained
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.freshness import fresh, shares
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Edit, Fix
 
 ENOUGH = 13  # updates that retain, before it can be told of the first twelve
 
@@ -58,6 +66,67 @@ class Detector:
         few = 0 < len(self._updates) < ENOUGH
         return f"graphs were retained in fewer than {ENOUGH} updates that were watched in full" if few else ""
 
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each retaining backward of a loop through a graph of the same turn, that nothing goes through again."""
+    for backward in source.acts(Act.BACKWARD):
+        if not backward.loops or not _retains(source, backward):
+            continue
+        if _again(source, backward) or not fresh(source, backward.subject, backward, backward.loops[-1]):
+            continue
+        yield Hit(
+            message="The graph is retained, and nothing runs backward through it again before the next turn makes "
+            "another one.",
+            node=backward.node,
+            fix=_released(source, backward),
+        )
+
+
+def _retains(source: Source, backward: Deed) -> bool:
+    place = "2" if source.name(backward.node.func) == "torch.autograd.backward" else "1"
+    options = backward.options
+    retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
+    create = options.get("create_graph") or options.get(str(int(place) + 1))
+    return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
+
+
+def _again(source: Source, backward: Deed) -> bool:
+    """Return True where something behind a backward may go through its graph once more."""
+    for each in source.run_of(backward):
+        passes = each.act in (Act.BACKWARD, Act.ESCAPED) or each.word in (
+            "torch.autograd.grad",
+            "torch.autograd.backward",
+        )
+        if passes and each.index > backward.index:
+            given = (each.subject, *each.things, *each.options.values())
+            if shares(backward.subject, given, source):
+                return True
+    return False
+
+
+def _released(source: Source, backward: Deed) -> Fix | None:
+    """Return the fix: the call without ``retain_graph``."""
+    call = backward.node
+    words = "Leave retain_graph out"
+    if not isinstance(call, ast.Call):
+        return None
+    text, content = source.text, source.text.content
+    if not call.keywords and [getattr(each, "value", "") for each in call.args] == [None, True]:
+        start, end = text.span(call.args[0])[0], text.span(call.args[1])[1]
+        return Fix((Edit(start, end, ""),), safe=True, words=words) if content[end : end + 1] == b")" else None
+    retain = next((each for each in call.keywords if each.arg == "retain_graph"), None)
+    if retain is None:
+        return None
+    start, end = text.span(retain)
+    before = [end for each in (*call.args, *call.keywords) if (end := text.span(each)[1]) <= start]
+    after = content[end : end + 1] == b")"
+    if before and after and b"#" not in content[max(before) : start]:
+        return Fix((Edit(max(before), end, ""),), safe=True, words=words)
+    alone = not before and after and content[start - 1 : start] == b"("
+    return Fix((Edit(start, end, ""),), safe=True, words=words) if alone else None
+
+
+RULE = Rule(words=("backward", "True"), find=find)
 
 FAILURE = Failure(
     code="MEM002",
@@ -93,5 +162,6 @@ for step in range(20):
     optimizer.step()
 """,
     fix="Leave retain_graph out, or pass it only where another backward through the same graph follows.",
+    rule=RULE,
     detector=Detector,
 )

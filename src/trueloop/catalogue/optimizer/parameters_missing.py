@@ -14,7 +14,9 @@ Look-alikes
     models of their own; another optimizer that has not stepped yet; gradients that are only looked at; stages. Reported
     is a model of which the greater part is stepped, while some of its other parameters, not just the first layers, got
     gradients in at least four updates, are in no optimizer that was ever built, and kept their values all the while.
-    A last layer that is fixed on purpose, yet wants gradients, would be named too: hence a warning.
+    A last layer that is fixed on purpose, yet wants gradients, would be named too: hence a warning. In the text it
+    shows where a model gets a layer after its optimizer was built, or where a layer behind those that are stepped is in
+    no optimizer of the file.
 
 Fix
     Build the optimizer after the model is complete, or give it the new parameters with ``add_param_group``; where they
@@ -29,13 +31,18 @@ References
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.ground.facts import Facts
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.parts import changes, missing, rebuilt_behind
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import Kind
 from trueloop.ground.words import counted
 
 UPDATES = 4  # in which a parameter got a gradient nobody used: other optimizers have been built, or stepped, by then
@@ -156,6 +163,30 @@ def _values(model: Any, names: set[str]) -> dict[str, tuple[Any, ...]]:
     return found
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the first step of an optimizer that leaves out a layer of its model."""
+    for made in source.acts(Act.MADE):
+        if made.subject.kind is not Kind.OPTIMIZER:
+            continue
+        built = (made.node, "the optimizer was built here")
+        for change in changes(source, made):
+            if not change.replaces:
+                yield Hit(
+                    message="The model got a part after this optimizer was built, and no optimizer has its parameters.",
+                    node=change.step.node,
+                    related=(built, (change.operation.node, "added here")),
+                    fix=rebuilt_behind(source, made, change.operation),
+                )
+        for left in missing(source, made):
+            yield Hit(
+                message="A layer behind those that are stepped gets gradients, and is in no optimizer.",
+                node=left.step.node,
+                related=(built, (left.layer.node, "the layer that stays as it is")),
+            )
+
+
+RULE = Rule(words=("torch", "optim", "backward", "step"), find=find)
+
 FAILURE = Failure(
     code="OPT001",
     title="Parameters are missing in the optimizer",
@@ -194,5 +225,6 @@ for step in range(10):
 print(f"loss {loss.item():.3f}")
 """,
     fix="Build the optimizer after the model is complete, or add the parameters with add_param_group.",
+    rule=RULE,
     detector=Detector,
 )

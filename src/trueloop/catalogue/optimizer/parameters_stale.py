@@ -13,7 +13,8 @@ Look-alikes
     assigned by hand (meta-learning, evolution strategies, master weights); parameters outside of any module;
     averaged copies. Reported is only the pair: parameters of a called model that get gradients, are in no optimizer
     and keep their values, while an optimizer that is stepped meanwhile holds others that are in no model called, had
-    no gradient at the step and got none from any backward, three times in a row.
+    no gradient at the step and got none from any backward, three times in a row. In the text it shows where a layer,
+    a parameter or the whole model is replaced after the optimizer was built, and none is built over what is new.
 
 Fix
     Build the optimizer after the last change of the model, or build it again; to restore weights, use
@@ -27,13 +28,17 @@ References
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.ground.facts import Facts
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.source.operations import Act, Operation
+from trueloop.ground.source.parts import changes, rebuilt_behind
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.things import MANAGED, PART, Kind, Thing
 from trueloop.ground.words import counted
 
 UPDATES = 3
@@ -142,6 +147,66 @@ def _values(model: Any, refs: Refs) -> dict[str, tuple[Any, ...]]:
     return found
 
 
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the first step of an optimizer whose model, or a layer of it, was replaced after it was built."""
+    for made in source.acts(Act.MADE):
+        if made.subject.kind is not Kind.OPTIMIZER:
+            continue
+        for change in changes(source, made):
+            if change.replaces:
+                yield Hit(
+                    message="The optimizer was built before a part of the model was replaced, and holds the old one.",
+                    node=change.step.node,
+                    related=((made.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
+                    fix=rebuilt_behind(source, made, change.operation),
+                )
+        yield from _left_behind(source, made)
+
+
+def _left_behind(source: Source, made: Operation) -> Iterator[Hit]:
+    """Yield steps over one model behind backwards through another one of the same making, which nothing updates."""
+    optimizer, since = made.subject, made.index
+    held = optimizer.models()
+    run = [each for each in source.operations if each.root == made.root]
+    if not held or MANAGED in optimizer.facts or any(_by_hand(each) for each in run):
+        return
+    others = [each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    for step in run:
+        if step.act is not Act.STEPPED or step.subject is not optimizer:
+            continue
+        between = [each for each in run if since < each.index < step.index]
+        roots, since = [each.subject for each in between if each.act is Act.BACKWARD], step.index
+        called = any(each.act is Act.CALLED and each.subject.may_be(one) for each in between for one in held)
+        through = [_models(each) for each in roots]
+        models = [each for found in through for each in found]
+        alike = all(through) and any(each.name and each.name == one.name for each in models for one in held)
+        if called or not alike or any(one.covers(each) or each.covers(one) for each in models for one in others):
+            continue
+        if not any(source.handed_out(each, run) for each in (optimizer, *models)):
+            yield Hit(
+                message="The optimizer steps the parameters of a model that this loss was not computed with.",
+                node=step.node,
+                related=((made.node, "the optimizer was built here"),),
+            )
+
+
+def _models(root: Thing) -> list[Thing]:
+    """Return the models a loss was computed with, without the parts of each."""
+    found = [each for each in root.lineage() if each.kind is Kind.MODEL]
+    inner = {id(part) for each in found for part in each.of if PART not in each.facts}
+    return [each for each in found if id(each) not in inner]
+
+
+def _by_hand(operation: Operation) -> bool:
+    """Return True where gradients or parameters are set by hand."""
+    if operation.act is Act.GRADIENTS or (operation.act is Act.CLEARED and operation.word == "grad"):
+        return True
+    looked: list[Thing] = [operation.subject] if operation.act in (Act.TORCH, Act.KEPT) else []
+    return any(inner.kind is Kind.PARAMETERS for each in looked for inner in each.lineage())
+
+
+RULE = Rule(words=("torch", "optim", "backward", "step"), find=find)
+
 FAILURE = Failure(
     code="OPT002",
     title="The optimizer holds parameters the model no longer has",
@@ -180,5 +245,6 @@ for step in range(10):
 print(f"loss {loss.item():.3f}")
 """,
     fix="Build the optimizer after the last change of the model's parameters.",
+    rule=RULE,
     detector=Detector,
 )

@@ -9,7 +9,8 @@ Why nothing raises
 Look-alikes
     A scaler that is switched off (``enabled=False``) is the usual way to have one code for all types. It is told only
     where an enabled one scaled a loss whose model had run under autocast to bfloat16, which has float32's range: there
-    is no underflow to guard against.
+    is no underflow to guard against. The text alone tells it of a scaler without ``enabled``, and of a loss whose
+    models were called under an autocast that says bfloat16, and under no other.
 
 Fix
     Leave the scaler out with bfloat16: ``GradScaler(enabled=dtype == torch.float16)``.
@@ -21,11 +22,18 @@ References
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import Event, LossScaled
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Edit, Fix, Text
+from trueloop.ground.source.things import Kind, Thing
 
 
 class Detector:
@@ -48,6 +56,67 @@ class Detector:
         """Return ""; every scaled loss is seen while watching in full."""
         return ""
 
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each scaling of a loss that was computed in bfloat16, by a scaler that is always on."""
+    scalings = [each for each in source.acts(Act.SCALED) if _is_on(each.subject)]
+    halves = {id(each): _half(source, each) for each in scalings}
+    for scaling in scalings:
+        called = halves[id(scaling)]
+        if called is None:
+            continue
+        others = [each for each in scalings if each.subject is scaling.subject]
+        whole = all(halves[id(each)] is not None for each in others)
+        yield Hit(
+            message="GradScaler multiplies a loss whose model runs in bfloat16, which has the range of float32.",
+            node=scaling.node,
+            related=((called.node, "runs under autocast to bfloat16"),),
+            fix=_switched_off(source.text, scaling.subject) if whole else None,
+        )
+
+
+def _is_on(scaler: Thing) -> bool:
+    enabled = scaler.options.get("enabled")
+    made_here = scaler.kind is Kind.SCALER and scaler.name.startswith("torch.") and not scaler.either
+    by_place = {"4", "5"} & scaler.options.keys()
+    return made_here and not by_place and (enabled is None or enabled.constant() is True)
+
+
+def _half(source: Source, scaling: Deed) -> Deed | None:
+    """Return a call of a model in bfloat16 that a loss comes from, if none was in another type."""
+    found: Deed | None = None
+    for thing in scaling.things[0].graph() if scaling.things else ():
+        made = source.makers.get(id(thing))
+        if made is None or made.act not in (Act.CALLED, Act.FORWARD):
+            continue
+        if made.autocast not in (None, "torch.bfloat16"):
+            return None
+        found = made if made.autocast else found
+    return found
+
+
+def _switched_off(text: Text, scaler: Thing) -> Fix | None:
+    """Return the fix: ``enabled=False``, which leaves the rest of the program as it is."""
+    call = scaler.node
+    if not isinstance(call, ast.Call) or any(each.arg is None for each in call.keywords):
+        return None
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    given = next((each.value for each in call.keywords if each.arg == "enabled"), None)
+    if given is not None:
+        return Fix((text.replace(given, "False"),), safe=True, words="Switch the scaler off")
+    arguments = [*call.args, *(each.value for each in call.keywords)]
+    if not arguments:
+        _, end = text.span(call)
+        empty = Edit(end - 1, end - 1, "enabled=False")
+        return Fix((empty,), safe=True, words="Switch the scaler off") if text.of(call).endswith("()") else None
+    _, end = text.span(max(arguments, key=lambda each: text.span(each)[1]))
+    if text.content[end : end + 1] not in (b")", b","):
+        return None  # in parentheses of its own
+    return Fix((Edit(end, end, ", enabled=False"),), safe=True, words="Switch the scaler off")
+
+
+RULE = Rule(words=("GradScaler", "autocast", "scale"), find=find)
 
 FAILURE = Failure(
     code="PRC002",
@@ -89,5 +158,6 @@ for step in range(8):
     scaler.update()
 """,
     fix="Leave GradScaler out, or switch it off, where the model runs in bfloat16.",
+    rule=RULE,
     detector=Detector,
 )

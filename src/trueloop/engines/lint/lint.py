@@ -58,7 +58,7 @@ def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool 
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, error)
     rules = list(rules)
-    wanted = [each for each in rules if all(word in source for word in each.rule.words)]
+    wanted = [each for each in rules if each.rule.concerns(source)]
     if not wanted:
         return _silenced(path, (), comments(source), frozenset(each.failure.code for each in rules))
     try:

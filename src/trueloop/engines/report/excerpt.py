@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import linecache
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from trueloop.ground.findings import Explained, Finding, Insertion, Site
+from trueloop.ground.source.text import Text, applied
 
 AROUND: Final = 2  # lines shown above and below the one at fault
+MOST_CHANGES: Final = 12  # lines of a diff that are shown
 BESIDE: Final = 1  # and around a related one
 
 
@@ -71,6 +75,26 @@ def diff(change: Insertion) -> list[Change]:
     if change.where == "instead":
         return _dedented([Change("-", line), *added])
     return _dedented([*added, Change(" ", line)] if change.where == "before" else [Change(" ", line), *added])
+
+
+def repaired(finding: Finding) -> list[Change]:
+    """Show what a fix in bytes changes, as lines of a diff; none where the file cannot be read, or many change.
+
+    A notebook's edits are of its code cells together, which no file holds: they are not shown.
+    """
+    if finding.repair is None or finding.site is None or finding.cell is not None:
+        return []
+    try:
+        before = Text(Path(finding.site.path).read_bytes().decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError):
+        return []
+    after, done = applied(before, [finding.repair])
+    if not done:
+        return []
+    old, new = (text.source.expandtabs(4).splitlines() for text in (before, after))
+    lines = list(difflib.unified_diff(old, new, n=0))[2:]
+    changes = [Change(line[0], line[1:].rstrip()) for line in lines if not line.startswith("@")]
+    return _dedented(changes) if len(changes) <= MOST_CHANGES else []
 
 
 def _lines(path: str, notes: Mapping[int, Sequence[Note]]) -> list[Line | None]:

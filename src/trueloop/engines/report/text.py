@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
+from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts, repaired
 from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 from trueloop.ground.findings import Explained, Finding, Report, Series, Severity, UpdateRate
 from trueloop.ground.words import counted, duration, number, percent, printable, sentence, short
@@ -117,9 +117,8 @@ def _finding(finding: Finding, look: _Look) -> Iterator[Sequence[Part]]:
         yield from _prose(since, look, label="seen  ")
     if finding.fix:
         yield from _prose(finding.fix, look, label="fix   ", style="green")
-    if finding.change:
-        for change in diff(finding.change):
-            yield [(_cropped(f"        {change.sign} {printable(change.text)}", look), SIGNS[change.sign])]
+    for change in diff(finding.change) if finding.change else repaired(finding):
+        yield [(_cropped(f"        {change.sign} {printable(change.text)}", look), SIGNS[change.sign])]
     yield from _prose(f"trueloop explain {finding.code}", look, label="more  ", style="dim")
 
 

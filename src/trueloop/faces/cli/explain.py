@@ -34,8 +34,9 @@ def page(entry: Entry) -> Iterator[RenderableType]:
     """Yield what is printed, from top to bottom."""
     failure = entry.failure
     yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
-    how = "found by trueloop run" if failure.detector else "trueloop run does not watch for it"
-    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · {how}\n", "dim")
+    finders = [name for name, way in (("run", failure.detector), ("lint", failure.rule)) if way]
+    how = " and ".join(f"trueloop {name}" for name in finders)
+    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'nobody yet'}\n", "dim")
     for heading, text in sections(failure.doc):
         if heading:
             yield Text(heading, "bold cyan")

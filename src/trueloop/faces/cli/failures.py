@@ -43,6 +43,7 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
         "title": failure.title,
         "fix": failure.fix,
         "watched": failure.detector is not None,
+        "linted": failure.rule is not None,
     }
 
 

@@ -9,7 +9,7 @@ from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Fix
 
 
-def moved_behind(source: Source, one: Operation, other: Operation, words: str) -> Fix | None:
+def moved_behind(source: Source, one: Operation, other: Operation, words: str, *, safe: bool = False) -> Fix | None:
     """Return the fix that moves the statement of one operation behind that of another.
 
     Where the other stands deeper, the first comes to stand on the same conditions; where it is in another loop or
@@ -20,6 +20,7 @@ def moved_behind(source: Source, one: Operation, other: Operation, words: str) -
         one: all that its statement does.
         other: comes later.
         words: what the fix does.
+        safe: nothing between them has to do with it.
     """
     statement, behind = one.statement, other.statement
     if statement is None or behind is None or not _whole(one) or len(body := source.block(statement)) < 2:
@@ -30,7 +31,7 @@ def moved_behind(source: Source, one: Operation, other: Operation, words: str) -
         edits = source.text.moved(statement, behind=body[-1])
     else:
         return None
-    return Fix(edits, safe=False, words=words) if edits else None
+    return Fix(edits, safe=safe, words=words) if edits else None
 
 
 def moved_out(source: Source, one: Operation, loop: Loop, words: str) -> Fix | None:

@@ -140,6 +140,15 @@ class Source:
         return not known or operation.subject.covers(thing)
 
     @staticmethod
+    def clears_all(operation: Operation, optimizer: Thing) -> bool:
+        """True where an operation is the ``zero_grad()`` of an optimizer, or of models with all its parameters."""
+        if operation.act is not Act.CLEARED or operation.word:
+            return False
+        models = optimizer.models()
+        whole = bool(models) and all(part.kind is Kind.PARAMETERS for part in optimizer.of)
+        return operation.subject is optimizer or (whole and all(operation.subject.covers(each) for each in models))
+
+    @staticmethod
     def reaches(backward: Operation, thing: Thing) -> bool:
         """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
         models = [each for each in backward.subject.graph() if each.kind is Kind.MODEL]

@@ -167,7 +167,7 @@ class Thing:
             if NO_GRAPH in thing.facts:
                 continue
             yield thing
-            for each in (*thing.of, *thing.either):
+            for each in (*thing.of, *thing.either) if LEAF not in thing.facts else ():
                 if id(each) not in seen:
                     seen.add(id(each))
                     queue.append(each)
@@ -198,6 +198,8 @@ PART: Final = "part"
 """A module within the model in ``of``, of which the text tells no more."""
 NO_GRAPH: Final = "no graph"
 """A tensor computed without gradients, detached, or read out as a number."""
+LEAF: Final = "leaf"
+"""A tensor that wants gradients, made from values alone: nothing behind it gets any."""
 FROZEN: Final = "frozen"
 """Its ``requires_grad`` was turned off."""
 COPIED: Final = "copied"

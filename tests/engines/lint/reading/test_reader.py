@@ -186,6 +186,22 @@ def test_a_graph_ends_where_it_is_cut():
     assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
 
 
+def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
+    text = """
+        import torch
+        from torch import nn
+        net = nn.Linear(2, 1)
+        plain = torch.tensor(net(x)).exp()
+        leaf = torch.tensor(net(x), requires_grad=True).exp()
+        weight = nn.Parameter(torch.zeros(3, device=device)).exp()
+    """
+    plain, leaf, weight = (each.result for each in source(text).acts(Act.TORCH) if each.word.endswith(".exp"))
+    assert NO_GRAPH in plain.facts
+    assert NO_GRAPH not in leaf.facts | weight.facts
+    assert not any(each.kind is Kind.MODEL for each in leaf.graph())
+    assert any(each.kind is Kind.MODEL for each in leaf.lineage())
+
+
 def test_a_result_knows_what_it_was_made_from():
     text = """
         import torch.nn.functional as F
@@ -366,3 +382,25 @@ def test_a_tuple_is_handed_over_item_by_item():
         train(*build())
     """)
     assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
+
+
+def test_a_class_that_nobody_uses_is_built_once():
+    read = source("""
+        import torch
+        class Task:
+            def __init__(self, net: torch.nn.Module):
+                self.optimizer = torch.optim.SGD(net.parameters())
+    """)
+    assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+
+
+def test_what_two_tensors_compare_to_is_a_tensor():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        right = (model(x) == y).sum()
+        right is None
+    """)
+    (total,) = read.acts(Act.TORCH)
+    assert total.word == "torch.Tensor.sum"
+    assert not read.acts(Act.ESCAPED)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.lint.reading.functions import Functions
 from trueloop.engines.lint.reading.methods import Methods
-from trueloop.engines.lint.reading.torch_names import WRAPPERS, harmless, is_loss, kind_of
+from trueloop.engines.lint.reading.torch_names import FROM_VALUES, PARAMETERS, WRAPPERS, harmless, is_loss, kind_of
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import NO_GRAPH, PART, RETURNED, WRAPPER, Kind, Thing, unknown
+from trueloop.ground.source.things import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, Kind, Thing, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.reader import Reader
@@ -154,11 +154,16 @@ class Calls:
         """Return the result of a function of torch's on tensors."""
         inputs = (*more, *arguments.all())
         recording = self.reader.recording
-        graphs = [each for each in _spread(inputs) if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
-        off = recording.grad is False or not graphs
+        if name in FROM_VALUES:
+            wanted = arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.named.get("requires_grad")
+            wants = name in PARAMETERS if wanted is None else wanted.constant()
+            facts = {NO_GRAPH} if wants is False else {LEAF} if wants else set[str]()
+        else:
+            plain = (Kind.CONSTANT, Kind.NAME)
+            graphs = [each for each in _spread(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
+            facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
         result = Thing(
-            kind=Kind.TENSOR, name=name, node=node, of=inputs, options=arguments.options(),
-            facts={NO_GRAPH} if off else set(),
+            kind=Kind.TENSOR, name=name, node=node, of=inputs, options=arguments.options(), facts=facts
         )  # fmt: skip
         recording.add(
             Act.TORCH,

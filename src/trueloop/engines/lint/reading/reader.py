@@ -62,7 +62,7 @@ class Reader:
         called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.uses.calls}
         for uncalled in (True, False):
             for thing, node in list(self._functions()):
-                if not uncalled or node.name not in called:
+                if not uncalled or (node.name not in called and node.name != "__init__"):
                     self._alone(thing, node)
 
     def _functions(self) -> Iterator[tuple[Thing, Function]]:
@@ -75,11 +75,13 @@ class Reader:
 
     def _alone(self, thing: Thing, node: Function) -> None:
         """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
-        if node in self.entered or node.name == "__init__":
+        if node in self.entered:
             return
         self.recording.root += 1
         if thing.kind is Kind.CLASS:
             instance = self.calls.instance(thing, node, [], {})
+            if node.name == "__init__":
+                return
             thing = Thing(kind=Kind.FUNCTION, node=node, scope=thing.scope, of=(instance,))
         self.function(thing, node, [], {})
 

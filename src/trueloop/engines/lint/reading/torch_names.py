@@ -13,6 +13,15 @@ WRAPPERS: Final = frozenset((
 ))  # fmt: skip
 CONTAINERS: Final = frozenset(("ModuleList", "ModuleDict"))
 REAL_LOSSES: Final = frozenset(("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"))
+PARAMETERS: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
+FROM_VALUES: Final = PARAMETERS | {
+    "torch.autograd.Variable",
+    *(f"torch.{word}" for word in (
+        "tensor", "from_numpy", "FloatTensor", "randn", "rand", "zeros", "ones", "full", "arange", "linspace", "eye",
+        "empty", "randint", "randperm", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like",
+    )),
+}  # fmt: skip
+"""Make a tensor of values alone, without the graph of what they came from."""
 HARMLESS: Final = frozenset((
     *sys.stdlib_module_names, "builtins", "numpy", "torch", "torchvision", "torchaudio", "torchmetrics", "tqdm",
     "sklearn",

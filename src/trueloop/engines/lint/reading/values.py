@@ -165,7 +165,9 @@ class Values:
 
     def _compare(self, node: ast.Compare) -> Thing:
         parts = [self.of(each) for each in (node.left, *node.comparators)]
-        return Thing(kind=Kind.UNKNOWN, node=node, of=tuple(parts), facts={NO_GRAPH})
+        plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
+        kind = Kind.TENSOR if not plain and any(each.kind is Kind.TENSOR for each in parts) else Kind.UNKNOWN
+        return Thing(kind=kind, name="compare", node=node, of=tuple(parts), facts={NO_GRAPH})
 
     def computed(self, node: ast.expr, name: str, *inputs: Thing) -> Thing:
         """Return the result of an operation on tensors, if any of its inputs is one."""
