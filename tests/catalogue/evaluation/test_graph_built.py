@@ -118,3 +118,102 @@ def test_noted(run, script):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(run, script):
     assert not notes(run(HEAD + script))
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "a function with annotations, a progress bar and a long body": """
+from tqdm import tqdm
+
+def validate(net: nn.Module, loader: DataLoader, device: str = "cpu") -> float:
+    net.eval()
+    correct, total = 0, 0
+    for inputs, labels in tqdm(loader):  # the validation set
+        inputs = inputs.to(device)
+
+        outputs = net(inputs)  # <- EVL003
+        correct += (
+            (outputs.argmax(dim=1) == labels)
+            .sum()  # of the batch
+            .item()
+        )
+        total += len(labels)
+    net.train()
+    return correct / total
+""",
+    "a trainer": """
+class Trainer:
+    def __init__(self, net, loader, val_loader):
+        self.net = net
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.loader, self.val_loader = loader, val_loader
+
+    def fit(self, epochs):
+        for _ in range(epochs):
+            self.net.train()
+            for a, b in self.loader:
+                self.optimizer.zero_grad()
+                nn.functional.mse_loss(self.net(a), b).backward()
+                self.optimizer.step()
+            self.net.eval()
+            losses = [nn.functional.mse_loss(self.net(a), b).item() for a, b in self.val_loader]  # <- EVL003
+            print(sum(losses) / len(losses))
+
+Trainer(model, train, held_out).fit(3)
+""",
+}
+
+UNWRITTEN = {
+    "inference_mode as a decorator": """
+@torch.inference_mode()
+def validate(net: nn.Module, loader: DataLoader):
+    net.eval()
+    return [net(a) for a, _ in loader]
+""",
+    "gradients as an argument tells": """
+def run(loader, training):
+    model.eval()
+    with torch.set_grad_enabled(training):
+        for a, b in loader:
+            print(model(a))
+run(held_out, False)
+""",
+    "in train mode": """
+model.train()
+for a, b in held_out:
+    print(model(a))
+""",
+    "handed to a library": """
+from elsewhere import attribute
+model.eval()
+for a, b in held_out:
+    attribute(model(a), b)
+""",
+    "no loader": """
+model.eval()
+for a, b in zip(x.split(8), y.split(8)):
+    print(model(a))
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- EVL003"), fixes=True)
+
+
+@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**QUIET, **UNWRITTEN}[name], "EVL003")
+
+
+def test_the_sweep_is_put_under_no_grad(told):
+    from trueloop.ground.source.text import Text, applied
+
+    text = HEAD + WRITTEN["a function with annotations, a progress bar and a long body"]
+    (finding,) = told(text)
+    fixed = applied(Text(text), [finding.repair])[0].source
+    assert "    with torch.no_grad():\n        for inputs, labels in tqdm(loader):  # the validation set\n" in fixed
+    assert "            inputs = inputs.to(device)\n\n            outputs = net(inputs)" in fixed
+    assert "            total += len(labels)\n    net.train()\n" in fixed

@@ -134,7 +134,7 @@ def _changed(source: Source, taken: Operation, use: Operation) -> Operation | No
     return next((each for each in inside if trains(source, each, model, inside)), None)
 
 
-RULE = Rule(words=("state_dict", "torch"), find=find)
+RULE = Rule(words=(".state_dict(", "torch"), find=find)
 
 
 FAILURE = Failure(

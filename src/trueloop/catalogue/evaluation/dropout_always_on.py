@@ -155,7 +155,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(words=("torch", "dropout", "forward"), find=find)
+RULE = Rule(words=("functional", "dropout", "forward"), find=find)
 
 
 FAILURE = Failure(

@@ -10,7 +10,8 @@ Look-alikes
     Saliency maps, adversarial evaluation and second-order quantities need the graph, by ``torch.autograd.grad`` or
     backward; and a loss summed over a whole epoch is run backward after the loader's end. Told where a trained model
     in eval mode built a graph for every batch of a loader that is never trained on, and none of them was run backward
-    by the time the next one was built. A note, since it is slow, not wrong.
+    by the time the next one was built. A note, since it is slow, not wrong. The text alone shows a loop over a loader
+    in eval mode, outside of ``no_grad``, that asks for no gradients.
 
 Fix
     Put the sweep under ``torch.no_grad()``, or ``torch.inference_mode()`` where nothing of it is used in training.
@@ -22,11 +23,14 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.ground.events import Event
-from trueloop.ground.failure import Failure, Severity
+from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.sweeps import graphs_for_nothing, without_graphs
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 
 
@@ -62,6 +66,19 @@ def _judge(sweep: Sweep) -> Evidence | None:
         place=first.place,
         update=sweep.update,
     )
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the calls that measure a model in eval mode with gradients on."""
+    for call in graphs_for_nothing(source):
+        yield Hit(
+            message="A graph is built for every batch that is measured here, and nothing uses it.",
+            node=call.node,
+            fix=without_graphs(source, call),
+        )
+
+
+RULE = Rule(words=("eval(", "DataLoader"), find=find)
 
 
 FAILURE = Failure(
@@ -113,5 +130,6 @@ for epoch in range(2):
     print(sum(losses) / len(losses))
 """,
     fix="Put the sweep under torch.no_grad() or torch.inference_mode().",
+    rule=RULE,
     detector=Detector,
 )

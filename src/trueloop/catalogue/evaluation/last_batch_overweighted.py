@@ -10,7 +10,8 @@ Why nothing raises
 Look-alikes
     Batches of equal size (``drop_last=True``, or a size that divides the data), a running figure for the progress bar,
     and a macro average over tasks. Which numbers a program averages, and what for, does not show while it runs, so no
-    running program is accused of it: it shows in the text only, as a sum of batch means over the number of batches.
+    running program is accused of it: it shows in the text only, as a sum of batch means over the number of batches of a
+    loader that is made in the same file.
 
 Fix
     Sum over samples and divide by their number at the end, or weight each batch's mean by its size.
@@ -22,7 +23,25 @@ References
 
 from __future__ import annotations
 
-from trueloop.ground.failure import Failure, Severity
+from collections.abc import Iterator
+
+from trueloop.ground.failure import Failure, Rule, Severity
+from trueloop.ground.source.averages import means_of_means
+from trueloop.ground.source.source import Hit, Source
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the divisions of a sum of batches' means by the number of batches."""
+    for quotient, loss in means_of_means(source):
+        yield Hit(
+            message="Every batch counts the same here, also the last one, which may be smaller.",
+            node=quotient,
+            related=((loss.node, "the mean of one batch"),),
+        )
+
+
+RULE = Rule(words=("DataLoader", "len("), find=find)
+
 
 FAILURE = Failure(
     code="EVL006",
@@ -74,4 +93,5 @@ for epoch in range(2):
     print(sum(losses) / len(held_out.dataset))
 """,
     fix="Sum over samples, and divide by their number.",
+    rule=RULE,
 )

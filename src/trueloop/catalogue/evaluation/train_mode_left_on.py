@@ -110,7 +110,7 @@ def _set_to_eval(source: Source, call: Operation) -> bool:
     return source.handed_out(call.subject, run) or any(touches(each, call.subject) for each in modes)
 
 
-RULE = Rule(words=("backward", "step", "grad"), find=find)
+RULE = Rule(words=("backward", "step(", "DataLoader", "no_grad|inference_mode|set_grad_enabled"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

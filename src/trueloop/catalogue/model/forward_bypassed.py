@@ -101,7 +101,7 @@ def find(source: Source) -> Iterator[Hit]:
             message=f"The method forward is called in place of the model{words}.",
             node=call.node,
             related=((past[0].node, f"{past[1]} put on it"),) if past else (),
-            fix=_called(source, call.node),
+            fix=_called(source, call),
             severity=None if past else Severity.NOTE,
         )
 
@@ -143,11 +143,11 @@ def _for_good(hook: Operation) -> bool:
     return isinstance(hook.statement, ast.Expr) and hook.statement.value is hook.node
 
 
-def _called(source: Source, node: Any) -> Fix | None:
-    """Return the fix: ``model(x)``."""
-    method = node.func
-    start, end = source.text.span(method.value)[1], source.text.span(method)[1]
-    plain = source.text.content[start:end] == b".forward" and source.name(method) == ""
+def _called(source: Source, call: Operation) -> Fix | None:
+    """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``."""
+    node: Any = call.node
+    start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]
+    plain = source.text.content[start:end] == b".forward" and len(call.things) == len(node.args) + len(node.keywords)
     return Fix((Edit(start, end, ""),), safe=True, words="Call the model itself") if plain else None
 
 

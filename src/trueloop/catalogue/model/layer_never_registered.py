@@ -100,7 +100,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(words=("torch", "forward", "Module"), find=find)
+RULE = Rule(words=("torch", "forward(", "Module", "__init__"), find=find)
 
 
 FAILURE = Failure(

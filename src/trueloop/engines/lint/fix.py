@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from trueloop.engines.lint.lint import Linted, Ruled, lint_text
-from trueloop.ground.findings import Finding
+from trueloop.ground.findings import Finding, Severity
 from trueloop.ground.source.text import Text, applied
 
 ROUNDS: Final = 20  # of fixes upon fixes
@@ -50,10 +50,10 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
         if not wanted:
             break
         text, after, done = _round(source, look, wanted)
-        if len(after.found) >= len(before.found) or not _parses(text):
+        if not _helps(before, after, wanted) or not _parses(text):
             first = wanted[0]  # one of them does harm: try each alone
             text, after, done = _round(source, look, [first])
-            if len(after.found) >= len(before.found) or not _parses(text):
+            if not _helps(before, after, [first]) or not _parses(text):
                 refused.add(_key(first, source))
                 continue
         source, before, count = text, after, count + done
@@ -63,6 +63,16 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
 def _round(source: str, look: Callable[[str], Linted], wanted: Sequence[Finding]) -> tuple[str, Linted, int]:
     text, done = applied(Text(source), [each.repair for each in wanted if each.repair is not None])
     return text.source, look(text.source), len(done)
+
+
+def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
+    """True where there are fewer findings of those codes, and no more of others, but for notes on what was written."""
+    codes = {each.code for each in fixed}
+    one, two = (
+        [each for each in linted.found if each.code in codes or each.severity != Severity.NOTE]
+        for linted in (before, after)
+    )
+    return len(two) < len(one)
 
 
 def _key(found: Finding, source: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.ground.source.loops import stands_in
-from trueloop.ground.source.modes import sets, touches
+from trueloop.ground.source.modes import in_eval_mode
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.sweeps import sweeps, trained_on
@@ -60,7 +60,7 @@ def measured(source: Source, dropout: Operation) -> Operation | None:
             each.over is not None and each.over.kind is Kind.MODEL for each in dropout.loops[len(call.loops) :]
         )
         straight = bool(call.things) and call.things[0].name == "batch"
-        if layers and straight and _in_eval_mode(source, call) and trained_on(source, call) is not None:
+        if layers and straight and in_eval_mode(source, call) and trained_on(source, call) is not None:
             return call
     return None
 
@@ -72,15 +72,6 @@ def _asks_for_the_mode(source: Source) -> bool:
         isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in told
         for each in ast.walk(source.tree)
     )
-
-
-def _in_eval_mode(source: Source, call: Operation) -> bool:
-    model = call.subject
-    modes = [each for each in source.acts(Act.MODE) if each.root == call.root and touches(each, model)]
-    if any(each.value is not False and not sets(each, model) for each in modes):
-        return False  # a part of it is switched by itself
-    before = [each for each in modes if each.index < call.index and sets(each, model)]
-    return bool(before) and before[-1].value is False and before[-1].branches == call.branches
 
 
 def told_the_mode(source: Source, node: ast.Call, method: ast.FunctionDef, *, safe: bool) -> Fix | None:

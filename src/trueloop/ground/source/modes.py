@@ -44,6 +44,16 @@ def unread(source: Source, method: str) -> bool:
     return any(id(call) not in read for call in called)
 
 
+def in_eval_mode(source: Source, call: Operation) -> bool:
+    """True where a model as a whole is in eval mode when it is called."""
+    model = call.subject
+    modes = [each for each in source.acts(Act.MODE) if each.root == call.root and touches(each, model)]
+    if any(each.value is not False and not sets(each, model) for each in modes):
+        return False  # a part of it is switched by itself
+    before = [each for each in modes if each.index < call.index and sets(each, model)]
+    return bool(before) and before[-1].value is False and before[-1].branches == call.branches
+
+
 def trains(source: Source, step: Operation, model: Thing, operations: Iterable[Operation]) -> bool:
     """True for a step of a model's parameters that a backward among operations has reached."""
     if step.act is not Act.STEPPED or step.subject.kind is not Kind.OPTIMIZER:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.ground.source.modes import trains
+from trueloop.ground.source.loops import is_statement, stands_in
+from trueloop.ground.source.modes import frozen, in_eval_mode, trains
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
+from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import Kind, Thing
 
 
@@ -78,3 +80,34 @@ def _loaders(step: Operation) -> Iterator[Thing | None]:
         loader = loader_of(loop)
         if loader is not None:
             yield loader
+
+
+def graphs_for_nothing(source: Source) -> Iterator[Operation]:
+    """Yield the calls of sweeps in eval mode that build graphs which nothing in the text goes back through."""
+    for call in sweeps(source, grad=True):
+        model, inside = call.subject, source.within(call.loops[-1], root=call.root)
+        wanted = any(
+            each.act in (Act.ESCAPED, Act.FROZEN) or (each.act is Act.TORCH and each.word.startswith("torch.autograd"))
+            for each in inside
+        )
+        if wanted or not in_eval_mode(source, call) or frozen(source, model):
+            continue
+        results = {id(each.result) for each in inside if each.result is not None}
+        backwards = [each for each in source.acts(Act.BACKWARD) if each.root == call.root]
+        if not any(results & {id(thing) for thing in each.subject.lineage()} for each in backwards):
+            yield call
+
+
+def without_graphs(source: Source, call: Operation) -> Fix | None:
+    """Return the fix: ``with torch.no_grad():`` around the loop or statement of a call."""
+    names = [
+        alias.asname or alias.name for each in source.tree.body if isinstance(each, ast.Import)
+        for alias in each.names if alias.name == "torch"
+    ]  # fmt: skip
+    loop = call.loops[-1].node
+    plain = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
+    statement = loop if is_statement(loop) else call.statement if isinstance(call.statement, plain) else None
+    if not names or statement is None or not stands_in(call.node, statement):
+        return None
+    edits = source.text.within(statement, f"with {names[0]}.no_grad():")
+    return Fix(edits, safe=False, words="Measure without gradients") if edits else None

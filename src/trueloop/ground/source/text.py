@@ -110,6 +110,23 @@ class Text:
         body = self.newline.join(f"{indent}{line}" for line in lines)
         return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
 
+    def within(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
+        """Put a statement under a header, ``with torch.no_grad():``; None where its lines cannot all be moved."""
+        indent, last = self.indent(statement), statement.end_lineno or statement.lineno
+        strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
+        long = any(each.lineno != each.end_lineno for each in strings)
+        end = self.offset(last, statement.end_col_offset or 0)
+        rest = self.line(last).encode()[end - self._starts[last - 1] :].strip()
+        if indent is None or long or (rest and not rest.startswith(b"#")) or getattr(statement, "decorator_list", ()):
+            return None
+        unit = "\t" if indent.startswith("\t") else "    "
+        lines = [number for number in range(statement.lineno + 1, last + 1) if self.line(number).strip()]
+        first = self._starts[statement.lineno - 1]
+        return (
+            Edit(first, first, f"{indent}{header}{self.newline}{unit}"),
+            *(Edit(self._starts[number - 1], self._starts[number - 1], unit) for number in lines),
+        )
+
     def unwrapped(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
         """Leave what a call is about in its place: ``x`` for ``x.softmax(1)``; None where that takes a comment away.
 

@@ -251,7 +251,8 @@ class Methods:
         return self._add(Act.KEPT, node, owner, *arguments.all(), word=name)
 
     def _unknown(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
-        if name in ("item", "detach", "tolist", "numpy", "argmax"):
+        read_out = NO_GRAPH in owner.facts and not arguments.all()  # (outputs == labels).sum()
+        if name in ("item", "detach", "tolist", "numpy", "argmax") or read_out:
             return Thing(kind=Kind.UNKNOWN, name=name, node=node, of=(owner,), facts={NO_GRAPH})
         if name in SAME and GIVEN not in owner.facts:
             return owner

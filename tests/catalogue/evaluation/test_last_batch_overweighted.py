@@ -1,0 +1,146 @@
+"""EVL006, a note that only the text can tell: means of means."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(161, 6)
+y = x.sum(1, keepdim=True)
+held_out = DataLoader(TensorDataset(x, y), batch_size=16)
+model = nn.Linear(6, 1)
+criterion = nn.MSELoss()
+"""
+
+WRITTEN = {
+    "a list": """
+with torch.no_grad():
+    losses = [criterion(model(a), b).item() for a, b in held_out]
+print(sum(losses) / len(losses))  # <- EVL006
+""",
+    "a total": """
+total = 0.0
+with torch.inference_mode():
+    for a, b in held_out:
+        total += criterion(model(a), b).item()
+print(f"{total / len(held_out):.3f}")  # <- EVL006
+""",
+    "a function, its loss by name": """
+@torch.no_grad()
+def validate(net, loader):
+    net.eval()
+    running = 0.0
+    for a, b in loader:
+        loss = F.mse_loss(net(a), b)
+        running += loss.item()
+    return running / len(loader)  # <- EVL006
+validate(model, held_out)
+""",
+    "a class, with a progress bar": """
+from tqdm import tqdm
+class Tester:
+    def __init__(self, data):
+        self.loader = DataLoader(data, batch_size=64, num_workers=2)
+    def run(self, net: nn.Module):
+        loss_sum = 0
+        with torch.no_grad():
+            for a, b in tqdm(self.loader):
+                loss_sum += F.cross_entropy(net(a), b).item()
+        return loss_sum / len(self.loader)  # <- EVL006
+""",
+    "enumerated, in a tensor": """
+total = torch.zeros(())
+with torch.no_grad():
+    for i, (a, b) in enumerate(held_out):
+        total += F.l1_loss(model(a), b).detach()
+mean = total / len(held_out)  # <- EVL006
+""",
+    "a loader that says what is so anyway": """
+loader = DataLoader(x, 32, drop_last=False)
+total = 0
+with torch.no_grad():
+    for a in loader:
+        total += F.mse_loss(model(a), a[:, :1]).item()
+print(total / len(loader))  # <- EVL006
+""",
+}
+
+UNWRITTEN = {
+    "over samples": """
+total = 0.0
+with torch.no_grad():
+    for a, b in held_out:
+        total += F.mse_loss(model(a), b, reduction="sum").item()
+print(total / len(held_out.dataset))
+""",
+    "sums over the number of samples, by len of the data": """
+data = TensorDataset(x, y)
+total = 0.0
+with torch.no_grad():
+    for a, b in held_out:
+        total += nn.MSELoss(reduction="sum")(model(a), b).item()
+print(total / len(data))
+""",
+    "weighted by the size of the batch": """
+total = 0.0
+with torch.no_grad():
+    for a, b in held_out:
+        total += criterion(model(a), b).item() * len(a)
+print(total / len(held_out.dataset))
+""",
+    "the last batch left out": """
+even = DataLoader(TensorDataset(x, y), batch_size=16, drop_last=True)
+total = 0.0
+with torch.no_grad():
+    for a, b in even:
+        total += criterion(model(a), b).item()
+print(total / len(even))
+""",
+    "one sample at a time": """
+single = DataLoader(TensorDataset(x, y))
+total = 0.0
+with torch.no_grad():
+    for a, b in single:
+        total += criterion(model(a), b).item()
+print(total / len(single))
+""",
+    "a running figure in training": """
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 0.0
+for a, b in held_out:
+    sgd.zero_grad()
+    loss = criterion(model(a), b)
+    loss.backward()
+    sgd.step()
+    total += loss.item()
+print(total / len(held_out))
+""",
+    "a loader of which nothing is known": """
+@torch.no_grad()
+def validate(net, loader: DataLoader):
+    total = 0.0
+    for a, b in loader:
+        total += F.mse_loss(net(a), b).item()
+    return total / len(loader)
+""",
+    "counted hits over samples": """
+right = 0
+with torch.no_grad():
+    for a, b in held_out:
+        right += (model(a).argmax(1) == b).sum().item()
+print(right / len(held_out.dataset))
+""",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_rule_finds_it(told, name):
+    told(HEAD + WRITTEN[name], fixes=False)
+
+
+@pytest.mark.parametrize("name", UNWRITTEN)
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + UNWRITTEN[name], "EVL006")
