@@ -23,7 +23,7 @@ _OF_TENSORS: Final = frozenset(("backward", "item", "detach", "argmax", "size", 
 
 
 _TRAINING: Final = re.compile(
-    "back|step|grad|^train|^eval|state|load|save|Load|seed|clip|scal|Scal|loss|Loss|entropy|dropout|forward|checkpoint"
+    "back|step|grad|cast|^train|^eval|state|load|save|Load|seed|clip|scal|Scal|loss|Loss|entropy|dropout|forward|checkpoint"
     "|softmax|sigmoid|optim|Optim|Sequential|Linear|Conv|compile|export|trace",
 )
 """In the names of methods and functions that some rule knows of."""
