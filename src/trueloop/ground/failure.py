@@ -42,9 +42,13 @@ class Rule(NamedTuple):
     asked: bool = False
     """Only where somebody asks for it: it is a matter of style."""
 
-    def concerns(self, text: str) -> bool:
-        """True for a text that can have it, as far as its words tell."""
-        return all(any(each in text for each in word.split("|")) for word in self.words)
+    def concerns(self, stands: Callable[[str], bool]) -> bool:
+        """True for a text that can have it, as far as its words tell.
+
+        Args:
+            stands: whether a word stands in the text.
+        """
+        return all(stands(word) if "|" not in word else any(map(stands, word.split("|"))) for word in self.words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-RULE = Rule(words=("DataLoader", "step"), find=find)
+RULE = Rule(words=("DataLoader", ".step("), find=find)
 
 FAILURE = Failure(
     code="DAT003",

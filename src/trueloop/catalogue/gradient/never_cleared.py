@@ -107,7 +107,7 @@ def _cleared(source: Source, step: Deed) -> Fix | None:
     return Fix((edit,), safe=True, words="Clear the gradients after the step") if edit else None
 
 
-RULE = Rule(words=("backward(", "step("), find=find)
+RULE = Rule(words=("backward(", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -185,7 +185,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-RULE = Rule(words=("torch", "optim", "backward", "step"), find=find)
+RULE = Rule(words=("torch", "optim", "backward(", ".step("), find=find)
 
 FAILURE = Failure(
     code="OPT001",

@@ -205,7 +205,7 @@ def _by_hand(operation: Operation) -> bool:
     return any(inner.kind is Kind.PARAMETERS for each in looked for inner in each.lineage())
 
 
-RULE = Rule(words=("torch", "optim", "backward", "step"), find=find)
+RULE = Rule(words=("torch", "optim", "backward(", ".step("), find=find)
 
 FAILURE = Failure(
     code="OPT002",

@@ -196,7 +196,7 @@ def _anew(source: Source, made: Operation, loop: Loop, models: list[Thing]) -> b
     return fresh or built or copied or reset or source.handed_out(made.subject, inside)
 
 
-RULE = Rule(words=("torch", "optim", "backward(", "step("), find=find)
+RULE = Rule(words=("torch", "optim", "backward(", ".step("), find=find)
 
 FAILURE = Failure(
     code="OPT004",

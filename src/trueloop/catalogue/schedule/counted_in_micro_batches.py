@@ -186,7 +186,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-RULE = Rule(words=("backward(", "step(", "%"), find=find)
+RULE = Rule(words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -188,7 +188,7 @@ def _always(advance: Deed, step: Deed) -> bool:
     return all(each in theirs or each == (ast.dump(advance.node.func.value), 0) for each in mine)
 
 
-RULE = Rule(words=("lr_scheduler", "backward(", "step("), find=find)
+RULE = Rule(words=("lr_scheduler", "backward(", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

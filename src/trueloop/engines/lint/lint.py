@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from trueloop.engines.lint.reading.reader import read
@@ -58,7 +59,8 @@ def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool 
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, error)
     rules = list(rules)
-    wanted = [each for each in rules if each.rule.concerns(source)]
+    stands = cache(source.__contains__)  # many rules ask for the same words
+    wanted = [each for each in rules if each.rule.concerns(stands)]
     if not wanted:
         return _silenced(path, (), comments(source), frozenset(each.failure.code for each in rules))
     try:

@@ -136,9 +136,11 @@ def _collecting_rarely() -> Generator[None]:
     """
     was_on = gc.isenabled()
     gc.disable()
+    gc.freeze()  # what is there already stays
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_on:
             gc.enable()
 
@@ -158,6 +160,7 @@ def _begin(job: Job) -> None:
     global _job  # noqa: PLW0603 - a process of the pool has one job
     _job = job
     gc.disable()
+    gc.freeze()
 
 
 def _one(path: Path) -> Read:

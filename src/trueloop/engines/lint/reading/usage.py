@@ -40,7 +40,7 @@ class Uses:
     """
 
     def __init__(self, tree: ast.AST) -> None:
-        nodes = [node for node in ast.walk(tree) if isinstance(node, _NODES)]
+        nodes = [node for node in walk(tree) if isinstance(node, _NODES)]
         self.calls = sorted((node for node in nodes if isinstance(node, ast.Call)), key=lambda node: node.lineno)
         """In the order of their lines."""
         self._lines = [node.lineno for node in self.calls]
@@ -94,6 +94,19 @@ class Uses:
             if isinstance(node.func, ast.Attribute) and (path := dotted(node.func.value)):
                 found[path].add(node.func.attr)
         return found
+
+
+def walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every node of a tree, in no order; twice as fast as ``ast.walk``."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        for value in vars(node).values():
+            if isinstance(value, list):
+                stack += [each for each in value if isinstance(each, ast.AST)]  # pyright: ignore[reportUnknownVariableType]
+            elif isinstance(value, ast.AST):
+                stack.append(value)
 
 
 def kind_by_use(methods: Set[str]) -> Kind | None:
