@@ -186,6 +186,25 @@ def train(args):
             optimizer.step()
             optimizer.zero_grad()
 """,
+    "stepped at the start of the next epoch": """
+for epoch in range(3):
+    if epoch:
+        optimizer.step()
+        optimizer.zero_grad()
+    for i in range(10):
+        (mse(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    "a function whose caller may step": """
+def epoch(net: nn.Module, opt: torch.optim.Optimizer):
+    for i in range(10):
+        (mse(net(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+""",
     "or the last one": """
 for i in range(10):
     (mse(model(x), y) / 4).backward()

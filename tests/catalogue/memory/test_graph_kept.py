@@ -313,6 +313,13 @@ for step in range(80):
     with torch.no_grad():
         total += loss
 """,
+    "detached in place": """
+total = 0
+for step in range(80):
+    loss = update(mse(model(x), y))
+    loss.detach_()
+    total += loss
+""",
     "reduced elsewhere": """
 from elsewhere import reduce
 total, losses = 0, []

@@ -1,6 +1,10 @@
 import ast
 import textwrap
+from pathlib import Path
 
+import pytest
+
+from trueloop.catalogue.load import catalogue
 from trueloop.engines.lint.lint import Ruled, lint_text
 from trueloop.ground.failure import Failure, Rule
 from trueloop.ground.findings import Severity
@@ -84,3 +88,35 @@ def test_a_fault_of_ours_is_told_and_keeps_nothing_else_back():
         raise KeyError("x")
 
     assert "trueloop itself failed: KeyError: 'x' (test_lint.py:" in lint_text("x", "a.py", [failure(find)]).problem
+
+
+KNOWN = Path(__file__).with_name("known_loops.txt")
+BREAKS = {
+    "PRC001": ("        scaler.unscale_(optimizer)\n", ""),
+    "MEM001": ("train_loss += loss.item()", "train_loss += loss"),
+    "GRD002": ("aopt.zero_grad()\n            loss.backward()", "loss.backward()\n            aopt.zero_grad()"),
+    "GRD010": (
+        "            nn.utils.clip_grad_norm_(agent.parameters(), 0.5)\n            aopt.step()\n",
+        "            aopt.step()\n            nn.utils.clip_grad_norm_(agent.parameters(), 0.5)\n",
+    ),
+}
+"""Each takes one of them apart."""
+
+
+def all_rules():
+    entries = catalogue().values()
+    ruled = [Ruled(each.failure, each.slug, each.failure.rule) for each in entries if each.failure.rule]
+    return [each for each in ruled if not each.rule.asked]
+
+
+def test_nothing_is_said_about_loops_that_everybody_knows():
+    found = lint_text(KNOWN.read_text(), "known.py", all_rules()).found
+    assert not [f"{each.code} {each.site}" for each in found if each.severity != Severity.NOTE]
+
+
+@pytest.mark.parametrize("code", BREAKS)
+def test_one_of_them_taken_apart_is_told(code):
+    text = KNOWN.read_text()
+    broken = text.replace(*BREAKS[code])
+    assert broken != text
+    assert {each.code for each in lint_text(broken, "known.py", all_rules()).found} == {code}

@@ -194,7 +194,7 @@ def _divided(source: Source, backward: Deed, step: Deed, size: ast.expr) -> Fix 
     return Fix((edit,), safe=False, words="Divide the loss by the number of batches in its window")
 
 
-RULE = Rule(words=("backward", "step"), find=find)
+RULE = Rule(words=("backward(", ".step(", "%|range"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -143,7 +143,7 @@ def _moved(source: Source, clip: Deed, step: Deed) -> Fix | None:
     return Fix(edits, safe=True, words="Move the clipping before the step") if edits else None
 
 
-RULE = Rule(words=("backward(", "step(", "clip_grad"), find=find)
+RULE = Rule(words=("backward(", ".step(", "clip_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -195,7 +195,7 @@ def _in_every_turn(source: Source, step: Deed, inside: list[Deed]) -> Deed | Non
     return next((each for each in clearings if source.clears_all(each, step.subject)), None)
 
 
-RULE = Rule(words=("backward", "step", "zero_grad"), find=find)
+RULE = Rule(words=("backward(", ".step(", "zero_grad("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

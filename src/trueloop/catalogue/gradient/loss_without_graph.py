@@ -121,7 +121,7 @@ def _kept_whole(source: Source, root: Thing) -> Fix | None:
     return Fix((edit,), safe=False, words="Keep the loss itself, with its graph")
 
 
-RULE = Rule(words=("backward", "requires_grad"), find=find)
+RULE = Rule(words=(".backward(", "requires_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -97,9 +97,18 @@ def _only_step(source: Source, step: Deed, loop: Loop) -> bool:
     run = source.run_of(step)
     inside = [each for each in run if each.within(loop)]
     backward = any(each.act is Act.BACKWARD and each.always_in(loop) and each.beside(step) for each in inside)
-    others = [each for each in run if each.act is Act.STEPPED and each is not step and each.index > inside[0].index]
+    outer = step.loops[-2] if len(step.loops) > 1 else None
+    others = [
+        each
+        for each in run
+        if each.act is Act.STEPPED
+        and each is not step
+        and (each.index > inside[0].index or (outer is not None and each.within(outer)))
+    ]
+    own = any(each.act is Act.MADE and each.subject is step.subject and each.function is step.function for each in run)
     leaves = any(isinstance(each, ast.Break | ast.Return | ast.Continue) for each in ast.walk(loop.node))
-    return backward and not leaves and not others and not source.handed_out(step.subject, run)
+    shown = step.root == 0 or own  # otherwise who calls this may step as well
+    return shown and backward and not leaves and not others and not source.handed_out(step.subject, run)
 
 
 def _counted(source: Source, loop: Loop) -> tuple[str, range, str] | None:
@@ -148,7 +157,7 @@ def _stepped_too(source: Source, ends: Window, name: str, values: range, size: s
     return Fix((edit,), safe=False, words="Step the last window, too") if edit else None
 
 
-RULE = Rule(words=("backward", "step", "%"), find=find)
+RULE = Rule(words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

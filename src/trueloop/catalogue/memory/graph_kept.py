@@ -79,9 +79,12 @@ class Detector:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield what is put into something that grows in a loop, after a backward in that loop has gone through it."""
+    passes = source.acts(Act.BACKWARD)
+    if not passes or any(getattr(each.func, "attr", "") == "detach_" for each in source.all_calls):
+        return  # what is detached in place may be kept
     for kept in source.acts(Act.KEPT, Act.BOUND):
         for loop in reversed(kept.loops):
-            if not growing(source, kept, loop):
+            if not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
                 continue
             backward = _used_up(source, kept, loop)
             if backward is not None:
@@ -102,7 +105,8 @@ def _used_up(source: Source, kept: Deed, loop: Loop) -> Deed | None:
     if any(id(part) in whole for each in backwards for part in each.subject.graph()):
         return None
     for each in backwards:
-        retains = {"retain_graph", "create_graph", "1", "2"} & each.options.keys()
+        asked = [each.options.get(name) for name in ("retain_graph", "create_graph", "1", "2")]
+        retains = any(one is not None and one.constant(default=True) is not False for one in asked)
         if each.within(loop) and not retains and any(holds(one, _ways(source, each, loop)) for one in kept.things):
             return each
     return None
@@ -118,7 +122,7 @@ def _ways(source: Source, backward: Deed, loop: Loop) -> set[int]:
     return found
 
 
-RULE = Rule(words=("backward",), find=find)
+RULE = Rule(words=(".backward(",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -126,7 +126,7 @@ def _released(source: Source, backward: Deed) -> Fix | None:
     return Fix((Edit(start, end, ""),), safe=True, words=words) if alone else None
 
 
-RULE = Rule(words=("backward", "True"), find=find)
+RULE = Rule(words=(".backward(", "retain_graph|None, True"), find=find)
 
 FAILURE = Failure(
     code="MEM002",

@@ -163,7 +163,7 @@ def _unscaled(source: Source, clip: Deed) -> Fix | None:
     return Fix((edit,), safe=True, words="Unscale before clipping") if edit else None
 
 
-RULE = Rule(words=("backward(", "clip_grad", "scale"), find=find)
+RULE = Rule(words=(".backward(", "clip_grad", "scale"), find=find)
 
 FAILURE = Failure(
     code="PRC001",

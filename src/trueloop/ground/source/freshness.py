@@ -95,8 +95,7 @@ def _read(node: ast.AST) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the names and attributes that are read other than to be cut off, each with its place."""
     cut = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr in CUTTING}
     for each in ast.walk(node):
-        loaded = isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load)
-        if loaded and id(each) not in cut:
+        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and id(each) not in cut:
             yield ast.unparse(each), (each.end_lineno or 0, each.end_col_offset or 0)
 
 

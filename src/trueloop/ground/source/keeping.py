@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.ground.source.operations import Act, Loop, Operation
-from trueloop.ground.source.source import Source
+from trueloop.ground.source.source import Source, last_word
 from trueloop.ground.source.text import Edit, Fix
 from trueloop.ground.source.things import MAYBE, NO_GRAPH, Kind, Thing
 
-EMPTYING: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
 PASSING: Final = frozenset((
     "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
     "torch.Tensor.sum", "torch.Tensor.clone", "torch.Tensor.sqrt", "torch.Tensor.exp", "torch.Tensor.log",
@@ -40,8 +39,8 @@ def growing(source: Source, kept: Operation, loop: Loop) -> bool:
     place = _place(kept, loop)
     if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
         return False
-    path, word = ast.unparse(place), _word(place)
-    if word in _emptied(source) or _inside(kept.subject.node, kept, loop):
+    path, word = ast.unparse(place), last_word(place)
+    if not word or word in source.emptied or _inside(kept.subject.node, kept, loop):
         return False
     bound = source.within(loop, Act.BOUND, root=kept.root)
     if any(each.statement is not kept.statement and each.word == word for each in bound):
@@ -57,7 +56,7 @@ def _place(kept: Operation, loop: Loop) -> ast.expr | None:
             local = isinstance(node.target, ast.Name)
             return node.target if not local or _within(node, loop.node) else None
         case ast.Call(func=ast.Attribute()) if kept.subject.kind is Kind.SEQUENCE and kept.act is Act.KEPT:
-            return node.func.value if kept.word in ("append", "insert", "appendleft", "add", "extend") else None
+            return kept.node.func.value if kept.word in ("append", "insert", "appendleft", "add", "extend") else None
         case ast.Subscript() if kept.subject.kind is Kind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
             turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
             keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
@@ -85,26 +84,7 @@ def _regular(node: Any, place: ast.expr) -> bool:
     """True for a condition that comes true again and again, such as one on a remainder."""
     test = node.test if isinstance(node, ast.If) else None
     counted = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
-    return counted and test is not None and _word(place) not in ast.unparse(test)
-
-
-def _word(place: ast.expr) -> str:
-    while isinstance(place, ast.Subscript):
-        place = place.value
-    return place.attr if isinstance(place, ast.Attribute) else place.id if isinstance(place, ast.Name) else ""
-
-
-def _emptied(source: Source) -> set[str]:
-    """Return the names and attributes of what something in the file takes items out of."""
-    found = {
-        _word(each.func.value)
-        for each in source.all_calls
-        if isinstance(each.func, ast.Attribute) and each.func.attr in EMPTYING
-    }
-    for each in ast.walk(source.tree):
-        if isinstance(each, ast.Delete):
-            found |= {_word(target) for target in each.targets}
-    return found | {""}
+    return counted and test is not None and last_word(place) not in ast.unparse(test)
 
 
 def _inside(node: Any, kept: Operation, loop: Loop) -> bool:

@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trueloop.ground.findings import Severity
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.text import Fix, Text
 from trueloop.ground.source.things import Kind, Thing
 from trueloop.ground.source.turns import fixed
+
+EMPTYING: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,13 @@ class Source:
         """The operation that each thing is the result of, by the thing's id."""
         return {id(each.result): each for each in self.operations if each.result is not None}
 
+    @cached_property
+    def emptied(self) -> frozenset[str]:
+        """The names and attributes of what something in the text takes items out of."""
+        calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
+        deleted = [target for each in ast.walk(self.tree) if isinstance(each, ast.Delete) for target in each.targets]
+        return frozenset(last_word(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
+
     def fixed(self, expression: ast.expr, operation: Operation, loop: Loop) -> bool:
         """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
         bound = {each.word for each in self.within(loop, Act.BOUND, root=operation.root)}
@@ -153,3 +162,10 @@ class Source:
         """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
         models = [each for each in backward.subject.graph() if each.kind is Kind.MODEL]
         return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))
+
+
+def last_word(place: ast.expr) -> str:
+    """Return the name or attribute that an expression gets something from: of ``self.log["loss"]`` it is "log"."""
+    while isinstance(place, ast.Subscript):
+        place = place.value
+    return place.attr if isinstance(place, ast.Attribute) else place.id if isinstance(place, ast.Name) else ""

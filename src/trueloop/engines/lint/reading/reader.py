@@ -75,7 +75,7 @@ class Reader:
 
     def _alone(self, thing: Thing, node: Function) -> None:
         """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
-        if node in self.entered:
+        if node in self.entered or not (node.name in ("forward", "__init__") or self.uses.trains(node)):
             return
         self.recording.root += 1
         if thing.kind is Kind.CLASS:
