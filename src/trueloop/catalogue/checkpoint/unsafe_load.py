@@ -68,7 +68,7 @@ def find(source: Source) -> Iterator[Hit]:
                 )
 
 
-RULE = Rule(words=("load", "weights_only=False|weights_only = False"), find=find)
+RULE = Rule(words=("load", "weights_only", "False"), find=find)
 
 
 FAILURE = Failure(
