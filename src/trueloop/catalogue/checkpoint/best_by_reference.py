@@ -37,10 +37,10 @@ from typing import ClassVar
 from trueloop.ground.events import NONE, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.modes import trains
+from trueloop.ground.questions.modes import trains
+from trueloop.ground.questions.states import copied, holds, keeps_the_best
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.states import copied, holds, keeps_the_best
 from trueloop.ground.source.things import Kind
 
 

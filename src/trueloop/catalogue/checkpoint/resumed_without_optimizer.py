@@ -44,8 +44,8 @@ from trueloop.ground.events import (
 )
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.questions.states import resumed
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.states import resumed
 
 
 @dataclass(slots=True)

@@ -45,8 +45,8 @@ from trueloop.ground.events import (
 )
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.blocks import in_blocks, shuffled
-from trueloop.ground.source.epochs import epochs
+from trueloop.ground.questions.blocks import in_blocks, shuffled
+from trueloop.ground.questions.epochs import epochs
 from trueloop.ground.source.source import Hit, Source
 
 CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}

@@ -44,8 +44,8 @@ from trueloop.ground.events import (
 )
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Insertion
-from trueloop.ground.source.epochs import epochs
-from trueloop.ground.source.moves import moved_out
+from trueloop.ground.questions.epochs import epochs
+from trueloop.ground.questions.moves import moved_out
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind, Thing

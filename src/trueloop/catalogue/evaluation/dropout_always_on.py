@@ -42,7 +42,7 @@ from typing import Any, ClassVar, NamedTuple
 from trueloop.ground.events import BatchDrawn, DropoutUntold, Event, Gap, ModelCalled, Ref
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.dropout import measured, told_the_mode, untold
+from trueloop.ground.questions.dropout import measured, told_the_mode, untold
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 

@@ -30,8 +30,8 @@ from typing import ClassVar
 from trueloop.ground.events import BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.loops import comes_back
-from trueloop.ground.source.modes import frozen, lively, renewed, set_back, sets, touches, trains, unread
+from trueloop.ground.questions.loops import comes_back
+from trueloop.ground.questions.modes import frozen, lively, renewed, set_back, sets, touches, trains, unread
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind

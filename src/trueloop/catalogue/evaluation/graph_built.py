@@ -29,8 +29,8 @@ from typing import ClassVar
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.questions.sweeps import graphs_for_nothing, without_graphs
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.sweeps import graphs_for_nothing, without_graphs
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trueloop.ground.failure import Failure, Rule, Severity
-from trueloop.ground.source.averages import means_of_means
+from trueloop.ground.questions.averages import means_of_means
 from trueloop.ground.source.source import Hit, Source
 
 

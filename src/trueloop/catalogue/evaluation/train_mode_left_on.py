@@ -35,10 +35,10 @@ from typing import Any, ClassVar
 from trueloop.ground.events import Event, Ref
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.modes import evaluated, lively, touches, unread
+from trueloop.ground.questions.modes import evaluated, lively, touches, unread
+from trueloop.ground.questions.sweeps import sweeps, trained_on
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.sweeps import sweeps, trained_on
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 from trueloop.ground.teaching import TeachingLoop
 

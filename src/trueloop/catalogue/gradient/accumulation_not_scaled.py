@@ -44,12 +44,12 @@ from trueloop.ground.events import (
 )
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.questions.windows import by_hand, divides, mean_of_batch, repeated, window
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import MANAGED, Kind
-from trueloop.ground.source.windows import by_hand, divides, mean_of_batch, repeated, window
 from trueloop.ground.teaching import TeachingLoop
 
 WINDOWS = 2  # one might be a probe

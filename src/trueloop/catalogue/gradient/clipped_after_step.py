@@ -30,7 +30,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, GradientsClipped
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.clipping import infinite, unscaling
+from trueloop.ground.questions.clipping import infinite, unscaling
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source

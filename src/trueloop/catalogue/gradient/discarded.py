@@ -33,12 +33,12 @@ from typing import ClassVar, NamedTuple
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.questions.moves import moved_behind
+from trueloop.ground.questions.windows import by_hand, window
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import MANAGED, Kind
-from trueloop.ground.source.windows import by_hand, window
 from trueloop.ground.teaching import Operation, TeachingLoop
 
 WINDOWS = 5  # all there were, each alike: batches that are skipped by their loss are not so regular

@@ -35,12 +35,12 @@ from typing import Any, ClassVar
 from trueloop.ground.events import Event, WindowLeftOver
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.questions.windows import Window, batches, window
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import MANAGED, Kind
-from trueloop.ground.source.windows import Window, batches, window
 from trueloop.ground.teaching import TeachingLoop
 
 

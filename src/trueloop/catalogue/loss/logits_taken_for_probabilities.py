@@ -35,7 +35,7 @@ from typing import ClassVar
 from trueloop.ground.events import BackwardStarted, Event, LossSeen
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine, left_out
+from trueloop.ground.questions.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine, left_out
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix

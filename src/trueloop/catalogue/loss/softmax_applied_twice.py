@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 from trueloop.ground.events import BackwardStarted, Event
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.activations import SOFTMAX, VIEWS, left_out
+from trueloop.ground.questions.activations import SOFTMAX, VIEWS, left_out
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import NO_GRAPH, Thing

@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 from trueloop.ground.events import Event, GraphsAlive, ModelCalled
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.keeping import detached, growing, holds
+from trueloop.ground.questions.keeping import detached, growing, holds
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source

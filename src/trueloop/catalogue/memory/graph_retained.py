@@ -32,7 +32,7 @@ from typing import ClassVar
 from trueloop.ground.events import BackwardStarted, Event, GraphsRetained
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.freshness import fresh, shares
+from trueloop.ground.questions.freshness import fresh, shares
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source

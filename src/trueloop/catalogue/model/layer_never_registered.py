@@ -33,7 +33,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.registered import registered, unheld
+from trueloop.ground.questions.registered import registered, unheld
 from trueloop.ground.source.source import Hit, Source
 
 STEPS = 3  # another optimizer may come into play after the first

@@ -39,8 +39,8 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled,
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.questions.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
 from trueloop.ground.words import counted

@@ -31,7 +31,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, GradientsClipped, LossScaled
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.clipping import infinite, limit_of, scaler_of
+from trueloop.ground.questions.clipping import infinite, limit_of, scaler_of
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source

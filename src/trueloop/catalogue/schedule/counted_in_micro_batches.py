@@ -33,8 +33,8 @@ from typing import ClassVar
 from trueloop.ground.events import BackwardStarted, Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.counting import lengths, power, window
-from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.questions.counting import lengths, power, window
+from trueloop.ground.questions.moves import moved_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.teaching import Operation, TeachingLoop

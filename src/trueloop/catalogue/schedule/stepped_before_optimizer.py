@@ -35,7 +35,7 @@ from typing import ClassVar, Final
 from trueloop.ground.events import BackwardStarted, Event, Ref, ScheduleAdvanced, StepSkipped, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.questions.moves import moved_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trueloop.ground.source.loops import dotted, is_statement, stands_in, written_in
+from trueloop.ground.questions.loops import dotted, is_statement, stands_in, written_in
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Fix

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.ground.source.loops import dotted, stands_in
+from trueloop.ground.questions.loops import dotted, stands_in
+from trueloop.ground.questions.sweeps import loader_of
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
-from trueloop.ground.source.sweeps import loader_of
 from trueloop.ground.source.things import Kind
 
 

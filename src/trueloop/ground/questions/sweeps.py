@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.ground.source.loops import is_statement, stands_in
-from trueloop.ground.source.modes import frozen, in_eval_mode, trains
+from trueloop.ground.questions.loops import is_statement, stands_in
+from trueloop.ground.questions.modes import frozen, in_eval_mode, trains
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Fix

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from trueloop.ground.source.moves import moved_behind
+from trueloop.ground.questions.moves import moved_behind
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Fix

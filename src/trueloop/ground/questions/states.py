@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.ground.source.loops import dotted, stands_in
+from trueloop.ground.questions.loops import dotted, stands_in
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Edit, Fix

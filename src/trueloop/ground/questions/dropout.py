@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.ground.source.loops import stands_in
-from trueloop.ground.source.modes import in_eval_mode
+from trueloop.ground.questions.loops import stands_in
+from trueloop.ground.questions.modes import in_eval_mode
+from trueloop.ground.questions.sweeps import sweeps, trained_on
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
-from trueloop.ground.source.sweeps import sweeps, trained_on
 from trueloop.ground.source.text import Edit, Fix
 from trueloop.ground.source.things import Kind
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.ground.source.loops import dotted, stands_in
+from trueloop.ground.questions.loops import dotted, stands_in
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Edit, Fix
