@@ -224,6 +224,54 @@ def faults() -> str:
     )
 
 
+def watch() -> str:
+    """Tell what watching costs."""
+    found = result("watch")["found"]
+    names = {"mlp": "MLP 64-128-10", "gpt": "small GPT", "cnn": "small CNN"}
+    rows: list[list[str]] = []
+    for load, measured in found.items():
+        everybody = {**measured["systems"], **measured.get("traincheck", {})}
+        for system, seen in everybody.items():
+            if system != "bare":
+                ratios = (spread(seen[f"{clock}_ratio_to_bare"], 3) for clock in ("wall", "cpu"))
+                rows.append([names[load], system, *ratios])
+    versions = {each["traincheck_version"] for each in found.values() if "traincheck_version" in each}
+    apart = "".join(
+        f"; TrainCheck {each} in an environment of its own, over fewer updates" for each in sorted(versions)
+    )
+    return (
+        "Time per update of an unmodified script under each tool that looks for silent bugs, as a ratio to the bare "
+        f"script's within a round: median and middle 80 % (`watch.py`{apart}; `trueloop run` watches the first 16 "
+        "updates in full, and from then on is in the steady state):\n\n"
+        + table(["script", "watched by", "/ bare, wall", "/ bare, CPU time"], rows)
+    )
+
+
+def lint() -> str:
+    """Tell what linting costs."""
+    found = result("lint")["found"]
+    few, many = found["peak_mib"].values()
+    rows = [
+        [
+            f"files per second, {found['files']:,} files, {found['processes']} processes",
+            f"{found['files_per_second']:,.0f}",
+        ],
+        ["seconds from the start to the first finding of a single file", spread(found["seconds_to_first_finding"], 3)],
+        ["peak memory over an eighth of the files, and over all, in MiB", f"{few:.0f}, {many:.0f}"],
+    ]
+    words = f"`trueloop lint`, {found['rules']} rules, over torch's own package (`lint.py`):\n\n" + table(
+        ["", "measured"], rows
+    )
+    if peer := found.get("torchfix"):
+        rates = peer["files_per_second_one_process"]
+        rows = [[name, spread(each, 1)] for name, each in rates.items()]
+        words += (
+            f"\nThe same beside TorchFix {peer['version']}, over {peer['files']} of the files with one process each; "
+            "it looks for other mistakes, most of them deprecated names:\n\n" + table(["", "files per second"], rows)
+        )
+    return words
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -237,7 +285,7 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order()])
+    return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), watch(), lint()])
 
 
 def page(text: str) -> str:
