@@ -37,7 +37,7 @@ STEADY = "watched, steady state"
 FULL = "watched, every update in full"
 ANOMALY = "set_detect_anomaly(True)"
 REFERENCE, SELECTIVE = "TrainCheck, reference run", "TrainCheck, selective"
-TRAINCHECK_UPDATES, TRAINCHECK_WARM, TRAINCHECK_ROUNDS = 40, 10, 3
+TRAINCHECK_UPDATES, TRAINCHECK_WARM, TRAINCHECK_ROUNDS = 40, 10, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,15 @@ class Load:
 
 
 def loads(*, quick: bool) -> dict[str, Load]:
-    """List the workloads of ``systems/script.py``."""
+    """List the workloads of ``systems/script.py``.
+
+    The steady state begins where the first 64 updates in full are spent, after about 250.
+    """
     few = 4 if quick else 1
     return {
-        "mlp": Load(updates=6000 // few, warm=1500 // few, rounds=3 if quick else 21, steady=1.02),
-        "gpt": Load(updates=120 // few, warm=25, rounds=2 if quick else 15, steady=1.005),
-        "cnn": Load(updates=120 // few, warm=25, rounds=2 if quick else 15, steady=1.005),
+        "mlp": Load(updates=6000 // few, warm=1500 // few, rounds=3 if quick else 9, steady=1.02),
+        "gpt": Load(updates=460 // few, warm=260 // few, rounds=2 if quick else 5, steady=1.005),
+        "cnn": Load(updates=460 // few, warm=260 // few, rounds=2 if quick else 5, steady=1.005),
     }
 
 

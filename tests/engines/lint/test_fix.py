@@ -1,4 +1,5 @@
 import ast
+from dataclasses import replace
 
 from trueloop.engines.lint.fix import fix_text
 from trueloop.engines.lint.lint import Ruled
@@ -53,3 +54,11 @@ def test_fixes_upon_fixes_come_to_an_end():
     assert fix_text("n0", "a.py", chain).text == "n0", "each alone leaves as many findings as before"
     circle = [ruled("b", old="a"), ruled("a", old="b", code="GRD002")]
     assert fix_text("a", "a.py", circle).fixed == 0
+
+
+def test_a_note_on_what_a_fix_writes_does_not_keep_it_back():
+    note = ruled("x", old="good", code="EVL003")
+    note = note._replace(failure=replace(note.failure, severity=Severity.NOTE))
+    assert fix_text("bad\n", "a.py", [ruled("good"), note]).text == "x\n"
+    grave = ruled("(", old="good", code="EVL001")
+    assert fix_text("bad\n", "a.py", [ruled("good"), grave]).text == "bad\n", "it would bring along another mistake"
