@@ -66,11 +66,19 @@ def test_the_settings_leave_out_more(tree):
     assert found(tree, exclude=["src/gen", "*.ipynb"]) == ["a.py", "d.pyw", "src/e.py"]
 
 
-def test_a_loop_of_links_ends(tree):
+def test_a_loop_of_links_ends_and_is_named(tree):
+    files = found(tree)
     (tree / "src" / "loop").symlink_to(tree, target_is_directory=True)
+    (tree / "twice").symlink_to(tree / "src", target_is_directory=True)
     (tree / "self").symlink_to("self")
     (tree / "gone.py").symlink_to("nowhere")
-    assert found(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]
+    (tree / "round.py").symlink_to("round.py")
+    assert found(tree) == sorted([*files, "src/loop", "gone.py", "round.py"])
+    with pytest.raises(Unreadable, match="a folder within itself"):
+        contents(tree / "src" / "loop")
+    for name, words in (("gone.py", "No such file"), ("round.py", "Too many levels of symbolic links")):
+        with pytest.raises(Unreadable, match=words):
+            contents(tree / name)
 
 
 def test_a_fifo_is_not_waited_for(tree):

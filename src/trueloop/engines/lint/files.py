@@ -41,48 +41,64 @@ def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[
     """Yield the files to look at, each once: those that are named, and in folders all Python files and notebooks.
 
     In a folder, what ``.gitignore`` files leave out is left out, and folders nobody writes by hand. Links are followed;
-    a folder is gone through once.
+    a folder is gone through once. A link back to a folder that holds it, and one to nothing, is yielded: reading it
+    fails, and says so.
 
     Args:
         paths: files and folders.
         exclude: patterns in the manner of ``.gitignore``, for the folders that are named.
     """
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
         if not path.is_dir():
             found: Iterable[Path] = (path,)
         else:
-            found = _walk(path, [(path, _spec(exclude)), *_above(path)], set())
+            found = _walk(path, [(path, _spec(exclude)), *_above(path)], set(), ())
         for each in found:
-            resolved = each.resolve()
+            resolved = os.path.realpath(each)  # knows an end to a link that leads to itself
             if resolved not in seen:
                 seen.add(resolved)
                 yield each
 
 
-def _walk(folder: Path, specs: list[tuple[Path, GitIgnoreSpec | None]], been: set[tuple[int, int]]) -> Iterator[Path]:
+Key = tuple[int, int]
+"""What tells a folder apart, whatever it is called."""
+Specs = Sequence[tuple[Path, "GitIgnoreSpec | None"]]
+"""Folders, and what their ``.gitignore`` files say; the nearest last."""
+
+
+def _walk(folder: Path, specs: Specs, been: set[Key], above: tuple[Key, ...]) -> Iterator[Path]:
+    """Yield what to look at in a folder and below.
+
+    Args:
+        folder: to go through.
+        specs: what is left out.
+        been: the folders gone through so far.
+        above: those this one lies in.
+    """
     try:
         status = folder.stat()
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
         yield folder  # reading it will fail, and say so
         return
-    if (status.st_dev, status.st_ino) in been:
+    known = status.st_dev, status.st_ino
+    if known in above:
+        yield folder
+    if known in been:
         return
-    been.add((status.st_dev, status.st_ino))
-    ignore = folder / ".gitignore"
+    been.add(known)
     if any(entry.name == ".gitignore" for entry in entries):
-        specs = [*specs, (folder, _read_spec(ignore))]
+        specs = [*specs, (folder, _read_spec(folder / ".gitignore"))]
     for entry in entries:
-        path = folder / entry.name
-        is_folder = _is_folder(entry)
-        if is_folder is None or _ignored(path, specs, is_folder=is_folder):
+        path, is_folder = folder / entry.name, _is_folder(entry)
+        if _ignored(path, specs, is_folder=bool(is_folder)):
             continue
-        if is_folder:
-            if entry.name not in LEFT_OUT and not (path / "pyvenv.cfg").exists():
-                yield from _walk(path, specs, been)
-        elif path.suffix in SUFFIXES:
-            yield path
+        if not is_folder:
+            if path.suffix in SUFFIXES and (is_folder is not None or entry.is_symlink()):
+                yield path
+        elif entry.name not in LEFT_OUT and not (path / "pyvenv.cfg").exists():
+            yield from _walk(path, specs, been, (*above, known))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool | None:
@@ -93,7 +109,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool | None:
         return None
 
 
-def _ignored(path: Path, specs: Iterable[tuple[Path, GitIgnoreSpec | None]], *, is_folder: bool) -> bool:
+def _ignored(path: Path, specs: Specs, *, is_folder: bool) -> bool:
     verdict = False
     for root, spec in specs:  # the nearest file has the last word
         if spec is not None:
@@ -168,5 +184,7 @@ def contents(path: Path) -> bytes:
     """
     try:
         return path.read_bytes()
+    except IsADirectoryError as error:
+        raise Unreadable("a folder within itself, by a link: skipped") from error
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
