@@ -285,7 +285,8 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), watch(), lint()])
+    more = [tell() for tell in (watch, lint) if (RESULTS / f"{tell.__name__}.json").exists()]
+    return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 
 
 def page(text: str) -> str:
