@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trueloop.ground.events import (
     NONE,
+    BackwardEnded,
     BackwardStarted,
     Event,
     Gap,
@@ -117,3 +119,34 @@ class Sweeps:
     def _release(self) -> Sequence[Sweep]:
         ended, self._ended = self._ended, []
         return [sweep for sweep in ended if sweep.loader not in self._training]
+
+
+class HeldOut:
+    """Which loader a model was trained on that then goes through another one."""
+
+    def __init__(self) -> None:
+        self._trainer: Ref | None = None
+        self._received: Refs = NONE
+        self._latest: Refs = NONE
+        self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
+
+    def observe(self, event: BackwardStarted | BackwardEnded | ModelCalled) -> None:
+        """Take in one event."""
+        if isinstance(event, BackwardStarted):
+            if event.loader is not None and event.loader is not self._trainer:
+                self._trainer, self._received, self._latest = event.loader, NONE, NONE
+        elif isinstance(event, BackwardEnded):
+            if event.received is not self._latest:
+                self._latest = event.received
+                self._received |= event.received
+        else:
+            loader, trainer = event.loader, self._trainer
+            if loader is None or trainer is None or loader is trainer:
+                return
+            if not self._received.isdisjoint(event.parameters):
+                self._swept_by[loader] = trainer
+
+    def trainer_of(self, swept: LoaderExhausted) -> Ref | None:
+        """Return the loader of the model that this pass measured; None where it measured none, or trained."""
+        trainer = self._swept_by.pop(swept.loader, None)
+        return None if swept.batches_with_backward else trainer

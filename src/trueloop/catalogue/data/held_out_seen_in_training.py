@@ -35,7 +35,6 @@ import weakref
 from typing import ClassVar
 
 from trueloop.ground.events import (
-    NONE,
     BackwardEnded,
     BackwardStarted,
     Event,
@@ -44,10 +43,10 @@ from trueloop.ground.events import (
     LoaderStarted,
     ModelCalled,
     Ref,
-    Refs,
 )
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.sweeps import HeldOut
 
 FEWEST_ROWS = 20  # equal in two tables; 2 ** -20 is the chance that repetitions by nature all fall apart
 APART = 4  # times as many as repeat within
@@ -70,10 +69,7 @@ class Detector:
         self._sweeps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._datasets: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._shares: list[LoadersShare] = []
-        self._trainer: Ref | None = None
-        self._received: Refs = NONE
-        self._latest: Refs = NONE
-        self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
+        self._held_out = HeldOut()
         self._told: set[Ref] = set()
 
     def observe(
@@ -87,30 +83,16 @@ class Detector:
                 self._datasets.add(event.dataset)
         elif isinstance(event, LoadersShare):
             self._shares = [*self._shares[-63:], event]
-        elif isinstance(event, BackwardStarted):
-            if event.loader is not None and event.loader is not self._trainer:
-                self._trainer, self._received, self._latest = event.loader, NONE, NONE
-        elif isinstance(event, BackwardEnded):
-            if event.received is not self._latest:
-                self._latest = event.received
-                self._received |= event.received
-        elif isinstance(event, ModelCalled):
-            self._called(event)
+        elif isinstance(event, BackwardStarted | BackwardEnded | ModelCalled):
+            self._held_out.observe(event)
         else:
             return self._ended(event)
         return None
 
-    def _called(self, event: ModelCalled) -> None:
-        loader, trainer = event.loader, self._trainer
-        if loader is None or trainer is None or loader is trainer:
-            return
-        if not self._received.isdisjoint(event.parameters):
-            self._swept_by[loader] = trainer
-
     def _ended(self, event: LoaderExhausted) -> Evidence | None:
         held_out = event.loader
-        trainer = self._swept_by.pop(held_out, None)
-        if trainer is None or event.batches_with_backward or held_out in self._told:
+        trainer = self._held_out.trainer_of(event)
+        if trainer is None or held_out in self._told:
             return None
         self._sweeps[held_out] = self._sweeps.get(held_out, 0) + 1
         for share in self._shares:

@@ -32,7 +32,6 @@ import weakref
 from typing import ClassVar
 
 from trueloop.ground.events import (
-    NONE,
     BackwardEnded,
     BackwardStarted,
     Event,
@@ -40,11 +39,11 @@ from trueloop.ground.events import (
     LoaderStarted,
     ModelCalled,
     Ref,
-    Refs,
     ScaledTogether,
 )
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.sweeps import HeldOut
 
 OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
 
@@ -64,10 +63,7 @@ class Detector:
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
         self._scaled: list[ScaledTogether] = []
-        self._trainer: Ref | None = None
-        self._received: Refs = NONE
-        self._latest: Refs = NONE
-        self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
+        self._held_out = HeldOut()
         self._told: set[Ref] = set()
         self._judged = False
 
@@ -80,29 +76,15 @@ class Detector:
             self._made_at[event.loader] = event.made_at or event.place
         elif isinstance(event, ScaledTogether):
             self._scaled = [*self._scaled[-15:], event]
-        elif isinstance(event, BackwardStarted):
-            if event.loader is not None and event.loader is not self._trainer:
-                self._trainer, self._received, self._latest = event.loader, NONE, NONE
-        elif isinstance(event, BackwardEnded):
-            if event.received is not self._latest:
-                self._latest = event.received
-                self._received |= event.received
-        elif isinstance(event, ModelCalled):
-            self._called(event)
+        elif isinstance(event, BackwardStarted | BackwardEnded | ModelCalled):
+            self._held_out.observe(event)
         else:
             return self._ended(event)
         return None
 
-    def _called(self, event: ModelCalled) -> None:
-        loader, trainer = event.loader, self._trainer
-        if loader is None or trainer is None or loader is trainer:
-            return
-        if not self._received.isdisjoint(event.parameters):
-            self._swept_by[loader] = trainer
-
     def _ended(self, event: LoaderExhausted) -> Evidence | None:
-        trainer = self._swept_by.pop(event.loader, None)
-        if trainer is None or event.batches_with_backward:
+        trainer = self._held_out.trainer_of(event)
+        if trainer is None:
             return None
         self._judged = True
         return self._judge(trainer, event.loader)

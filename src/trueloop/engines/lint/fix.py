@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -50,10 +48,10 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
         if not wanted:
             break
         text, after, done = _round(source, look, wanted)
-        if not _helps(before, after, wanted) or not _parses(text):
+        if not _helps(before, after, wanted):
             first = wanted[0]  # one of them does harm: try each alone
             text, after, done = _round(source, look, [first])
-            if not _helps(before, after, [first]) or not _parses(text):
+            if not _helps(before, after, [first]):
                 refused.add(_key(first, source))
                 continue
         source, before, count = text, after, count + done
@@ -66,7 +64,12 @@ def _round(source: str, look: Callable[[str], Linted], wanted: Sequence[Finding]
 
 
 def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
-    """True where there are fewer findings of those codes, and no more of others, but for notes on what was written."""
+    """True where the text can be judged still, with fewer findings of those codes and no more of others.
+
+    Notes on what was written do not count.
+    """
+    if after.problem:
+        return False
     codes = {each.code for each in fixed}
     one, two = (
         [each for each in linted.found if each.code in codes or each.severity != Severity.NOTE]
@@ -78,13 +81,3 @@ def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
 def _key(found: Finding, source: str) -> tuple[str, str]:
     site = found.site
     return found.code, Text(source).line(site.line).strip() if site else ""
-
-
-def _parses(source: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -40,25 +40,21 @@ def print_report(report: Report, console: Console, *, base: Path) -> None:
         console: decides about colours and the width.
         base: paths are told relative to it.
     """
-    from rich.text import Text
-
-    utf = console.encoding.startswith("utf")
-    look = _Look(console.width, base, "│" if utf else "|", "…" if utf else "...")
-    for parts in _lines(report, look):
-        safe = parts if utf else [(_encoded(words, console.encoding), style) for words, style in parts]
-        console.print(Text.assemble(*safe), soft_wrap=True)
+    _print(console, base, lambda look: _lines(report, look))
 
 
 def print_found(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
     """Print findings in texts, each with an empty line behind it."""
+    _print(console, base, lambda look: (parts for each in findings for parts in (*_finding(each, look), ())))
+
+
+def _print(console: Console, base: Path, lines: Callable[[_Look], Iterable[Sequence[Part]]]) -> None:
     from rich.text import Text
 
     utf = console.encoding.startswith("utf")
-    look = _Look(console.width, base, "│" if utf else "|", "…" if utf else "...")
-    for finding in findings:
-        for parts in (*_finding(finding, look), []):
-            safe = parts if utf else [(_encoded(words, console.encoding), style) for words, style in parts]
-            console.print(Text.assemble(*safe), soft_wrap=True)
+    for parts in lines(_Look(console.width, base, "│" if utf else "|", "…" if utf else "...")):
+        safe = parts if utf else [(_encoded(words, console.encoding), style) for words, style in parts]
+        console.print(Text.assemble(*safe), soft_wrap=True)
 
 
 def one_line(finding: Finding, *, base: Path) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.engines.lint.reading.usage import dotted
 from trueloop.engines.lint.reading.values import element
+from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.things import FROZEN, NO_GRAPH, PART, Kind, Thing, joined, unknown
 

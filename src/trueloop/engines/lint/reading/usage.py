@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 from typing import Any, Final
 
+from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.things import Kind
 
 CALLED: Final = "()"
@@ -120,14 +121,3 @@ def kind_by_use(methods: Set[str]) -> Kind | None:
     if CALLED in methods and methods & _OF_MODULES and not methods & (_OF_TENSORS | {"step"}):
         return Kind.MODEL
     return None
-
-
-def dotted(node: ast.AST) -> str:
-    """Return a path of names as it is written: "self.net"; "" for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([node.id, *reversed(parts)])

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.lint.reading.torch_names import canonical, kind_of
-from trueloop.engines.lint.reading.usage import dotted
+from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.things import NO_GRAPH, PART, WRAPPER, Kind, Thing, joined, unknown
 
