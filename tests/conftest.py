@@ -17,6 +17,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip("this version of torch does not tell what a graph has saved"))
 
 
+@pytest.fixture(autouse=True)
+def the_process_goes_on():
+    """A program run in this process may not have ended it: pools would refuse work in every later test."""
+    yield
+    from concurrent.futures import thread
+
+    assert not thread._shutdown
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,13 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find", lambda word: by_name.get(word.lower()))
 
 
+def _wait_for_threads() -> None:
+    """What a program's end does to its threads, without ending this process: no pool would take work any more."""
+    for thread in threading.enumerate():
+        if thread not in (threading.main_thread(), threading.current_thread()) and not thread.daemon:
+            thread.join(30)
+
+
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
     """Write programs in a folder that is the current one; what running them leaves in this process is put back."""
@@ -46,6 +54,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr("threading._shutdown", _wait_for_threads)
     monkeypatch.chdir(tmp_path)
 
     def write(text: str, name: str = "train.py") -> Path:

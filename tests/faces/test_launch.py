@@ -97,8 +97,9 @@ def test_it_stops_at_the_first_error(program: Callable[..., Path], capsys: pytes
 def test_it_stops_a_program_that_trains_in_a_thread(program: Callable[..., Path], capsys: pytest.CaptureFixture[str]):
     path = program(
         MODEL + "import threading, time\n"
-        "def train():\n    optimizer.zero_grad()\n    print('never')\n"
-        "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\n"
+        "def train():\n    try:\n        optimizer.zero_grad()\n        print('never')\n"
+        "    finally:\n        time.sleep(0.2)  # outlives the main thread\n"
+        "thread = threading.Thread(target=train)\nthread.start()\n"
         "for _ in range(1000):\n    time.sleep(0.01)\nprint('never')\n"
     )
     ended = go(path, stop_on_error=True)

@@ -47,7 +47,7 @@ def run(program: Program, *, failed: Callable[[BaseException], None] = lambda er
     """Run a program to its end, threads included, and print the traceback Python would print.
 
     ``sys.argv``, ``sys.path`` and ``__main__`` stay the program's afterwards: its threads, exit functions and pickles
-    need them.
+    need them. Once per process, at its end: where the program left threads running, no pool takes work afterwards.
 
     Args:
         program: what to run.
