@@ -67,6 +67,8 @@ class Detector:
         self._sweeps = Sweeps()
         self._now: list[DropoutUntold] = []
         """In the forward that is just running."""
+        self._wanted = False
+        """There is dropout of the kind, so that the sizes of batches matter."""
         self._batch = 0
         """Values in the largest tensor of the newest batch."""
         self._trained: dict[Call, Fraction] = {}
@@ -80,9 +82,11 @@ class Detector:
         if isinstance(event, ModelCalled):
             self._call(event)
         elif isinstance(event, BatchDrawn):
-            self._batch = _values(event.batch, sys.modules["torch"].Tensor)
+            if self._wanted:
+                self._batch = _values(event.batch, sys.modules["torch"].Tensor)
             return None
         elif isinstance(event, DropoutUntold):
+            self._wanted = True
             self._now.append(event)
             return None
         elif isinstance(event, Gap):

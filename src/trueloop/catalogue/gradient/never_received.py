@@ -57,7 +57,7 @@ class Detector:
     def __init__(self) -> None:
         self._held: dict[Ref, _Held] = {}
 
-    def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence]:
+    def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence] | None:
         """Return evidence for each optimizer, once, when an epoch or enough updates are over."""
         if isinstance(event, StepTaken):
             held = self._held.get(event.optimizer)
@@ -70,6 +70,8 @@ class Detector:
                 held.latest = latest
                 held.received |= event.with_gradient
                 held.missing = event.parameters - event.frozen - held.received
+            if not held.missing:  # the usual case
+                return None
         due = [
             (optimizer, held)
             for optimizer, held in self._held.items()

@@ -81,7 +81,8 @@ class Detector:
         elif isinstance(event, BackwardStarted):
             self._loader = event.loader
         elif isinstance(event, LoaderStarted):
-            self._lengths[event.loader] = _length(event)
+            if event.loader not in self._lengths:
+                self._lengths[event.loader] = _length(event)
         elif isinstance(event, Gap):
             self._since.clear()
             for counting in self._schedules.values():

@@ -19,7 +19,8 @@ FREE: Final = 64  # updates in full that nobody counts: those at the start, and 
 FREE_S: Final = 0.05  # seconds that nobody minds either
 MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
 MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
-SHARE: Final = 0.004  # of the program's time that watching in full may take from then on
+LOOK: Final = 8  # updates between two looks at what grows, and at whether a burst is due
+SHARE: Final = 0.002  # of the program's time that watching in full may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
 
@@ -46,7 +47,7 @@ class Levels:
 
     def begin(self) -> None:
         """Count from nothing: nobody has listened until now."""
-        self._last_update = self._next_burst = self._closed_at = self.watched = 0
+        self._last_update = self._stream.due = self._next_burst = self._closed_at = self.watched = 0
         self._opened = False
 
     def start(self) -> None:
@@ -65,8 +66,12 @@ class Levels:
             self._see_in_full(BURST)
 
     def after_update(self) -> None:
-        """Called after every step of an optimizer, with the update counted."""
-        update = self._stream.update
+        """Called after steps of optimizers, with the update counted: see `Stream.after_update`."""
+        stream, update = self._stream, self._stream.update
+        if update >= stream.due:
+            stream.due = update + LOOK
+            for look in stream.looks:
+                look()
         if self._opened:
             self.watched += 1
             self._batches = self._backwards = 0

@@ -23,6 +23,11 @@ Listener = Callable[[Event], None]
 class Stream:
     """What all sources share."""
 
+    __slots__ = (
+        "_listeners", "_session", "after_backward", "after_batch", "after_update", "busy_s", "due", "full", "lock",
+        "looks", "micro", "on", "problems", "registry", "update", "wake",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.registry = Registry()
         self.update = 0
@@ -39,9 +44,10 @@ class Stream:
         self.wake: Callable[[], None] = lambda: None
         """Called by a source that saw a change of structure: watch in full for a while."""
         self.after_update: Callable[[], None] = lambda: None
-        """Called after every step of an optimizer, once it is counted."""
+        """Called after every step of an optimizer while watching in full, otherwise from update ``due`` on."""
+        self.due = 0
         self.looks: list[Callable[[], None]] = []
-        """Called then, too: sources that look now and then at something that grows."""
+        """Called now and then by it: sources that look at something that grows."""
         self.after_batch: Callable[[], None] = lambda: None
         """Called for every batch drawn from a loader while watching in full."""
         self.after_backward: Callable[[], None] = lambda: None
@@ -101,7 +107,8 @@ class Stream:
                 self.trouble(f"{source} are not seen any more", error)
                 return None
             finally:
-                set_compiler(compiling)
+                if compiling is not None:
+                    set_compiler(compiling)
                 self.busy_s += perf_counter() - start
 
         return run

@@ -106,10 +106,8 @@ def remember(
     except CannotReplayError:
         return None
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return Call(
-        module=weakref.ref(module), args=given, options=named, generator=torch.get_rng_state() if drawn else None,
-        autocast=kind, update=update, micro=micro, made=[],
-    )  # fmt: skip
+    state = torch.get_rng_state() if drawn else None
+    return Call(weakref.ref(module), given, named, state, kind, update, micro, [])
 
 
 def remember_output(call: Call, output: Any) -> None:

@@ -17,6 +17,7 @@ class Recent:
     def __init__(self) -> None:
         self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Those that were called."""
+        self._latest: Ref | None = None
         self._take: Mapping[type[Event], Callable[[Any], None]] = {
             ModelCalled: self._model,
             BackwardStarted: self._begun,
@@ -46,7 +47,9 @@ class Recent:
         )
 
     def _model(self, event: ModelCalled) -> None:
-        self.models.add(event.model)
+        if event.model is not self._latest:
+            self._latest = event.model
+            self.models.add(event.model)
         self._call, self._stepped, self._forward_since = event.place, False, True
         self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
 

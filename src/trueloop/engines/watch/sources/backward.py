@@ -28,8 +28,6 @@ SINGLE: Final = 4  # updates in a row from one backward each, after which the we
 EVERY: Final = 8  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
 AGAIN: Final = 100  # updates until a loss that is not finite is told again
 
-_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-
 
 class _Begun(NamedTuple):
     """What is remembered while a backward runs."""
@@ -78,17 +76,15 @@ class Backward:
         stream, program = self._stream, self._program
 
         def backward(tensors: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or program.in_backward or _is_compiling():
-                return original(tensors, *args, **options)
-            if program.thread != get_ident() and not program.trains_here():
+            if not stream.on or program.in_backward or (program.thread != get_ident() and not program.trains_here()):
                 return original(tensors, *args, **options)
             if program.leftover is not None:
                 self._leftover(stream, program)
             begun = None
-            if stream.full or not stream.micro % EVERY:
-                value = self._check(tensors)
-                if stream.full:
-                    begun = self._begin(tensors, value, args, options)
+            if stream.full:
+                begun = self._begin(tensors, args, options)
+            elif not stream.micro % EVERY:
+                self._check(tensors)
             stream.micro += 1
             program.pending += 1
             program.in_backward = 1
@@ -128,9 +124,8 @@ class Backward:
         if self._program.in_step:  # the step's own closure: afterwards the weights are others
             self._locate(self._stream, self._program)
 
-    def _tell_begin(
-        self, tensors: Any, value: float | None, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> _Begun | None:
+    def _tell_begin(self, tensors: Any, args: tuple[Any, ...], options: dict[str, Any]) -> _Begun | None:
+        value = self._finite(tensors)
         root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
         if root is not tensors:
             value = _value(root)

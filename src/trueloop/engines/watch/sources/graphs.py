@@ -21,7 +21,6 @@ OLD: Final = 20  # updates; nothing that is right keeps graphs of so many update
 FEWEST: Final = 8  # different updates whose graphs are alive
 KEY: Final = "trueloop"
 WALK: Final = 20_000  # nodes searched for a mark: a running total leads through every graph since the first
-EVERY: Final = 8  # updates between two looks
 MOST: Final = 256  # marks that are remembered before those of graphs that are long gone are forgotten
 
 
@@ -80,7 +79,7 @@ class Graphs:
             self._mark(event)
 
     def _after_update(self) -> None:
-        if self._stream.update % EVERY == 0 and len(self._alive) >= FEWEST:
+        if len(self._alive) >= FEWEST:
             self._look()
 
     def _marked(self, event: ModelCalled) -> None:

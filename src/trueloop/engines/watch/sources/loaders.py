@@ -66,11 +66,13 @@ class Loaders:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place] = weakref.WeakKeyDictionary()
         self._starting: Pass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
+        self._orders = 0
+        """Passes whose order is being read; those that were left early stay counted."""
         self._comparison = Comparison(stream)
 
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
-        self._comparison = Comparison(self._stream)
+        self._comparison, self._orders = Comparison(self._stream), 0
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
@@ -137,7 +139,7 @@ class Loaders:
 
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            if stream.on:
+            if self._orders and stream.on:
                 current = self._starting or getattr(iterator, KEPT, None)
                 if current is not None and current.order is not None:
                     ordered(current, indices)
@@ -197,7 +199,9 @@ class Loaders:
         )  # fmt: skip
         if shuffles is not None and not isinstance(loader.dataset, IterableDataset):
             if shuffles:
-                current.order = FirstIndices()
+                if stream.full:  # an order tells something only beside the steps that were taken in it
+                    current.order = FirstIndices()
+                    self._orders += 1
                 if getattr(loader.sampler, "generator", None) is None:
                     current.seeded_at = self._program.seeded_at
                 self._program.seeded_at = None
@@ -248,7 +252,10 @@ class Loaders:
 
     def _tell_order(self, current: Pass) -> None:
         order, current.order = current.order, None
-        if order is None or not order.count:
+        if order is None:
+            return
+        self._orders -= 1
+        if not order.count:
             return
         self._stream.emit(
             OrderSeen, current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
@@ -260,14 +267,15 @@ class Loaders:
         if current.ended:
             return
         current.ended = True
-        stream = self._stream
-        note_leftover(self._program, current.loader, current.index, stream.micro - current.began_micro, here())
+        stream, place = self._stream, here()
+        backwards = stream.micro - current.began_micro
+        note_leftover(self._program, current.loader, current.index, backwards, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
         stream.emit(
-            LoaderExhausted, here(), loader=current.loader, epoch=current.epoch, batches=current.index,
-            pending=self._program.pending, batches_with_backward=stream.micro - current.began_micro,
+            LoaderExhausted, place, loader=current.loader, epoch=current.epoch, batches=current.index,
+            pending=self._program.pending, batches_with_backward=backwards,
             waited_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
         )  # fmt: skip

@@ -66,16 +66,22 @@ class Steps:
     """
 
     tells: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
+    __slots__ = (
+        "_known", "_latest", "_latest_known", "_leftover", "_locate", "_look", "_meet", "_noted", "_owned", "_owners",
+        "_program", "_stream", "_tell", "_windows",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._known: Known | None = None
-        """The optimizer that is just stepping."""
-        self._before: _Before | None = None
         self._owners: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
         """Parameter -> the optimizer that stepped it last."""
         self._owned: tuple[Ref, Refs] | None = None
         """The optimizer that stepped last, and what: these are known to be its own."""
+        self._known: Known | None = None
+        """The optimizer that is just stepping, what was noted before it, and which one stepped last."""
+        self._noted: _Before | None = None
+        self._latest: Callable[[], Optimizer | None] = _nobody
+        self._latest_known: Known | None = None
         self._look = stream.fenced("steps of optimizers", self._begin)
         self._tell = stream.fenced("steps of optimizers", self._end)
         self._meet = stream.fenced("optimizers", self._met)
@@ -84,20 +90,12 @@ class Steps:
 
     def always(self, patches: Patches) -> None:
         """Hook every step, and replace the constructor."""
-        stream, program = self._stream, self._program
-
-        def before(optimizer: Optimizer, args: Any, options: Any) -> None:
-            if stream.on and (program.thread == get_ident() or program.trains_here()):
-                self._began(optimizer, args, options)
-
-        def after(optimizer: Optimizer, args: Any, options: Any) -> None:
-            if stream.on and program.thread == get_ident():
-                self._ended(optimizer)
-
-        for hook in (before, after):
+        self._known = self._noted = None
+        self._latest = _nobody
+        for hook in (Steps._before, Steps._after):
             cast("Any", hook)._torchdynamo_disable = True  # noqa: SLF001
-        patches.hook(register_optimizer_step_pre_hook(before))
-        patches.hook(register_optimizer_step_post_hook(after))
+        patches.hook(register_optimizer_step_pre_hook(self._before))
+        patches.hook(register_optimizer_step_post_hook(self._after))
         patches.replace(Optimizer, "__init__", self._constructor)
 
     def in_full(self, patches: Patches) -> None:
@@ -135,40 +133,48 @@ class Steps:
         )
         stream.wake()
 
-    def _began(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        program = self._program
-        program.in_step = 1 if program.in_step == 0 else _depth()
-        if program.in_step > 1:
+    def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+        stream, program = self._stream, self._program
+        if not stream.on or (program.thread != get_ident() and not program.trains_here()):
             return
-        known = program.optimizers.get(optimizer)
-        if known is None:
-            self._meet(optimizer)
-            known = program.optimizers.get(optimizer) or program.optimizers.put(optimizer, Known())
-        self._known = known
-        self._before = self._look(optimizer, args, options) if self._stream.full else None
+        if program.in_step and (depth := _depth()) > 1:
+            program.in_step = depth
+            return
+        program.in_step = 1
+        if self._latest() is not optimizer:
+            self._latest = weakref.ref(optimizer)
+            self._latest_known = program.optimizers.get(optimizer) or self._first_seen(optimizer)
+        self._known = self._latest_known
+        self._noted = self._look(optimizer, args, options) if stream.full else None
 
-    def _ended(self, optimizer: Optimizer) -> None:
-        program, stream = self._program, self._stream
-        program.in_step = max(0, program.in_step - 1)
-        if program.in_step:
+    def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+        stream, program, known = self._stream, self._program, self._known
+        if not stream.on or program.thread != get_ident():
             return
-        known, self._known = self._known, None
-        before, self._before = self._before, None
+        if program.in_step > 1:
+            program.in_step -= 1
+            return
+        program.in_step = 0
         if known is None:
             return
-        if before is not None and stream.full:
-            self._tell(optimizer, known, before)
+        self._known = None
+        if self._noted is not None:
+            noted, self._noted = self._noted, None
+            if stream.full:
+                self._tell(optimizer, known, noted)
         if program.leftover is not None:
             self._leftover(stream, program)
         program.alike = program.alike + 1 if program.window == program.pending else 1
-        program.window = program.pending
-        program.pending = 0
+        program.window, program.pending = program.pending, 0
         known.steps += 1
         known.trains = True
-        stream.update += 1
-        stream.after_update()
-        for look in stream.looks:
-            look()
+        stream.update = update = stream.update + 1
+        if stream.full or update >= stream.due:
+            stream.after_update()
+
+    def _first_seen(self, optimizer: Optimizer) -> Known:
+        self._meet(optimizer)
+        return self._program.optimizers.get(optimizer) or self._program.optimizers.put(optimizer, Known())
 
     def _begin(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> _Before:
         holds = parameters_of(optimizer)
@@ -227,6 +233,10 @@ class Steps:
             for parameter in parameters:
                 self._owners[parameter] = ref
         self._windows.stepped(known, holds, parameters)
+
+
+def _nobody() -> None:
+    """Stands for a reference to an optimizer that is gone."""
 
 
 def _depth() -> int:
