@@ -116,23 +116,17 @@ class Trainer:
         identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
         folder = self._folder(identity)
         with folder.held(fresh=self.fresh) if folder else nullcontext():
-            number = folder.run_id() if folder else None
             journal = Journal(folder.journal) if folder else None
             reporters = [*self.reporters, *([journal] if journal else [])]
             try:
                 fit = Fit(
-                    parts,
-                    self.config,
-                    source,
-                    held_out=held_out,
-                    metrics=self.metrics,
-                    checkpoints=self._checkpoints(folder),
-                    reporters=reporters,
-                )
+                    parts, self.config, source, held_out=held_out, metrics=self.metrics,
+                    checkpoints=self._checkpoints(folder), reporters=reporters,
+                )  # fmt: skip
                 fit.resume(identity, allow_change=self.allow_change)
                 if folder:
                     folder.write_config(asdict(self.config))
-                facts = {"run_id": number, **self._facts(parts, feed, identity)}
+                facts = self._facts(parts, feed, identity, folder)
                 with heard(lambda finding: _journaled(finding, fit, journal)):
                     result = fit.run(name=self.name, facts=facts)
                     result = self._finish(fit, result, folder, tested)
@@ -205,9 +199,10 @@ class Trainer:
         own_optimizer = self.optimizer is not None
         return identify(self.config, parts, objective=self.objective, given=given, own_optimizer=own_optimizer)
 
-    def _facts(self, parts: Assembly, feed: Feed, identity: Identity) -> dict[str, Any]:
+    def _facts(self, parts: Assembly, feed: Feed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
         code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
-        return {**describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
+        number = {"run_id": folder.run_id()} if folder else {}
+        return {**number, **describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
 
     def _folder(self, identity: Identity) -> RunFolder | None:
         if self.run_dir is None:

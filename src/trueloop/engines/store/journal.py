@@ -167,7 +167,7 @@ class _Reading:
             raise ValueError(f"update {first} after update {self.updates[-1]}: two processes wrote at once")
         for name, column in self.columns.items():
             column.extend(_spread(record[name], count))
-        if "rates" in record:
+        if record.get("rates"):
             shared = [record["rates"]] * count if not isinstance(record["rates"][0], list) else record["rates"]
             self.rates.update(zip(range(first, first + count), shared, strict=True))
         self.updates += range(first, first + count)
