@@ -23,6 +23,7 @@ from trueloop.engines.train.identity import Identity, identify
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.precision import autocast
+from trueloop.engines.train.profile import Profile, profile_updates
 from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.smoke import Smoke, smoke
 from trueloop.engines.train.source_code import source_code
@@ -153,6 +154,29 @@ class Trainer:
         steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
         parts = self._assemble(device, source.updates_per_epoch, config=steady)
         return smoke(parts, source)
+
+    def profile(
+        self,
+        train: Any,
+        *,
+        updates: int = 20,
+        trace: Path | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        sampler: Sampler = "random",
+        labels: Any = None,
+        accumulate: int = 1,
+    ) -> Profile:
+        """Train a few updates under torch's profiler; nothing is written but a trace, and the weights change.
+
+        Args:
+            train: as for `fit`, and so are ``collate``, ``sampler``, ``labels`` and ``accumulate``.
+            updates: that are looked at.
+            trace: where to write a trace for Chrome or Perfetto.
+        """
+        device = self._prepare()
+        feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
+        source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
+        return profile_updates(self._assemble(device, source.updates_per_epoch), source, updates=updates, trace=trace)
 
     def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
         """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.

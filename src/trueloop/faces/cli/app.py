@@ -33,6 +33,13 @@ def _build_app() -> App:
         version_flags=[],
     )
     built.command(
+        "trueloop.faces.cli.profile:profile_command",
+        name="profile",
+        help="Say where the time of an update goes: trueloop profile digits.",
+        help_flags=[],
+        version_flags=[],
+    )
+    built.command(
         "trueloop.faces.cli.run:run_command",
         name="run",
         help="Run a script and name what it silently does wrong.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,19 +20,20 @@ LogFormat = Literal["auto", "live", "plain", "json"]
 _RUN = Group("run", sort_key=1)
 
 
-def _run_flag(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
-    flag = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
-    return keyword(name, kind, default, flag)
+def flag(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
+    """Make an option that is no setting of the recipe's."""
+    shown = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
+    return keyword(name, kind, default, shown)
 
 
 RUN_FLAGS = (
-    _run_flag("run_dir", Path | None, None, "Where the run lies; a run there is continued."),
-    _run_flag("config", Path | None, None, "TOML file of settings; flags override it."),
-    _run_flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
-    _run_flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
-    _run_flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
-    _run_flag("log_format", LogFormat, "auto", "auto, live, plain (whole lines), or json (a line for each event)."),
-    _run_flag("json", bool, False, "Print one JSON object instead of progress and summary."),
+    flag("run_dir", Path | None, None, "Where the run lies; a run there is continued."),
+    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
+    flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
+    flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
+    flag("log_format", LogFormat, "auto", "auto, live, plain (whole lines), or json (a line for each event)."),
+    flag("json", bool, False, "Print one JSON object instead of progress and summary."),
 )
 
 
@@ -64,24 +65,45 @@ class Line:
 
 
 def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:
-    """Return the command line of a recipe.
+    """Return the command line of `trueloop train RECIPE`.
 
     Args:
         recipe: whose settings become flags.
         spec: how the user named it.
         act: called with what was typed; returns the exit code.
     """
+
+    def typed(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        return act(Line(**flags, overrides=overrides, settings=settings))
+
+    return settings_app(f"trueloop train {spec}", recipe, RUN_FLAGS, typed)
+
+
+def settings_app(
+    name: str,
+    recipe: Recipe,
+    flags: Sequence[inspect.Parameter],
+    act: Callable[[dict[str, Any], dict[str, Any], Mapping[str, Setting]], int],
+) -> App:
+    """Return a command line of a recipe's settings and some flags beside.
+
+    Args:
+        name: of the command, with the recipe.
+        recipe: whose settings become flags.
+        flags: made by `flag`.
+        act: called with the flags by name, the settings that were typed by key, and every setting there is.
+    """
     settings = settings_of(recipe)
-    parameters = [*RUN_FLAGS, *flag_parameters(settings)]
 
     def command(**given: Any) -> int:  # only what was typed is in `given`
-        run = {flag.name: given.pop(flag.name, flag.default) for flag in RUN_FLAGS}
-        return act(Line(**run, overrides=given_settings(given), settings=settings))
+        own = {each.name: given.pop(each.name, each.default) for each in flags}
+        return act(own, given_settings(given), settings)
 
+    parameters = [*flags, *flag_parameters(settings)]
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = App(
-        name=f"trueloop train {spec}",
+        name=name,
         help=recipe.summary,
         version_flags=[],
         result_action="return_value",

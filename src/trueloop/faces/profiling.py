@@ -1,0 +1,39 @@
+"""Profiles a recipe: a few of its updates under torch's profiler; nothing of a run is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trueloop.engines.train.profile import Profile
+from trueloop.engines.train.seeding import prepare_generators
+from trueloop.engines.train.validate import validate
+from trueloop.faces.trainer import Trainer
+from trueloop.ground.errors import InvalidConfig
+from trueloop.recipes.recipe import Recipe
+
+
+def profile_recipe(recipe: Recipe, *, updates: int, trace: Path | None = None) -> Profile:
+    """Train a recipe for a few updates and say where their time went.
+
+    Args:
+        recipe: with its overrides applied.
+        updates: that are looked at, after some that warm up.
+        trace: where to write a trace for Chrome or Perfetto.
+
+    Raises:
+        InvalidConfig: nothing can be written there, or a number of updates that is none.
+        TrueloopError: what cannot work, with what to do.
+    """
+    if updates < 1:
+        raise InvalidConfig(f"updates is {updates}.", fix="Look at one update at least.")
+    if trace is not None and (not trace.name.endswith((".json", ".json.gz")) or not trace.resolve().parent.is_dir()):
+        raise InvalidConfig(
+            f"A trace cannot be written to {str(trace)!r}.", fix="Name a .json or .json.gz file in a folder."
+        )
+    validate(recipe.train)
+    prepare_generators(recipe.train)
+    parts = recipe.assemble(recipe.options)
+    trainer = Trainer(model=parts.model, objective=parts.objective, config=recipe.train, name=recipe.name)
+    return trainer.profile(
+        parts.train, collate=parts.collate, sampler=parts.sampler, labels=parts.labels, updates=updates, trace=trace
+    )
