@@ -263,8 +263,9 @@ def two_processes(place: Place, known: Known, *, word: str, instant: float) -> V
     first = place.start()
     if not first.wait_until(lambda: any(place.checkpoints.glob("update-*"))):
         return Verdict("failed", f"the first process did not even save: {first.wait().trouble()}")
-    first.signal_at(known.seconds[0] * instant, signal.SIGCONT)  # harmless: only the waiting is wanted
+    first.signal_at(known.seconds[0] * instant, signal.SIGSTOP)  # so that it has not ended before the second begins
     second = place.start(*([word] if word else [])).wait()
+    first.signal_at(0, signal.SIGCONT)
     ended = first.wait()
     if ended.code:
         return Verdict("failed", f"the first process was disturbed: {ended.trouble()}")

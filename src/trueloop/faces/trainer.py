@@ -22,6 +22,7 @@ from trueloop.engines.train.fit import Fit, FitResult
 from trueloop.engines.train.identity import Identity, identify
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.mirror import Mirror
+from trueloop.engines.train.pace import Pace, pace
 from trueloop.engines.train.precision import autocast
 from trueloop.engines.train.profile import Profile, profile_updates
 from trueloop.engines.train.seeding import prepare_generators
@@ -36,7 +37,7 @@ from trueloop.faces.heard import heard
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.findings import Finding
-from trueloop.ground.seams import Noted, Reporter
+from trueloop.ground.seams import BatchSource, Noted, Reporter
 
 
 @dataclass(kw_only=True)
@@ -155,17 +156,7 @@ class Trainer:
         parts = self._assemble(device, source.updates_per_epoch, config=steady)
         return smoke(parts, source)
 
-    def profile(
-        self,
-        train: Any,
-        *,
-        updates: int = 20,
-        trace: Path | None = None,
-        collate: Callable[[list[Any]], Any] | None = None,
-        sampler: Sampler = "random",
-        labels: Any = None,
-        accumulate: int = 1,
-    ) -> Profile:
+    def profile(self, train: Any, *, updates: int = 20, trace: Path | None = None, **data: Any) -> Profile:
         """Train a few updates under torch's profiler; nothing is written but a trace, and the weights change.
 
         Args:
@@ -173,10 +164,24 @@ class Trainer:
             updates: that are looked at.
             trace: where to write a trace for Chrome or Perfetto.
         """
+        parts, source = self._ready(train, **data)
+        return profile_updates(parts, source, updates=updates, trace=trace)
+
+    def pace(self, train: Any, *, seconds: float = 2.0, **data: Any) -> Pace:
+        """Train for a few seconds and say how fast it went; nothing is written, and the weights change.
+
+        Args:
+            train: as for `fit`, and so are ``collate``, ``sampler``, ``labels`` and ``accumulate``.
+            seconds: to measure for, after a few updates that warm up.
+        """
+        parts, source = self._ready(train, **data)
+        return pace(parts, source, seconds=seconds)
+
+    def _ready(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
-        source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
-        return profile_updates(self._assemble(device, source.updates_per_epoch), source, updates=updates, trace=trace)
+        source = feed.training(train, **order)
+        return self._assemble(device, source.updates_per_epoch), source
 
     def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
         """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.

@@ -27,7 +27,18 @@ def raising(error: BaseException):
 
 
 def test_the_commands_are_these():
-    assert sorted(commands()) == ["explain", "failures", "lint", "plan", "profile", "recipes", "report", "run", "train"]
+    assert sorted(commands()) == [
+        "explain",
+        "failures",
+        "lint",
+        "plan",
+        "profile",
+        "recipes",
+        "report",
+        "run",
+        "train",
+        "tune",
+    ]
 
 
 def test_help_gives_one_line_to_each_command(capsys: pytest.CaptureFixture[str]):

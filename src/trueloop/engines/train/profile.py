@@ -5,19 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, cast
 
-import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from trueloop.engines.train.loop import Assembly, train_epoch
-from trueloop.ground.errors import InvalidData
+from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.pace import WARM, Windows
 from trueloop.ground.seams import BatchSource, MicroBatch
 
-WARM: Final = 3  # windows before anything is measured: kernels are chosen, memory is asked for
 _OURS: Final = "trueloop: "
 _NODE: Final = "autograd::engine::evaluate_function: "
 PARTS: Final = ("data", "forward", "backward", "update", "the rest")
@@ -69,16 +67,15 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     Raises:
         InvalidData: the training data hold no window.
     """
-    windows = _Windows(source)
-    _train(parts, windows, WARM)
-    update_s = _train(parts, windows, updates)
+    _train(Windows(parts, source), WARM)
+    update_s = _train(Windows(parts, source), updates)
     activities = [ProfilerActivity.CPU]
     if parts.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # of torch's own making, about itself
         with profile(activities=activities, acc_events=True) as seen:
-            profiled_s = _train(_ranged(parts), windows, updates)
+            profiled_s = _train(_Ranges(_ranged(parts), source), updates)
         averages = cast("Sequence[Any]", seen.key_averages())
     if trace is not None:
         seen.export_chrome_trace(str(trace))
@@ -97,53 +94,26 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     )
 
 
-def _train(parts: Assembly, windows: _Windows, updates: int) -> float:
+class _Ranges(Windows):
+    """With a range of the profiler around the drawing of data."""
+
+    def _read(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        while True:
+            with record_function(_OURS + "data"):
+                micro = next(micros, None)
+            if micro is None:
+                return
+            yield micro
+
+
+def _train(windows: Windows, updates: int) -> float:
     """Train so many updates; return the seconds that each took."""
-    _wait(parts.device)
-    started, done = perf_counter(), 0
-    while done < updates:
-        before = done
-        for _ in train_epoch(parts, windows.few(updates - done), update=done):
-            done += 1
-        if done == before:
-            raise InvalidData("There is no window to train on.", fix="Check the dataset's length and drop_last.")
-    _wait(parts.device)
+    windows.wait()
+    started = perf_counter()
+    for _ in islice(windows.train(), updates):
+        pass
+    windows.wait()
     return (perf_counter() - started) / updates
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-class _Windows:
-    """Windows of one epoch after the other, without end."""
-
-    def __init__(self, source: BatchSource) -> None:
-        self._source = source
-        self._epochs = count()
-
-    def few(self, most: int) -> Iterator[MicroBatch]:
-        """Yield at most so many windows of the next epoch."""
-        closed = 0
-
-        def wanted(micro: MicroBatch) -> bool:
-            nonlocal closed
-            if closed == most:
-                return False
-            closed += micro.closes_window
-            return True
-
-        return takewhile(wanted, _drawn(self._source.epoch(next(self._epochs))))
-
-
-def _drawn(micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-    while True:
-        with record_function(_OURS + "data"):
-            micro = next(micros, None)
-        if micro is None:
-            return
-        yield micro
 
 
 class _Ranged:

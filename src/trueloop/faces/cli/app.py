@@ -35,7 +35,14 @@ def _build_app() -> App:
     built.command(
         "trueloop.faces.cli.profile:profile_command",
         name="profile",
-        help="Say where the time of an update goes: trueloop profile digits.",
+        help="Say where the time of an update goes.",
+        help_flags=[],
+        version_flags=[],
+    )
+    built.command(
+        "trueloop.faces.cli.tune:tune_command",
+        name="tune",
+        help="Find the fastest settings that change nothing else.",
         help_flags=[],
         version_flags=[],
     )

@@ -1,0 +1,57 @@
+"""`trueloop tune RECIPE`: settings that make it fast and leave its meaning alone, measured here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from trueloop.faces.cli.recipe_line import flag, settings_app
+from trueloop.faces.cli.settings import Setting, override
+from trueloop.ground.errors import InvalidConfig
+from trueloop.recipes import registry
+
+FLAGS = (
+    flag("seconds", float, 2.0, "Each attempt is measured for so long."),
+    flag("compiled", bool, False, "Try torch.compile, too; it takes a minute."),
+    flag("write", Path | None, None, "Write what is best as TOML, for trueloop train --config."),
+    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("json", bool, False, "Print one JSON object instead of the table."),
+)
+
+
+def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Try threads, micro-batches, loader processes and compiling on the recipe that the first word names."""
+    if not tokens or tokens[0].startswith("-"):
+        names = ", ".join(listing.name for listing in registry.listings())
+        raise CycloptsError(
+            msg=f"Name the recipe first: trueloop tune RECIPE. Built in are {names}.", app=App(name="trueloop tune")
+        )
+    spec, *words = tokens
+    recipe = registry.load(spec)
+
+    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        from trueloop.faces.cli.configfile import read_config
+        from trueloop.faces.cli.tune_page import Page, as_toml, print_json
+        from trueloop.faces.tuning import tune_recipe
+
+        path: Path | None = flags["write"]
+        if path is not None and (path.exists() or not path.resolve().parent.is_dir()):
+            raise InvalidConfig(f"{str(path)!r} cannot be written.", fix="Name a new file in a folder that exists.")
+        from_file = read_config(flags["config"], settings) if flags["config"] else {}
+        given = {**from_file, **overrides}
+        page = Page(quiet=flags["json"])
+        tuned = tune_recipe(
+            override(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], told=page.tell
+        )
+        if path is not None:
+            path.write_text(as_toml(given, tuned.chosen), encoding="utf-8")
+        if flags["json"]:
+            print_json(tuned)
+        else:
+            page.end(tuned, spec, path)
+        return 0
+
+    return settings_app(f"trueloop tune {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)

@@ -1,0 +1,85 @@
+"""`trueloop tune`: the table, the file it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueloop.engines.train.pace import Pace
+from trueloop.faces.cli.app import main
+from trueloop.faces.tuning import Trial, Tuned
+from trueloop.recipes.recipe import Recipe
+
+
+def pace(per_s: float) -> Pace:
+    return Pace(updates=3, update_s=64 / per_s, examples_per_s=per_s, waiting=0.25, peak_memory_mib=None)
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
+    """Stand for the attempts themselves; tells what was asked for."""
+    asked: list[Recipe] = []
+    trials = [
+        Trial(setting="", value=None, pace=pace(1000)),
+        Trial(setting="threads", value=2, pace=pace(2500)),
+        Trial(setting="micro_batch", value=64, pace=None, problem="does not fit into the memory"),
+    ]
+
+    def tune(recipe: Recipe, *, seconds: float, compiled: bool, told: Any) -> Tuned:
+        asked.append(recipe)
+        for trial in trials:
+            told(trial)
+        left_alone = {"compile": "why"}
+        return Tuned(trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), left_alone=left_alone)
+
+    monkeypatch.setattr("trueloop.faces.tuning.tune_recipe", tune)
+    monkeypatch.chdir(tmp_path)
+    return asked
+
+
+def tune(line: str) -> int:
+    return main(["tune", *shlex.split(line)])
+
+
+def test_the_table_and_the_command_that_uses_it(capsys: pytest.CaptureFixture[str]):
+    assert tune("tabular") == 0
+    out = capsys.readouterr().out
+    assert "as it is" in out
+    assert "2,500 examples/s   2.50 x  25.6 ms per update, waiting 25 %" in out
+    assert "micro_batch 64    does not fit into the memory" in out
+    assert "compile is left as it is: why." in out
+    assert "2.50 times as fast" in out
+    assert out.endswith("\ntrueloop train tabular --threads 2\n")
+
+
+def test_what_is_written_is_read_by_train(asked: list[Recipe], capsys: pytest.CaptureFixture[str]):
+    assert tune("tabular --optim.lr 0.25 --epochs 3 --write tuned.toml") == 0
+    assert tomllib.loads(Path("tuned.toml").read_text()) == {"optim": {"lr": 0.25}, "epochs": 3, "threads": 2}
+    assert (asked[0].train.optim.lr, asked[0].train.epochs) == (0.25, 3)
+    assert capsys.readouterr().out.endswith("trueloop train tabular --config tuned.toml\n")
+    assert tune("tabular --config tuned.toml --json") == 0
+    assert asked[1].train.threads == 2
+    assert json.loads(capsys.readouterr().out)["chosen"] == {"threads": 2}
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("", 2, "Name the recipe first: trueloop tune RECIPE."),
+        ("tabula", 1, "Did you mean 'tabular'?"),
+        ("tabular --write here/x.toml", 1, "'here/x.toml' cannot be written."),
+        ("tabular --write there.toml", 1, "'there.toml' cannot be written."),
+        ("tabular --seconds soon", 2, "--seconds"),
+    ],
+)
+def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], line: str, code: int, words: str):
+    Path("there.toml").write_text("")
+    assert tune(line) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("error:")) == ("", 1)
+    assert words in err
