@@ -149,7 +149,7 @@ class Noted:
     update: int
     kind: str
     """A stable word: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
-    "resumed_inexact", "resumed_changed", "save_blocking", "mirror_down"."""
+    "resumed_inexact", "resumed_changed", "save_blocking", "mirror_down", "store_down", "store_behind"."""
     message: str
     details: Mapping[str, Any]
 

@@ -28,6 +28,7 @@ RUN_FLAGS = (
     _run_flag("config", Path | None, None, "TOML file of settings; flags override it."),
     _run_flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
     _run_flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
+    _run_flag("store", str | None, None, "Copy the run to MLflow, TensorBoard or W&B: sqlite, a URL, tensorboard:DIR."),
     _run_flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
     _run_flag("json", bool, False, "Print one JSON object instead of progress and summary."),
 )
@@ -41,6 +42,7 @@ class Line:
     config: Path | None
     fresh: bool
     allow_change: bool
+    store: str | None
     smoke: bool
     json: bool
     overrides: Mapping[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +51,8 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
     recipe = override(recipe, {**from_file, **line.overrides})  # at once: two options may only fit together
     display = Display("quiet" if line.json else None)
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
-    summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], **flags)
+    store = line.store or os.environ.get("TRUELOOP_STORE") or None
+    summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], store=store, **flags)
     again = line.again(spec, summary.run_dir)
     if line.json:
         print_json(summary, again=again)

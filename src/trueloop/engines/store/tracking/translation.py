@@ -1,0 +1,115 @@
+"""The lines of a journal in the words of a store: metrics by name, step and time, checkpoints, remarks.
+
+An update row has no time of its own. It is told from the lines before it: the newest time that was written down, and
+the seconds of the updates since. So it is the same however often the journal is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from trueloop.engines.store.lines import event_of
+from trueloop.engines.store.tracking.sink import Point, Remark, Saved
+from trueloop.engines.store.tracking.survey import Survey, key_of
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted
+
+Item = Point | Saved | Remark
+
+
+class Translation:
+    """Reads a journal's records in their order.
+
+    Args:
+        survey: knows which of them count.
+        memory: of the translation that this one goes on from.
+    """
+
+    def __init__(self, survey: Survey, memory: Mapping[str, float]) -> None:
+        self._survey = survey
+        self._clock_s = memory.get("clock_s", 0.0)
+        self._measured = int(memory.get("measured", -1))  # the update of the newest evaluation, and when it was
+        self._measured_ms = int(memory.get("measured_ms", 0))
+        self._remarks = int(memory.get("remarks", 0))
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """What must be known to go on from here."""
+        return {
+            "clock_s": self._clock_s,
+            "measured": self._measured,
+            "measured_ms": self._measured_ms,
+            "remarks": self._remarks,
+        }
+
+    @property
+    def time_ms(self) -> int:
+        """When the last line was written, since 1970."""
+        return int(self._clock_s * 1000)
+
+    def read(self, place: int, record: Mapping[str, Any]) -> Item | None:
+        """Translate one record; None where it counts no longer or is not for a store.
+
+        Args:
+            place: where its line begins, in bytes.
+            record: what it holds.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is not what a journal holds.
+        """
+        if record["event"] == "update":
+            self._clock_s += float(record["total_s"])
+            update = int(record["update"])
+            return Point(update, self.time_ms, row_values(record)) if self._survey.counts(place, update) else None
+        event, time_s = event_of(record), float(record["time"])
+        self._clock_s = time_s if isinstance(event, RunStarted) else max(self._clock_s, time_s)
+        if not isinstance(event, Evaluated | CheckpointSaved | Noted):
+            return None
+        key = None if isinstance(event, Noted) else key_of(event)
+        if not self._survey.counts(place, event.update, key):
+            return None
+        match event:
+            case Evaluated():
+                return self._evaluated(event)
+            case CheckpointSaved():
+                return self._saved(event)
+            case Noted():
+                return self._noted(event)
+
+    def _evaluated(self, event: Evaluated) -> Point:
+        if event.update != self._measured:  # of several splits, all are told at the time of the first
+            self._measured, self._measured_ms = event.update, self.time_ms
+        values = {f"{event.split}/{name}": value for name, value in event.metrics.items()}
+        if event.best:
+            values |= {f"best/{name}": value for name, value in values.items()}
+        return Point(event.update, self._measured_ms, values)
+
+    def _saved(self, event: CheckpointSaved) -> Saved:
+        # Its metrics are those of an evaluation that was told before: at its time, they are the same points.
+        time_ms = self._measured_ms if event.update == self._measured else self.time_ms
+        return Saved(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
+
+    def _noted(self, event: Noted) -> Remark:
+        self._remarks += 1
+        return Remark(
+            number=self._remarks, step=event.update, time_ms=self.time_ms, kind=event.kind, message=event.message
+        )
+
+
+def row_values(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of one update row, by name."""
+    total_s = float(record["total_s"])
+    values = {
+        "train/loss": float(record["loss"]),
+        "train/grad_norm": float(record["grad_norm"]),
+        "train/lr": float(record["lr"]),
+    }
+    rates = record.get("rates")
+    if isinstance(rates, list) and len(cast("Sequence[Any]", rates)) > 1:
+        values |= {f"train/lr_group_{k}": float(rate) for k, rate in enumerate(cast("Sequence[Any]", rates))}
+    if total_s > 0:
+        values["train/examples_per_s"] = int(record["examples"]) / total_s
+        values["train/wait_share"] = float(record["wait_s"]) / total_s
+    if record["skipped"]:
+        values["train/skipped"] = 1.0
+    return values
