@@ -147,7 +147,8 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
 
 def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
     options = {"options": _options(recipe)} if recipe.options is not None else {}
-    return {"recipe": recipe.name, "class_names": list(parts.class_names), **options}
+    command = {"command": list(recipe.command)} if recipe.command else {}
+    return {"recipe": recipe.name, "class_names": list(parts.class_names), **command, **options}
 
 
 def _options(recipe: Recipe) -> dict[str, Any]:

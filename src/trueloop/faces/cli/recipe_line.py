@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, Group, Parameter
 
-from trueloop.faces.cli.settings import Setting, as_flags, flag_parameters, given_settings, keyword, settings_of
+from trueloop.faces.cli.settings import (
+    Setting,
+    as_flags,
+    flag_parameters,
+    given_settings,
+    keyword,
+    override,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
@@ -49,6 +57,17 @@ class Line:
     """Settings given as flags, by key; those not given are absent."""
     settings: Mapping[str, Setting]
     """Every setting there is, by key."""
+
+    def asks_for(self, recipe: Recipe, spec: str, from_file: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with the settings of the file and, over them, of this line; it knows how to be asked again.
+
+        Args:
+            recipe: with its own defaults.
+            spec: how the user named it.
+            from_file: settings by key.
+        """
+        asked = override(recipe, {**from_file, **self.overrides})  # at once: two options may only fit together
+        return replace(asked, command=tuple(self.again(spec, None)))
 
     def again(self, spec: str, run_dir: Path | None) -> list[str]:
         """Return the words that start this run again in ``run_dir``, where it goes on."""

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, recipe_app
-from trueloop.faces.cli.settings import override
 from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes import registry
 
@@ -48,7 +47,7 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
     from trueloop.faces.run import run_recipe
 
     from_file = read_config(line.config, line.settings) if line.config else {}
-    recipe = override(recipe, {**from_file, **line.overrides})  # at once: two options may only fit together
+    recipe = line.asks_for(recipe, spec, from_file)
     display = Display("quiet" if line.json else None)
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
     store = line.store or os.environ.get("TRUELOOP_STORE") or None

@@ -1,0 +1,51 @@
+"""What is told of a run in one cell of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import localtime, strftime
+
+from trueloop.engines.store.runs.overview import Overview, Point
+from trueloop.ground.words import duration, short
+
+
+def when(run: Overview) -> str:
+    """Write when a run began, in the time of this machine."""
+    try:
+        return strftime("%Y-%m-%d %H:%M", localtime(run.started_at)) if run.started_at else ""
+    except (OverflowError, ValueError, OSError, TypeError):  # something in the journal that is no time
+        return "unknown"
+
+
+def progress(run: Overview) -> str:
+    """Write how many updates are done, of how many."""
+    return f"{run.record['update']}/{run.record['updates'] or '?'}" if not run.problem else ""
+
+
+def time(run: Overview) -> str:
+    """Write for how long it trained."""
+    return duration(float(run.record["duration_s"])) if not run.problem else ""
+
+
+def best(run: Overview) -> str:
+    """Write the best value of the monitored metric; of a run whose journal does not tell, why."""
+    metric, mode = run.monitor
+    found = run.best(metric, mode)
+    return run.problem or (f"{metric} {at(found)}" if found else "")
+
+
+def at(point: Point | None) -> str:
+    """Write a value with the update it was measured after."""
+    return f"{short(point.value, 4)} @ {point.update}" if point else ""
+
+
+def text(value: object) -> str:
+    """Write any value."""
+    return short(value, 4) if isinstance(value, float) else "" if value is None else str(value)
+
+
+def labels_of(runs: Sequence[Overview]) -> list[str]:
+    """Name runs in one picture or table: by their folder, by its path where two are called alike."""
+    names = [run.name for run in runs]
+    labels = [str(run.path) if names.count(run.name) > 1 else run.name for run in runs]
+    return [f"{label} ({k})" if labels.index(label) < k - 1 else label for k, label in enumerate(labels, 1)]
