@@ -75,8 +75,8 @@ class Trainer:
     """What else makes the run what it is, JSON-ready: ``{"options": vars(args)}``. Saved with every checkpoint, like
     the settings, the model, the data and your code; a run folder of another identity is refused."""
     store: str | None = None
-    """Where the journal is copied to by a process of its own, so that training never waits: "sqlite",
-    "postgresql+psycopg://user@host/runs", "http://host:5000" (an MLflow server), "tensorboard:FOLDER", "wandb:FOLDER"."""
+    """Where a process of its own copies the journal to, so that training never waits: "sqlite" (MLflow's file beside
+    the run), "postgresql+psycopg://user@host/runs", "http://host:5000" (its server), "tensorboard:DIR", "wandb:DIR"."""
     allow_change: bool = False
     """Continue the run in `run_dir` although its identity has changed; what changed is noted."""
 

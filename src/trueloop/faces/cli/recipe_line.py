@@ -76,8 +76,15 @@ class Line:
         return [
             *("trueloop", "train", spec, *where),
             *config,
+            *self._store_again(),
             *as_flags(self.overrides, self.settings),
         ]
+
+    def _store_again(self) -> list[str]:
+        """Return the words that name the store, unless they hold a password: what is printed here is also journaled."""
+        from trueloop.engines.store.tracking.target import masked
+
+        return ["--store", self.store] if self.store and masked(self.store) == self.store else []
 
 
 def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:

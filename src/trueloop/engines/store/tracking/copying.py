@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from trueloop.engines.store.journal import FILE_NAME
+from trueloop.engines.store.runs.lock import held as in_training
 from trueloop.engines.store.tracking.card import card_of
-from trueloop.engines.store.tracking.journal_file import held, in_training, seal, whole_lines
+from trueloop.engines.store.tracking.journal_file import held, seal, whole_lines
 from trueloop.engines.store.tracking.sink import Batch, Card, Mark, Point, Remark, Saved, Sink
 from trueloop.engines.store.tracking.survey import Survey, damaged, parsed
 from trueloop.engines.store.tracking.target import Target
@@ -206,7 +207,7 @@ def copy_run(
     with file, held(file) as mine:
         if not mine:
             return Copied(outcome="busy", state="", lines=0)
-        alive = in_training(run_dir)
+        alive = bool(in_training(run_dir))
         with closing((open_sink or open_target)(target)) as sink:
             copying = Copying(file, run_dir.resolve().name, sink, again=again)
             copying.advance()

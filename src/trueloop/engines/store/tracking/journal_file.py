@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from io import FileIO
-from pathlib import Path
 
 BLOCK = 1 << 20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}  # the last one: NFS locks no file for a reader
@@ -53,19 +52,6 @@ def held(file: FileIO) -> Generator[bool]:
     finally:
         if taken:
             _unlock(file)
-
-
-def in_training(run_dir: Path) -> bool:
-    """Say whether a process trains in a run folder now; nothing is written."""
-    try:
-        file = FileIO(run_dir / ".lock")
-    except OSError:
-        return False
-    with file:
-        free = _lock(file)
-        if free:
-            _unlock(file)
-        return not free
 
 
 def _lock(file: FileIO) -> bool:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -98,7 +97,9 @@ class MlflowSink:
         ]
         kept = [remark for remark in batch.remarks if remark.number <= REMARKS_KEPT]
         tags = [
-            RunTag(f"trueloop.note.{each.number:03d}", f"update {each.step}, {each.kind}: {shortened(each.message, 4000)}")
+            RunTag(
+                f"trueloop.note.{each.number:03d}", f"update {each.step}, {each.kind}: {shortened(each.message, 4000)}"
+            )
             for each in kept
         ]
         if batch.remarks:
@@ -215,8 +216,8 @@ class MlflowSink:
             yield
         except StoreError:
             raise
-        except Exception as error:
-            raise self._told(error) from None  # the error itself may hold the password
+        except Exception as error:  # noqa: BLE001 - raised as ours, without the original, which may hold the password
+            raise self._told(error) from None
 
     def _told(self, error: Exception) -> StoreError:
         text = self._target.hide(f"{type(error).__name__}: {error}")
@@ -239,7 +240,9 @@ class MlflowSink:
 
 def _artifacts(address: str) -> str | None:
     """Say where MLflow would put files: beside a database file; a server and PostgreSQL decide for themselves."""
-    return Path(address.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri() if "sqlite" in address[:6] else None
+    return (
+        Path(address.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri() if "sqlite" in address[:6] else None
+    )
 
 
 def _name(key: str) -> str:

@@ -138,16 +138,16 @@ def _server(url: str) -> Target:
     return _with_secrets(url, url.strip().rstrip("/"))
 
 
-def _split(url: str, text: str):  # noqa: ANN202
+def _split(url: str, text: str):
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises where it is no number
-    except ValueError as error:
+    except ValueError:
         raise InvalidConfig(
             f"The store {masked(url)!r} cannot be read as an address.",
             why="A character with a meaning of its own (: / @ # ?) must be written %3A %2F %40 %23 %3F in a password.",
             fix=f"Write one of: {FORMS}.",
-        ) from error.__class__(masked(str(error)))
+        ) from None  # the error names what stands there
     if not text.partition(":")[2].startswith("//"):
         raise InvalidConfig(f"The store {masked(url)!r} lacks the // of an address.", fix=f"Write one of: {FORMS}.")
     return parts

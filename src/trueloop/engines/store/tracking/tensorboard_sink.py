@@ -50,7 +50,9 @@ class TensorBoardSink:
             raise _unwritable(mark.folder, error) from error
         if first:
             named = {name: _number(value) for name, value in card.params.items()}
-            self._add(0, card.started_ms, hparams_pb(named, trial_id=card.run_id, start_time_secs=card.started_ms / 1000))
+            self._add(
+                0, card.started_ms, hparams_pb(named, trial_id=card.run_id, start_time_secs=card.started_ms / 1000)
+            )
             self._say(0, card.started_ms, "run", _table(card.tags))
 
     def take(self, batch: Batch, mark: Mark) -> None:

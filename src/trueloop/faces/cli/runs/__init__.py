@@ -17,6 +17,7 @@ SUBCOMMANDS = {
     "plot": "Draw the curves of runs: PNG, HTML or in the terminal.",
     "rollback": "Make a new run that starts at a checkpoint of another.",
     "export": "Write a run as CSV or JSON.",
+    "sync": "Copy to MLflow, TensorBoard or W&B what is missing there.",
     "gc": "Remove checkpoints and runs that are not wanted; a dry run first.",
 }
 
