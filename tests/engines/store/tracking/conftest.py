@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -312,6 +313,12 @@ def sqlite_store(laid_out, tmp_path):
 
 def in_mlflow(url, run_id=RUN_ID):
     """Read a run back out of MLflow: the one run with this id, its points, and its logged models by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow
+        return _in_mlflow(url, run_id)
+
+
+def _in_mlflow(url, run_id):
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=url, registry_uri=url)

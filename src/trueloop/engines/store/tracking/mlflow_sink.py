@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -211,9 +212,14 @@ class MlflowSink:
 
     @contextmanager
     def _talking(self) -> Generator[None]:
-        """Turn what MLflow, its database driver and its HTTP client raise, of kinds without number, into ours."""
+        """Turn what MLflow, its database driver and its HTTP client raise, of kinds without number, into ours.
+
+        What they warn of is between themselves: no user of a run could act on it.
+        """
         try:
-            yield
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - raised as ours, without the original, which may hold the password
