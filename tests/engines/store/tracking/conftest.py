@@ -311,6 +311,59 @@ def sqlite_store(laid_out, tmp_path):
     return f"sqlite:///{path}"
 
 
+_SERVER = """
+import sys
+from mlflow.server import app
+from werkzeug.serving import make_server
+
+server = make_server("127.0.0.1", 0, app, threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(laid_out, tmp_path_factory):
+    """MLflow's own REST service over a database file; by Flask's server, because `mlflow server` needs all of MLflow."""
+    for module in ("flask", "flask_cors", "graphene", "werkzeug"):
+        pytest.importorskip(module)
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(laid_out, folder / "mlflow.db")
+    served = {
+        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db", "_MLFLOW_SERVER_ARTIFACT_ROOT": str(folder),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }  # fmt: skip
+    command = [sys.executable, "-c", _SERVER]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(command, env={**os.environ, **served}, stdout=subprocess.PIPE, stderr=log, cwd=folder)
+    port = server.stdout.readline().decode().strip()
+    assert port, (folder / "log").read_text()
+    yield f"http://127.0.0.1:{port}"
+    server.kill()
+    server.wait()
+    server.stdout.close()
+
+
+def eventually(true, seconds=60.0):
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def followers(run_dir):
+    """The processes that follow a run, by number."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"trueloop.engines.store.tracking.follow" in words and os.fsencode(run_dir) in words:
+                found.append(int(path.parent.name))
+    return found
+
+
 def in_mlflow(url, run_id=RUN_ID):
     """Read a run back out of MLflow: the one run with this id, its points, and its logged models by name."""
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Runs in MLflow: SQLite and a real PostgreSQL, killed, locked, of another schema, written by two at once."""
+"""Runs in MLflow: SQLite, a real PostgreSQL, its own server; locked, away, of another schema, written by two at once."""
 
 import sqlite3
 from pathlib import Path
@@ -17,13 +17,27 @@ from trueloop.engines.store.tracking.target import target_of
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # SQLAlchemy's, about MLflow
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "server"])
 def store(request, tmp_path):
-    """The address of an empty store of either kind."""
+    """The address of a store of either kind, without a run of this test's."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_store")
+    if request.param == "server":
+        url = request.getfixturevalue("mlflow_server")
+        clear(url)
+        return url
     name = "t_" + "".join(char for char in tmp_path.name.lower() if char.isalnum())
     return request.getfixturevalue("postgres").database(name)
+
+
+def clear(url):
+    """Delete every run and model of a store that tests share."""
+    client = MlflowClient(tracking_uri=url)
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    for run in client.search_runs(experiments):
+        client.delete_run(run.info.run_id)
+    for model in client.search_logged_models(experiments):
+        client.delete_logged_model(model.model_id)
 
 
 def sync(run, url, **how):
