@@ -139,7 +139,9 @@ def test_there_is_no_journal(tmp_path, memory):
         copy_run(tmp_path, TARGET, open_sink=memory)
 
 
-@pytest.mark.parametrize("line", [b"{}\n", b"null\n", b'{"event":"noted"}\n', b"\xff\n", b'{"event":"update","update":3}\n'])
+@pytest.mark.parametrize(
+    "line", [b"{}\n", b"null\n", b'{"event":"noted"}\n', b"\xff\n", b'{"event":"update","update":3}\n']
+)
 def test_a_damaged_journal_is_refused_by_its_place(tracked, new_run, memory, line):
     run = new_run(tracked.WHOLE[:4])
     journal = run.path / "journal.jsonl"

@@ -76,7 +76,11 @@ def test_a_second_time_nothing_changes(tracked, new_run, store):
     before = tracked.in_mlflow(store)
     assert sync(run, store).outcome == "whole"
     after = tracked.in_mlflow(store)
-    assert (after[0].info.run_id, after[0].data.tags, after[1]) == (before[0].info.run_id, before[0].data.tags, before[1])
+    assert (after[0].info.run_id, after[0].data.tags, after[1]) == (
+        before[0].info.run_id,
+        before[0].data.tags,
+        before[1],
+    )
     assert {m.model_id for m in after[2].values()} == {m.model_id for m in before[2].values()}
 
 

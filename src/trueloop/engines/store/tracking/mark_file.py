@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trueloop.engines.store.tracking.sink import Mark, StoreError
 
@@ -14,11 +14,11 @@ class MarkFile:
 
     Args:
         path: need not exist.
+        run_id: the run that it is asked about, and written for.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.run_id = ""
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path, self._run_id = path, run_id
         self.about: dict[str, Any] = {}
         """What else the sink wants to know again, JSON-ready."""
 
@@ -27,17 +27,18 @@ class MarkFile:
         """The folder it lies in."""
         return self.path.parent
 
-    def belongs_to(self, run_id: str) -> bool:
-        """Say whether it is this run's."""
-        return self._record().get("run_id") == run_id
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is there, and this run's."""
+        return self._record().get("run_id") == self._run_id
 
-    def read(self, run_id: str) -> Mark | None:
+    def read(self) -> Mark | None:
         """Read the mark of this run; None where there is none."""
         record = self._record()
-        self.run_id = run_id
-        if record.get("run_id") != run_id:
+        if record.get("run_id") != self._run_id:
             return None
-        self.about = dict(record.get("about", {}))
+        about = record.get("about")
+        self.about = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
         return Mark.of(str(record.get("mark", "")))
 
     def write(self, mark: Mark) -> None:
@@ -46,7 +47,7 @@ class MarkFile:
         Raises:
             StoreError: it cannot be written.
         """
-        record = {"run_id": self.run_id, "mark": mark.text(), "about": self.about}
+        record = {"run_id": self._run_id, "mark": mark.text(), "about": self.about}
         beside = self.path.with_name(self.path.name + ".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -64,4 +65,4 @@ class MarkFile:
             record: Any = json.loads(self.path.read_bytes())
         except (OSError, ValueError):
             return {}
-        return record if isinstance(record, dict) else {}
+        return cast("dict[str, Any]", record) if isinstance(record, dict) else {}

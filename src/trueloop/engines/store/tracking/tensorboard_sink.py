@@ -33,7 +33,7 @@ class TensorBoardSink:
     def find(self, card: Card) -> Mark | None:
         """Read how far the folder's event files go."""
         self._mark = self._place(card)
-        return self._mark.read(card.run_id)
+        return self._mark.read()
 
     def begin(self, card: Card) -> None:
         """Begin an event file of this process."""
@@ -75,7 +75,7 @@ class TensorBoardSink:
         """Delete the event files of the run's folder; a folder without our mark for this run is not touched."""
         self.close()
         mark = self._place(card)
-        if not mark.belongs_to(card.run_id):
+        if not mark.is_ours:
             return False
         for path in mark.folder.glob(_EVENTS):
             path.unlink()
@@ -91,12 +91,12 @@ class TensorBoardSink:
     def _place(self, card: Card) -> MarkFile:
         """Return the run's own folder: where its mark is, else the first that is nobody's."""
         for path in sorted(self._root.glob(f"*/{MARK_NAME}")):
-            if (mark := MarkFile(path)).belongs_to(card.run_id):
+            if (mark := MarkFile(path, card.run_id)).is_ours:
                 return mark
         folder = self._root / card.name
         if folder.exists() and any(folder.iterdir()):
             folder = self._root / f"{card.name}-{card.run_id[:8]}"
-        return MarkFile(folder / MARK_NAME)
+        return MarkFile(folder / MARK_NAME, card.run_id)
 
     def _put(self, mark: Mark) -> None:
         assert self._mark is not None

@@ -45,7 +45,7 @@ class WandbSink:
     def find(self, card: Card) -> Mark | None:
         """Read whether the run was written to its end."""
         self._mark = self._place(card)
-        mark = self._mark.read(card.run_id)
+        mark = self._mark.read()
         return mark if mark and self._folder(self._mark, card) else None
 
     def begin(self, card: Card) -> None:
@@ -53,7 +53,6 @@ class WandbSink:
         if self._run is not None:
             return
         mark = self._mark = self._mark or self._place(card)
-        mark.run_id = card.run_id
         with self._talking():
             import wandb
 
@@ -104,7 +103,7 @@ class WandbSink:
         """Delete the offline run's folder, if it is the one we made for this run."""
         self.close()
         mark = self._place(card)
-        mark.read(card.run_id)
+        mark.read()
         folder = self._folder(mark, card)
         if folder:
             shutil.rmtree(folder)
@@ -120,7 +119,7 @@ class WandbSink:
                 run.finish(exit_code=1)
 
     def _place(self, card: Card) -> MarkFile:
-        return MarkFile(self._root / "wandb" / f"trueloop-{card.run_id}.json")
+        return MarkFile(self._root / "wandb" / f"trueloop-{card.run_id}.json", card.run_id)
 
     def _folder(self, mark: MarkFile, card: Card) -> Path | None:
         """Return the offline run's folder as the mark names it, if it is one of this run's."""
