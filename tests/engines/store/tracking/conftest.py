@@ -39,7 +39,8 @@ def started(done=0, facts=FACTS, updates=12):
 def row(update, *, loss=None, skipped=False, per_epoch=4):
     return UpdateRow(
         update=update, epoch=(update - 1) // per_epoch + 1, loss=math.nan if skipped else loss or 1 / update,
-        grad_norm=math.inf if skipped else 2 / update, lr=1e-3, examples=64, wait_s=0.002, total_s=0.01, skipped=skipped,
+        grad_norm=math.inf if skipped else 2 / update, lr=1e-3, examples=64, wait_s=0.002, total_s=0.01,
+        skipped=skipped,
         **({"rates": (1e-3, 1e-4)} if "rates" in UpdateRow._fields else {}),
     )  # fmt: skip
 
@@ -145,6 +146,10 @@ def comparable(value):
     return value
 
 
+def plain(point):
+    return point._replace(values={key: comparable(value) for key, value in point.values.items()})
+
+
 class Memory:
     """A store in memory, strict: whatever it is handed twice is there twice, unless it says that it repeats."""
 
@@ -181,9 +186,8 @@ class Memory:
     def take(self, batch, mark):
         kept = self.runs[self.run_id]
         for name in ("points", "saved", "remarks"):
-            for item in getattr(batch, name):
-                if name == "points":
-                    item = item._replace(values={key: comparable(value) for key, value in item.values.items()})
+            for handed in getattr(batch, name):
+                item = plain(handed) if name == "points" else handed
                 if not (self.repeats and item in kept[name]):
                     kept[name].append(item)
         if batch != Batch():
@@ -324,7 +328,7 @@ server.serve_forever()
 
 @pytest.fixture(scope="session")
 def mlflow_server(laid_out, tmp_path_factory):
-    """MLflow's own REST service over a database file; by Flask's server, because `mlflow server` needs all of MLflow."""
+    """MLflow's own REST service over a database file; by Flask's server: `mlflow server` needs all of MLflow."""
     for module in ("flask", "flask_cors", "graphene", "werkzeug"):
         pytest.importorskip(module)
     folder = tmp_path_factory.mktemp("server")

@@ -241,9 +241,12 @@ def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_f
     repeats, appends = STORES[kind]
     sink = tracked.Memory(repeats=repeats, appends=appends)
     made = {
-        "started": tracked.started, "row": lambda u: tracked.rows(u, u), "evaluated": lambda u: tracked.evaluated(u, 1 / u),
-        "saved": lambda u: tracked.saved(u, 1 / u), "noted": tracked.noted,
-    }  # fmt: skip
+        "started": tracked.started,
+        "row": lambda u: tracked.rows(u, u),
+        "evaluated": lambda u: tracked.evaluated(u, 1 / u),
+        "saved": lambda u: tracked.saved(u, 1 / u),
+        "noted": tracked.noted,
+    }
     events = [[made[kind](update) for kind, update in piece] for piece in pieces]
     from trueloop.engines.store.tracking import copying
 
