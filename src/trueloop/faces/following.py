@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from trueloop.engines.store.journal import Journal
 from trueloop.engines.store.tracking import Follower, Target, target_of
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.seams import Noted, Reporter
@@ -13,14 +14,13 @@ from trueloop.ground.seams import Noted, Reporter
 
 @contextmanager
 def following(
-    run_dir: Path | None, target: Target | None, *, journal: Sequence[Reporter], watchers: Sequence[Reporter]
+    journal: Journal | None, target: Target | None, *, watchers: Sequence[Reporter]
 ) -> Generator[list[Reporter]]:
-    """Have the run's journal followed into a store, for a ``with`` block.
+    """Have a run's journal followed into a store, for a ``with`` block.
 
     Args:
-        run_dir: the run's folder; None where nothing is written.
+        journal: of the run; None where nothing is written.
         target: the store; None = none.
-        journal: what writes the journal.
         watchers: those who look on; they hear of a store that is down, like the journal, and of one that is behind.
 
     Yields:
@@ -28,8 +28,8 @@ def following(
 
     Cost: at the end, up to 5 s for the store to have everything; then its process goes on alone.
     """
-    reporters = [*watchers, *journal]
-    if run_dir is None or target is None:
+    reporters = [*watchers, *([journal] if journal else [])]
+    if journal is None or target is None:
         yield reporters
         return
 
@@ -37,7 +37,7 @@ def following(
         for reporter in reporters:
             reporter.report(noted)
 
-    follower = Follower(run_dir, target, tell)
+    follower = Follower(journal.path.parent, target, tell)
     try:
         yield [*reporters, follower]
     finally:

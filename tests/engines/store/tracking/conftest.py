@@ -41,12 +41,12 @@ def row(update, *, loss=None, skipped=False, per_epoch=4):
         update=update, epoch=(update - 1) // per_epoch + 1, loss=math.nan if skipped else loss or 1 / update,
         grad_norm=math.inf if skipped else 2 / update, lr=1e-3, examples=64, wait_s=0.002, total_s=0.01,
         skipped=skipped,
-        **({"rates": (1e-3, 1e-4)} if "rates" in UpdateRow._fields else {}),
+        rates=(1e-3, 1e-4) if update > 6 else (),
     )  # fmt: skip
 
 
 def rows(first, last, **kind):
-    return UpdatesDone(rows=[row(update, **kind) for update in range(first, last + 1)])
+    return UpdatesDone(rows=[row(update, **kind) for update in range(first, last + 1)], memory_mib=100.0 + last)
 
 
 def evaluated(update, loss, *, split="val", best=True):
@@ -101,7 +101,7 @@ class Run:
 
     def tear(self):
         with (self.path / "journal.jsonl").open("ab") as file:
-            file.write(b'{"event":"update","upd')
+            file.write(b'{"event":"updates","upd')
         return self
 
     def _now(self):
@@ -130,12 +130,15 @@ def points_of(run_dir):
         }
         if u.skipped[k]:
             points["train/skipped", update] = 1.0
+        if len(u.rates) > 1 and update > 6:  # see `row`
+            points |= {(f"train/lr_group_{group}", update): rates[k] for group, rates in enumerate(u.rates)}
+    points |= {("train/memory_mib", update): mib for update, mib in history.memory}
     for each in history.evaluations:
         for name, value in each.metrics.items():
             points[f"{each.split}/{name}", each.update] = value
             if each.best:
                 points[f"best/{each.split}/{name}", each.update] = value
-    return {key: comparable(value) for key, value in points.items() if not key[0].startswith("train/lr_")}
+    return {key: comparable(value) for key, value in points.items()}
 
 
 def comparable(value):
@@ -212,7 +215,7 @@ class Memory:
             for name, value in point.values.items():
                 assert (name, point.step) not in found, (name, point.step)
                 found[name, point.step] = value
-        return {key: value for key, value in found.items() if not key[0].startswith("train/lr_")}
+        return found
 
 
 @pytest.fixture
@@ -388,8 +391,7 @@ def _in_mlflow(url, run_id):
             assert (name, metric.step) not in points, (name, metric.step)
             points[name, metric.step] = comparable(metric.value)
     models = {model.name: model for model in client.search_logged_models(experiments)}
-    kept = {key: value for key, value in points.items() if not key[0].startswith("train/lr_")}
-    return runs[0], kept, models
+    return runs[0], points, models
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The process that follows a journal: while it grows, until its trainer is gone, through a store that comes and goes."""
+"""The process that follows a journal while it grows, until its trainer is gone; stores come and go meanwhile."""
 
 import json
 import subprocess
@@ -45,7 +45,9 @@ def test_it_follows_while_the_journal_grows(tracked, new_run, memory):
     process = Process(run.path, memory)
     for k in range(len(tracked.WHOLE)):
         run.add(tracked.WHOLE[k : k + 1])
-        tracked.eventually(lambda: memory.points().keys() == tracked.points_of(run.path).keys() if memory.runs else False)
+        tracked.eventually(
+            lambda: memory.points().keys() == tracked.points_of(run.path).keys() if memory.runs else False
+        )
     assert memory.runs[tracked.RUN_ID]["state"] == "running"
     assert process.end() == 0
     assert process.said == [{"said": "done", "state": "finished"}]
@@ -245,5 +247,3 @@ def test_an_address_that_means_nothing_is_told(tmp_path):
     said, _ = start(tmp_path, "nonsense").communicate(timeout=60)
     assert json.loads(said)["said"] == "failed"
     assert "No store is known" in json.loads(said)["message"]
-
-

@@ -1,4 +1,4 @@
-"""Runs in MLflow: SQLite, a real PostgreSQL, its own server; locked, away, of another schema, written by two at once."""
+"""Runs in MLflow: SQLite, a real PostgreSQL, its own server; locked, away, of another schema, written by two."""
 
 import sqlite3
 from pathlib import Path

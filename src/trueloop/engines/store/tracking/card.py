@@ -15,7 +15,7 @@ PARAM_LENGTH = 500  # what every MLflow server since 1.0 takes
 TAG_LENGTH = 5000
 NESTED = 30  # entries of a mapping that become tags of their own; of a longer one, such as all packages, the text does
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_NOT_TAGS = frozenset({"config", "options", "class_names", "run_id"})
+_NOT_TAGS = frozenset({"config", "options", "class_names", "run_id", "source", "command"})
 
 
 def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: bytes) -> Card:
@@ -25,7 +25,7 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
         started: of the process that counts.
         folder: the run folder's name.
         started_s: when the first process began, seconds since 1970.
-        first_line: of the journal: it stands in for the run's id where an older trueloop gave none.
+        first_line: of the journal: it names the run, or stands in for a name that an older trueloop did not give.
     """
     facts = started.facts
     params = dict(_flat("", facts.get("config", {}))) | dict(_flat("options.", facts.get("options", {})))
@@ -33,7 +33,7 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
     started_ms = int(started_s * 1000)
     fixed = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
     return Card(
-        run_id=run_id_of(started, first_line),
+        run_id=run_id_of(first_line),
         name=folder or started.name,
         group=started.name,
         started_ms=started_ms,
@@ -43,9 +43,12 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
     )
 
 
-def run_id_of(started: RunStarted, first_line: bytes) -> str:
+def run_id_of(first_line: bytes) -> str:
     """Return the run's id, 32 hex digits; whatever else the journal says there is not taken for one."""
-    given = str(started.facts.get("run_id", ""))
+    try:
+        given = str(json.loads(first_line)["facts"]["run_id"])
+    except (ValueError, KeyError, TypeError):
+        given = ""
     return given if _RUN_ID.fullmatch(given) else hashlib.sha256(first_line).hexdigest()[:32]
 
 

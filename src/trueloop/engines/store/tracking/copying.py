@@ -19,7 +19,7 @@ from trueloop.engines.store.tracking.target import Target
 from trueloop.engines.store.tracking.translation import Item, Translation
 from trueloop.ground.errors import RunFolderError
 
-SLICE_BYTES = 256 * 1024  # about 1,000 updates: a second's work for a database
+SLICE_BYTES = 64 * 1024  # about 1,000 updates: a second's work for a database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +155,9 @@ class Copying:
         start = self._at
         for place, line in whole_lines(self._file, start, min(self._survey.size, start + SLICE_BYTES)):
             try:
-                item = self._translation.read(place, parsed(line, self._file.name))
+                items += self._translation.read(place, parsed(line, self._file.name))
             except (ValueError, KeyError, TypeError) as error:
                 raise damaged(self._file.name, place, error) from error
-            if item is not None:
-                items.append(item)
             self._at = place + len(line)
             self.lines += 1
         if self._at == start:

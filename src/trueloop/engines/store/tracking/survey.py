@@ -9,12 +9,12 @@ from bisect import bisect_right
 from io import FileIO
 from typing import Any
 
-from trueloop.engines.store.lines import SCHEMA, event_of
+from trueloop.engines.store.lines import READABLE, SCHEMA, event_of
 from trueloop.engines.store.tracking.journal_file import whole_lines
 from trueloop.ground.errors import InvalidData, RunFolderError
 from trueloop.ground.seams import CheckpointSaved, Evaluated, RunEnded, RunStarted
 
-_ROW = re.compile(rb'\{"event":"update",(?:"schema":\d+,)?"update":(\d+),')
+_ROWS = re.compile(rb'\{"event":"updates",(?:"schema":\d+,)?"update":(\d+),"rows":(\d+),')
 
 Key = tuple[int, str]
 
@@ -45,7 +45,7 @@ class Survey:
         self._file = file
         self._settled = settled_bytes
         self._taken = math.inf if taken_bytes is None else taken_bytes
-        self._taken_reach = self._reach = self._row = 0  # newest update: taken, that counts, of a row
+        self._taken_reach = self._reach = self._row = 0  # newest update: taken, that counts, in a row
         self._starts: list[int] = []
         self._done: list[int] = []
         self._lowest: list[int] = []
@@ -92,12 +92,12 @@ class Survey:
     def _look(self, line: bytes) -> None:
         place = self.size
         self.first_line = self.first_line or line
-        if row := _ROW.match(line):
-            self._look_at_row(place, int(row[1]))
+        if rows := _ROWS.match(line):
+            self._look_at_rows(place, int(rows[1]), int(rows[2]))
             return
         record = parsed(line, self._file.name)
-        if record["event"] == "update":
-            self._look_at_row(place, int(record["update"]))
+        if record["event"] in ("updates", "update"):
+            self._look_at_rows(place, int(record["update"]), int(record.get("rows", 1)))
             return
         event = event_of(record)
         if isinstance(event, RunStarted):
@@ -113,11 +113,11 @@ class Survey:
                 self.stale = True
             self._places[key] = place
 
-    def _look_at_row(self, place: int, update: int) -> None:
-        if update <= self._row:
-            raise ValueError(f"update {update} after update {self._row}: two processes wrote at once")
-        self._row = update
-        self._reached(place, update)
+    def _look_at_rows(self, place: int, first: int, count: int) -> None:
+        if first <= self._row or count < 1:
+            raise ValueError(f"update {first} after update {self._row}: two processes wrote at once")
+        self._row = first + count - 1
+        self._reached(place, self._row)
 
     def _reached(self, place: int, update: int) -> None:
         self._reach = max(self._reach, update)
@@ -153,9 +153,9 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
     record: Any = json.loads(line)
     if not isinstance(record, dict):
         raise TypeError("not an object")
-    if record.get("schema", SCHEMA) != SCHEMA:
+    if record.get("schema", SCHEMA) not in READABLE:
         raise RunFolderError(
-            f"{name} has schema {record['schema']!r}; this trueloop reads schema {SCHEMA}.",
+            f"{name} has schema {record['schema']!r}; this trueloop reads schemas up to {SCHEMA}.",
             fix="Use the trueloop that wrote the run, or a newer one.",
         )
     return record

@@ -6,7 +6,7 @@ the seconds of the updates since. So it is the same however often the journal is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from trueloop.engines.store.lines import event_of
@@ -47,8 +47,8 @@ class Translation:
         """When the last line was written, since 1970."""
         return int(self._clock_s * 1000)
 
-    def read(self, place: int, record: Mapping[str, Any]) -> Item | None:
-        """Translate one record; None where it counts no longer or is not for a store.
+    def read(self, place: int, record: Mapping[str, Any]) -> Sequence[Item]:
+        """Translate one record; nothing where it counts no longer or is not for a store.
 
         Args:
             place: where its line begins, in bytes.
@@ -57,24 +57,29 @@ class Translation:
         Raises:
             ValueError, KeyError, TypeError: it is not what a journal holds.
         """
-        if record["event"] == "update":
-            self._clock_s += float(record["total_s"])
-            update = int(record["update"])
-            return Point(update, self.time_ms, row_values(record)) if self._survey.counts(place, update) else None
+        if record["event"] in ("updates", "update"):
+            return list(self._rows(place, record))
         event, time_s = event_of(record), float(record["time"])
         self._clock_s = time_s if isinstance(event, RunStarted) else max(self._clock_s, time_s)
         if not isinstance(event, Evaluated | CheckpointSaved | Noted):
-            return None
+            return ()
         key = None if isinstance(event, Noted) else key_of(event)
         if not self._survey.counts(place, event.update, key):
-            return None
+            return ()
         match event:
             case Evaluated():
-                return self._evaluated(event)
+                return [self._evaluated(event)]
             case CheckpointSaved():
-                return self._saved(event)
+                return [self._saved(event)]
             case Noted():
-                return self._noted(event)
+                return [self._noted(event)]
+
+    def _rows(self, place: int, record: Mapping[str, Any]) -> Iterator[Point]:
+        columns = Columns(record)
+        for k, update in enumerate(columns.updates):
+            self._clock_s += columns.total_s[k]
+            if self._survey.counts(place, update):
+                yield Point(update, self.time_ms, columns.values_of(k))
 
     def _evaluated(self, event: Evaluated) -> Point:
         if event.update != self._measured:  # of several splits, all are told at the time of the first
@@ -96,20 +101,50 @@ class Translation:
         )
 
 
-def row_values(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of one update row, by name."""
-    total_s = float(record["total_s"])
-    values = {
-        "train/loss": float(record["loss"]),
-        "train/grad_norm": float(record["grad_norm"]),
-        "train/lr": float(record["lr"]),
-    }
-    rates = record.get("rates")
-    if isinstance(rates, list) and len(cast("Sequence[Any]", rates)) > 1:
-        values |= {f"train/lr_group_{k}": float(rate) for k, rate in enumerate(cast("Sequence[Any]", rates))}
-    if total_s > 0:
-        values["train/examples_per_s"] = int(record["examples"]) / total_s
-        values["train/wait_share"] = float(record["wait_s"]) / total_s
-    if record["skipped"]:
-        values["train/skipped"] = 1.0
-    return values
+class Columns:
+    """A stretch of updates: each field with a value for each of them.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is not what a journal holds.
+    """
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        first, count = int(record["update"]), int(record.get("rows", 1))
+        self.updates = range(first, first + count)
+        self.total_s = _numbers(record["total_s"], count)
+        self._plain = {f"train/{name}": _numbers(record[name], count) for name in ("loss", "grad_norm", "lr")}
+        self._examples = _numbers(record["examples"], count)
+        self._wait_s = _numbers(record["wait_s"], count)
+        self._skipped = _spread(record["skipped"], count)
+        rates = record.get("rates") or []
+        self._rates = rates if rates and isinstance(rates[0], list) else [rates] * count
+        self._memory_mib = float(record["memory_mib"]) if "memory_mib" in record else None
+        if len(self._rates) != count:
+            raise ValueError(f"{len(self._rates)} rates for {count} updates")
+
+    def values_of(self, k: int) -> dict[str, float]:
+        """Return the metrics of one of them, by name."""
+        values = {name: column[k] for name, column in self._plain.items()}
+        if len(self._rates[k]) > 1:
+            values |= {f"train/lr_group_{group}": float(rate) for group, rate in enumerate(self._rates[k])}
+        if self.total_s[k] > 0:
+            values["train/examples_per_s"] = self._examples[k] / self.total_s[k]
+            values["train/wait_share"] = self._wait_s[k] / self.total_s[k]
+        if self._skipped[k]:
+            values["train/skipped"] = 1.0
+        if self._memory_mib is not None and k == len(self.updates) - 1:
+            values["train/memory_mib"] = self._memory_mib
+        return values
+
+
+def _numbers(value: Any, count: int) -> Sequence[float]:
+    return list(map(float, _spread(value, count)))  # "nan" and "inf" become floats again
+
+
+def _spread(value: Any, count: int) -> Sequence[Any]:
+    if not isinstance(value, list):
+        return [value] * count
+    several = cast("list[Any]", value)
+    if len(several) != count:
+        raise ValueError(f"{len(several)} values for {count} updates")
+    return several
