@@ -230,11 +230,15 @@ def lives(draw):
     events, done = [], 0
     for _ in range(draw(st.integers(1, 4))):
         events.append(("started", done))
-        last = done
+        last, saving = done, []
         for stretch in draw(st.lists(st.integers(1, 5), max_size=4)):
             events.append(("rows", (last + 1, last + stretch)))
             last += stretch
-            events += [(kind, last) for kind in ("evaluated", "saved", "noted") if draw(st.booleans())]
+            events += [(kind, last) for kind in ("evaluated", "noted") if draw(st.booleans())]
+            saving.append((last, 1 / last if ("evaluated", last) in events[-2:] else None))
+            if draw(st.booleans()):  # they become whole behind the loop
+                events += [("saved", each) for each in saving]
+                saving = []
         done = draw(st.integers(0, last))  # between what was told together, too
     cuts = sorted(draw(st.lists(st.integers(0, len(events)), max_size=4)))
     failures = draw(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=5))
@@ -251,7 +255,7 @@ def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_f
         "started": tracked.started,
         "rows": lambda span: tracked.rows(*span),
         "evaluated": lambda u: tracked.evaluated(u, 1 / u),
-        "saved": lambda u: tracked.saved(u, 1 / u),
+        "saved": lambda about: tracked.saved(*about),
         "noted": tracked.noted,
     }
     events = [[made[kind](about) for kind, about in piece] for piece in pieces]
@@ -263,4 +267,6 @@ def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_f
     assert sink.points() == tracked.points_of(run.path)
     history, kept = read(run.path), sink.runs[tracked.RUN_ID]
     assert sorted(s.step for s in kept["saved"]) == sorted(c.update for c in history.checkpoints)
+    times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
+    assert all(s.time_ms == times["val/loss", s.step] for s in kept["saved"] if s.values)
     assert [(r.number, r.step) for r in kept["remarks"]] == [(k, n.update) for k, n in enumerate(history.notes, 1)]

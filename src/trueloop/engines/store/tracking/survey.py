@@ -50,6 +50,7 @@ class Survey:
         self._done: list[int] = []
         self._lowest: list[int] = []
         self._places: dict[Key, int] = {}
+        self._measured_ms: dict[int, int] = {}
 
     def extend(self, upto: int | None = None) -> None:
         """Look over what was written since.
@@ -89,6 +90,10 @@ class Survey:
             return False
         return key is None or self._places.get(key) == place
 
+    def measured_ms(self, update: int) -> int | None:
+        """Say when an update was evaluated, since 1970; of several splits, the first. None where it was not."""
+        return self._measured_ms.get(update)
+
     def _look(self, line: bytes) -> None:
         place = self.size
         self.first_line = self.first_line or line
@@ -112,6 +117,8 @@ class Survey:
             if self._places.get(key, math.inf) < self._taken and place >= self._settled:
                 self.stale = True
             self._places[key] = place
+        if isinstance(event, Evaluated):
+            self._measured_ms.setdefault(event.update, int(float(record["time"]) * 1000))
 
     def _look_at_rows(self, place: int, first: int, count: int) -> None:
         if first <= self._row or count < 1:
@@ -133,6 +140,7 @@ class Survey:
         self._taken_reach = min(self._taken_reach, done)
         self._reach, self._row = min(self._reach, done), min(self._row, done)
         self._places = {key: where for key, where in self._places.items() if key[0] <= done}
+        self._measured_ms = {update: ms for update, ms in self._measured_ms.items() if update <= done}
         self._starts.append(place)
         self._done.append(done)
         self.newest, self.end = event, ""

@@ -28,19 +28,12 @@ class Translation:
     def __init__(self, survey: Survey, memory: Mapping[str, float]) -> None:
         self._survey = survey
         self._clock_s = memory.get("clock_s", 0.0)
-        self._measured = int(memory.get("measured", -1))  # the update of the newest evaluation, and when it was
-        self._measured_ms = int(memory.get("measured_ms", 0))
         self._remarks = int(memory.get("remarks", 0))
 
     @property
     def memory(self) -> dict[str, float]:
         """What must be known to go on from here."""
-        return {
-            "clock_s": self._clock_s,
-            "measured": self._measured,
-            "measured_ms": self._measured_ms,
-            "remarks": self._remarks,
-        }
+        return {"clock_s": self._clock_s, "remarks": self._remarks}
 
     @property
     def time_ms(self) -> int:
@@ -82,17 +75,19 @@ class Translation:
                 yield Point(update, self.time_ms, columns.values_of(k))
 
     def _evaluated(self, event: Evaluated) -> Point:
-        if event.update != self._measured:  # of several splits, all are told at the time of the first
-            self._measured, self._measured_ms = event.update, self.time_ms
         values = {f"{event.split}/{name}": value for name, value in event.metrics.items()}
         if event.best:
             values |= {f"best/{name}": value for name, value in values.items()}
-        return Point(event.update, self._measured_ms, values)
+        return Point(event.update, self._measured_ms(event.update), values)
 
     def _saved(self, event: CheckpointSaved) -> Saved:
-        # Its metrics are those of an evaluation that was told before: at its time, they are the same points.
-        time_ms = self._measured_ms if event.update == self._measured else self.time_ms
+        # It is told when it is whole on disk, while training went on. Its metrics are the evaluation's: the same points.
+        time_ms = self._measured_ms(event.update)
         return Saved(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
+
+    def _measured_ms(self, update: int) -> int:
+        measured_ms = self._survey.measured_ms(update)
+        return self.time_ms if measured_ms is None else measured_ms
 
     def _noted(self, event: Noted) -> Remark:
         self._remarks += 1
