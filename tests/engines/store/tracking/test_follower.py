@@ -50,9 +50,10 @@ def train(run_dir, store, after=lambda epoch: None, **settings):
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     watcher = Watcher(after)
     trainer = Trainer(
-        model=model, objective=nn.CrossEntropyLoss(), config=settings.pop("config", CONFIG), run_dir=run_dir, store=store,
-        reporters=[watcher], **settings,
-    )  # fmt: skip
+        model=model,
+        objective=nn.CrossEntropyLoss(),
+        **{"config": CONFIG, "run_dir": run_dir, "store": store, "reporters": [watcher], **settings},
+    )
     result = trainer.fit(TRAIN, val=VAL)
     return result, watcher
 

@@ -107,7 +107,7 @@ class TensorBoardSink:
         self._mark.write(mark)
 
     def _scalars(self, point: Point) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue] - generated
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
         self._add(point.step, point.time_ms, Summary(value=values))
@@ -118,7 +118,7 @@ class TensorBoardSink:
         self._add(step, time_ms, text_pb(tag, markdown))
 
     def _add(self, step: int, time_ms: int, summary: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] - generated
 
         self._writer.add_event(Event(wall_time=time_ms / 1000, step=step, summary=summary))
 

@@ -81,7 +81,7 @@ class Translation:
         return Point(event.update, self._measured_ms(event.update), values)
 
     def _saved(self, event: CheckpointSaved) -> Saved:
-        # It is told when it is whole on disk, while training went on. Its metrics are the evaluation's: the same points.
+        # It is told once it is whole on disk, while training went on; its metrics are points of the evaluation.
         time_ms = self._measured_ms(event.update)
         return Saved(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
 
