@@ -38,6 +38,12 @@ def test_the_next_best_may_lie_in_the_same_run(made):
     assert (best.offered.run.name, best.offered.point.value) == ("a", 0.15)
 
 
+def test_of_equals_the_one_that_is_there(made):
+    made.run("a", losses=(0.1, 0.1, 0.2), checkpoints=(4, 6))
+    best = found(made)
+    assert (best.answer.point, best.answer.problem, best.offered) == ((0.1, 4, 2), "", None)
+
+
 def test_more_may_be_better(made):
     made.run("a", losses=(0.1, 0.2), accuracies=(0.9, 0.5), checkpoints=(4,))
     made.run("b", losses=(0.1, 0.2), accuracies=(0.6, 0.7), checkpoints=(2, 4))

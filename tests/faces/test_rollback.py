@@ -63,7 +63,9 @@ def test_the_best_up_to_there_comes_along_so_that_it_can_be_shipped(made):
     rolled = roll_back(source, "6")
     folder = CheckpointFolder(rolled.run_dir / "checkpoints", writing=False)
     assert [each.update for each in folder.checkpoints()] == [4, 6]
-    assert rolled.notes == ["The journal does not say with which settings the run was started: add those you gave then."]
+    assert rolled.notes == [
+        "The journal does not say with which settings the run was started: add those you gave then."
+    ]
     shutil.rmtree(source / "checkpoints" / "update-000000004")
     assert "of update 4, is gone" in roll_back(source, "6").notes[0]
 
@@ -185,7 +187,17 @@ def test_killed_in_the_middle_no_run_is_left(made, step):
 
 
 def test_the_command_is_that_of_the_old_run_in_the_new_folder(made):
-    command = ["trueloop", "train", "my recipe.py:build", "--run-dir", "old", "--epochs", "9", "--checkpoint.mirror", "m://x"]
+    command = [
+        "trueloop",
+        "train",
+        "my recipe.py:build",
+        "--run-dir",
+        "old",
+        "--epochs",
+        "9",
+        "--checkpoint.mirror",
+        "m://x",
+    ]
     config = {"monitor": {"metric": "val/loss", "mode": "min"}, "checkpoint": {"mirror": "m://x"}}
     source = made.run("a", checkpoints=(2,), facts={"command": command, "config": config})
     rolled = roll_back(source, "2")
