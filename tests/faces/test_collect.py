@@ -211,7 +211,7 @@ def test_wishes_that_cannot_be_meant_are_refused(wishes, message):
 
 @pytest.mark.parametrize("after", range(1, 6))
 def test_killed_in_the_middle_a_smaller_run_is_left(made, after):
-    """A child is killed after so many removals: the run is whole, the best is there, and the next time does the rest."""
+    """A child is killed after so many removals: the run is whole with its best; the next time does the rest."""
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
     code = (
         "import os, shutil, sys; from pathlib import Path\n"

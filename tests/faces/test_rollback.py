@@ -19,7 +19,6 @@ from trueloop.engines.store.journal import read
 from trueloop.engines.store.runs.overview import overview
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.faces import rollback
-from trueloop.faces.cli.app import main
 from trueloop.faces.rollback import roll_back
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import CheckpointError, InvalidConfig, RunFolderError
@@ -285,13 +284,3 @@ def test_a_run_that_is_rolled_back_ends_in_the_weights_of_the_undisturbed_one(tm
     assert new.updates.loss == old.updates.loss
     assert [(e.update, e.metrics) for e in new.evaluations] == [(e.update, e.metrics) for e in old.evaluations]
     assert overview(tmp_path / "runs" / "again").state == "finished"
-
-
-def test_on_the_command_line(made, capsys):
-    made.run("a", checkpoints=(2, 4), facts={"command": ["trueloop", "train", "digits", "--epochs", "3"]})
-    new = made.root / "new"
-    assert main(["runs", "rollback", "a", "--to", "last", "--root", str(made.root), "--run-dir", str(new)]) == 0
-    assert capsys.readouterr().out == (
-        f"New run in {new}, at update 4 of {made.root / 'a'}.\n"
-        f"Go on      trueloop train digits --run-dir {new} --epochs 3\n"
-    )

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from trueloop.engines.store.runs.overview import Point, dotted, monitored, overview, require, settings_of
 from trueloop.engines.store.journal import read
+from trueloop.engines.store.runs.overview import Point, dotted, monitored, overview, require, settings_of
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import InvalidData, RunFolderError
 from trueloop.ground.seams import Evaluated, Noted, RunEnded, RunStarted, UpdatesDone
