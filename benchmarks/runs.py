@@ -118,7 +118,8 @@ def main() -> None:
     for name, each in spreads.items():
         console.print(f"{verdict(each.median, GOAL_S)}  {name}")
     found: dict[str, Any] = {
-        "runs": runs, "updates_each": PER_EPOCH * EPOCHS, "seconds": spreads, "seconds_over_an_empty_folder": Spread.of(bare),
+        "runs": runs, "updates_each": PER_EPOCH * EPOCHS, "seconds": spreads,
+        "seconds_over_an_empty_folder": Spread.of(bare),
         "seconds_of_the_index_inside": Spread.of(inside), "seconds_first_time": first, "index_mib": mib,
     }  # fmt: skip
     write("runs", {"found": found}, quick=asked.quick)

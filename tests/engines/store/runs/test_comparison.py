@@ -38,7 +38,9 @@ def test_two_runs_of_the_same_differ_in_nothing(made):
 
 
 def test_true_is_not_one_and_three_runs_are_compared_at_once(made):
-    runs = [read(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True))]
+    runs = [
+        read(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True), strict=True)
+    ]
     (found,) = [each for each in differences(runs) if each.name == "options.x"]
     assert list(found.values) == [1, 1, True]
 
