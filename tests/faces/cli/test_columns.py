@@ -18,6 +18,11 @@ def test_the_widest_column_gives_way_first():
     assert lines[1] == "x" * 22 + "…  " + "y" * 15
 
 
+def test_a_name_is_not_cut_while_something_else_can_be():
+    lines = list(aligned(["run", "why"], [["x" * 30, "y" * 25]], whole={0}, most=50))
+    assert lines[1] == "x" * 30 + "  " + "y" * 17 + "…"
+
+
 def test_at_last_the_line_is_cut():
     lines = list(aligned(["a", "b", "c"], [["x" * 30] * 3], most=20))
     assert [len(line) for line in lines] == [20, 20]

@@ -62,7 +62,7 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
     if title:
         print(f"\n{title}\n")
     columns = width()
-    for line in aligned(head, rows, most=columns and columns - 2):
+    for line in aligned(head, rows, whole={0}, most=columns and columns - 2):
         print(f"  {line}")
 
 
