@@ -5,6 +5,7 @@ from trueloop.engines.store.runs.index import overviews
 from trueloop.engines.store.runs.overview import Point
 from trueloop.engines.store.runs.ranking import direction, mode_of, ranked, ranked_points
 from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.seams import Evaluated, RunStarted
 
 
 def test_every_evaluation_of_every_run_counts(made):
@@ -43,9 +44,22 @@ def test_the_direction_is_what_the_runs_say_else_what_the_name_says(made):
     assert {name: direction(name, []) for name in names} == names
     assert direction("val/thing", runs) is None
     assert direction("val/mapping", runs) is None
-    with pytest.raises(InvalidConfig, match="--mode") as caught:
+
+
+def test_a_direction_that_is_not_known_is_asked_for(made):
+    made.write(
+        "a",
+        [
+            RunStarted(name="x", epochs=1, updates=1, start_update=0, facts={}),
+            Evaluated(update=1, epoch=1, split="val", metrics={"thing": 1.0}, tables={}, seconds=0.1, best=False),
+        ],
+    )
+    runs = overviews(made.root)
+    with pytest.raises(InvalidConfig, match="Whether less or more of 'val/thing' is better") as caught:
         mode_of("val/thing", runs)
     assert caught.value.fix == "Say --mode min or --mode max."
+    with pytest.raises(InvalidConfig, match="No run has measured 'val/thin'. Did you mean 'val/thing'"):
+        mode_of("val/thin", runs)
 
 
 def test_runs_that_disagree_leave_it_open(made):

@@ -51,9 +51,3 @@ def test_no_runs_at_all_is_an_error(made, ask):
     assert ask("best")[2].startswith("error: There are no runs in ")
     made.run("a")
     assert ask("best", "--recipe", "text")[2].startswith("error: There are no runs of the recipe 'text' in ")
-
-
-def test_a_metric_whose_direction_is_not_known_asks_for_it(made, ask):
-    made.run("a", losses=(0.5,), facts={"config": {}})
-    code, _, err = ask("best", "--metric", "val/thing")
-    assert (code, "--mode min or --mode max" in err) == (1, True)
