@@ -70,6 +70,8 @@ def best_of(runs: Sequence[Overview], metric: str, mode: Mode) -> Best:
     run, point = order[0]
     answer = _answer(run, point, _weights_update(run, point, metric))
     offered = _next_best([each.run for each in order], metric, mode) if answer.problem else None
+    if offered and offered.point.value == point.value:  # as good, and there
+        answer, offered = offered, None
     return Best(metric=metric, mode=mode, answer=answer, offered=offered)
 
 

@@ -168,7 +168,7 @@ def _items(run: Overview, wishes: Wishes) -> Iterator[Item]:
         kept = _kept(run, whole, wishes.keep_best)
         for checkpoint in whole:
             if checkpoint.update not in kept:
-                yield _item("checkpoint", checkpoint.path, f"neither the last nor among the best {wishes.keep_best}")
+                yield _item("checkpoint", checkpoint.path, "neither the last nor of the best")
 
 
 def _abandoned(run: Overview) -> str:

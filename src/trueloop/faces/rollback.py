@@ -133,11 +133,12 @@ def _copied(source: Path, history: History, to: str, beside: Path) -> tuple[Chec
         target = _target(folder, history, to)
         try:
             _copy(target, beside / "checkpoints")
-        except (OSError, CheckpointError):
-            if attempt == _TRIES or target.path.exists():
-                raise
-        else:
             return target, _copy_best(folder, history, target, beside / "checkpoints")
+        except (OSError, CheckpointError) as error:
+            shutil.rmtree(beside / "checkpoints", ignore_errors=True)
+            gone = isinstance(error, FileNotFoundError) or not target.path.exists()
+            if attempt == _TRIES or not gone:
+                raise
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -204,7 +205,6 @@ def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, i
 def _copy(checkpoint: Checkpoint, into: Path) -> None:
     """Copy one folder through to the disk, and check every byte of the copy."""
     copy = into / checkpoint.path.name
-    shutil.rmtree(copy, ignore_errors=True)  # of an attempt before
     copy.mkdir(parents=True)
     for file in checkpoint.path.iterdir():
         if file.is_file() and not file.is_symlink():

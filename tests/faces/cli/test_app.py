@@ -27,7 +27,7 @@ def raising(error: BaseException):
 
 
 def test_the_commands_are_these():
-    assert sorted(commands()) == ["explain", "failures", "lint", "plan", "recipes", "report", "run", "train"]
+    assert sorted(commands()) == ["explain", "failures", "lint", "plan", "recipes", "report", "run", "runs", "train"]
 
 
 def test_help_gives_one_line_to_each_command(capsys: pytest.CaptureFixture[str]):

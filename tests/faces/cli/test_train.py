@@ -101,7 +101,9 @@ def test_flags_of_the_run_reach_it(run: FakeRun):
         "run_dir": Path("my run"), "fresh": True, "smoke": True, "allow_change": False, "store": None,
     }  # fmt: skip
     assert train("digits --run-dir 'my run' --allow-change") == 0
-    assert run.asked == {"run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True}
+    assert run.asked == {
+        "run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True, "store": None,
+    }  # fmt: skip
 
 
 def test_fresh_alone_is_a_new_folder_each_time(run: FakeRun, capsys: pytest.CaptureFixture[str]):

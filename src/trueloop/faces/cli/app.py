@@ -74,8 +74,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         _say(error.what, error.why, error.fix)
         return 1
     except CycloptsError as error:
-        command = error.app.name[0] if error.app else "trueloop"
-        _say(str(error), "", f"{command if command.startswith('trueloop') else f'trueloop {command}'} --help")
+        _say(str(error), "", f"{_named(error)} --help")
         return 2
     except KeyboardInterrupt:
         _say("Interrupted.", "", "")
@@ -85,6 +84,14 @@ def main(tokens: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _named(error: CycloptsError) -> str:
+    """Write out the command that was used wrongly: "trueloop runs list"."""
+    if error.command_chain:
+        return " ".join(["trueloop", *error.command_chain])
+    command = error.app.name[0] if error.app else "trueloop"
+    return command if command.startswith("trueloop") else f"trueloop {command}"
 
 
 def _say(what: str, why: str, fix: str) -> None:

@@ -23,30 +23,37 @@ def width() -> int | None:
 
 
 def aligned(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = (), most: int | None = None
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Collection[int] = (),
+    whole: Collection[int] = (),
+    most: int | None = None,
 ) -> Iterator[str]:
     """Write a table line by line, the titles first; nothing in it can steer the terminal.
 
     Args:
         head: titles; all empty for a table without.
         rows: texts, as many as there are titles.
-        right: columns that are aligned to the right.
+        right: which are aligned to the right.
+        whole: which are not cut as long as there is another one to cut: names that are to be copied.
         most: columns of the terminal; the widest texts are cut to fit, then the lines.
     """
     table = [[printable(text) for text in row] for row in (head, *rows)]
     widths = [max(map(_length, column)) for column in zip(*table, strict=True)]
     if most is not None:
-        _shrink(widths, most)
+        _shrink(widths, most, whole)
     for row in table if any(head) else table[1:]:
         line = GAP.join(_fitted(text, widths[k], right=k in right) for k, text in enumerate(row)).rstrip()
         yield line if most is None or _length(line) <= most else _cut(line, most)
 
 
-def _shrink(widths: list[int], most: int) -> None:
+def _shrink(widths: list[int], most: int, whole: Collection[int]) -> None:
     """Take from the widest columns what is too much."""
-    while (excess := sum(widths) + len(GAP) * (len(widths) - 1) - most) > 0:
-        k = max(range(len(widths)), key=widths.__getitem__)
-        second = max((w for w in widths if w < widths[k]), default=_LEAST)
+    cut = [k for k in range(len(widths)) if k not in whole]
+    while cut and (excess := sum(widths) + len(GAP) * (len(widths) - 1) - most) > 0:
+        k = max(cut, key=widths.__getitem__)
+        second = max((widths[other] for other in cut if widths[other] < widths[k]), default=_LEAST)
         smaller = max(_LEAST, widths[k] - excess, min(second, widths[k] - 1))
         if smaller >= widths[k]:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from time import localtime, strftime
 
 from trueloop.engines.store.runs.overview import Overview, Point
@@ -46,6 +47,9 @@ def text(value: object) -> str:
 
 def labels_of(runs: Sequence[Overview]) -> list[str]:
     """Name runs in one picture or table: by their folder, by its path where two are called alike."""
-    names = [run.name for run in runs]
-    labels = [str(run.path) if names.count(run.name) > 1 else run.name for run in runs]
-    return [f"{label} ({k})" if labels.index(label) < k - 1 else label for k, label in enumerate(labels, 1)]
+    paths: dict[str, set[Path]] = {}
+    for run in runs:
+        paths.setdefault(run.name, set()).add(run.path.resolve())
+    labels = [run.name if len(paths[run.name]) == 1 else str(run.path) for run in runs]
+    before = [labels[:k].count(label) for k, label in enumerate(labels)]
+    return [f"{label} ({nth + 1})" if nth else label for label, nth in zip(labels, before, strict=True)]

@@ -54,7 +54,7 @@ def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
     read = _parsed(kept, facts=facts)
     if read is None:  # a row is no JSON, so the index cannot be trusted
         known, kept, read = None, {}, {}
-    fresh = {name: (stamp, *map(encode, record_of(root / name))) for name, stamp in stamps.items() if name not in kept}
+    fresh = {name: _row(root / name, stamp) for name, stamp in stamps.items() if name not in kept}
     if fresh or known is None or len(kept) < len(known):
         _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
     read |= _parsed(fresh, facts=facts) or {}
@@ -82,11 +82,19 @@ def _stamps(root: Path) -> dict[str, Stamp]:
     for name in folders:
         try:
             seen = os.stat(f"{root}/{name}/{FILE_NAME}", follow_symlinks=False)  # noqa: PTH116 - 10,000 Paths take 0.1 s
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # no journal: not a run
         except OSError:
-            continue  # no journal, or not ours to see: not a run
+            found[name] = (0, 0)  # not ours to see: reading it says so
+            continue
         if stat.S_ISREG(seen.st_mode):
             found[name] = (seen.st_mtime_ns, seen.st_size)
     return found
+
+
+def _row(run_dir: Path, stamp: Stamp) -> Row:
+    record, facts = record_of(run_dir)
+    return stamp, encode(record), encode(facts)
 
 
 def _parsed(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:

@@ -24,7 +24,7 @@ def overlay(histories: Mapping[str, History]) -> list[Panel]:
     Returns:
         Panels on which something is to be seen; of each curve `Curve.run` says whose it is.
     """
-    return [panel for panel in _all(histories) if any(curve.y for curve in panel.curves)]
+    return [panel for panel in _all(histories) if panel.curves]
 
 
 def _all(histories: Mapping[str, History]) -> Iterator[Panel]:
@@ -35,7 +35,7 @@ def _all(histories: Mapping[str, History]) -> Iterator[Panel]:
         values = {
             label: ([p.update for p in found], [p.value for p in found])
             for label, each in measured.items()
-            if (found := each.get(metric))
+            for found in [each.get(metric, [])]
         }
         yield _panel(f"metric_{metric}", metric, "points", values)
     rates = {label: (history.updates.update, history.updates.lr) for label, history in histories.items()}
@@ -48,12 +48,20 @@ def _all(histories: Mapping[str, History]) -> Iterator[Panel]:
 
 def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, log: bool = False) -> Panel:
     curves: list[Curve] = []
-    for run, (label, (xs, ys)) in enumerate(series.items()):
+    log = log or ("loss" in name and _spans(series))
+    for run, (label, (xs, ys)) in enumerate(series.items()):  # one without a value still has its colour
         drawn = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis has no place for 0
         x, y = envelope(xs, drawn)
-        curves.append(Curve(label=label, role="train", kind=kind, x=x, y=y, run=run))
-    ends = ", ".join(f"{curve.label} {short(curve.y[-1])}" for curve in curves if curve.y)
+        if y:
+            curves.append(Curve(label=label, role="train", kind=kind, x=x, y=y, run=run))
+    ends = ", ".join(f"{curve.label} {short(curve.y[-1])}" for curve in curves)
     return Panel(name=name, title=title, caption=f"At the end: {ends or 'nothing finite'}.", curves=curves, log=log)
+
+
+def _spans(series: Mapping[str, Series]) -> bool:
+    """True where a linear axis would show the end of a loss as zero."""
+    finite = [y for _, ys in series.values() for y in ys if math.isfinite(y)]
+    return bool(finite) and min(finite) > 0 and max(finite) > 30 * min(finite)
 
 
 def _smoothed(history: History, ys: Sequence[float]) -> Series:

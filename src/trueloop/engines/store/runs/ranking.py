@@ -46,8 +46,10 @@ def mode_of(metric: str, runs: Sequence[Overview]) -> Mode:
     """Do as `direction` does, and insist on an answer.
 
     Raises:
-        InvalidConfig: there is none.
+        InvalidConfig: there is none, or no run has measured it.
     """
+    if not any(run.last(metric) for run in runs):
+        raise _never_measured(metric, runs)
     mode = direction(metric, runs)
     if mode is None:
         raise InvalidConfig(

@@ -226,7 +226,8 @@ class MlflowSink:
             raise self._told(error) from None
 
     def _told(self, error: Exception) -> StoreError:
-        text = self._target.hide(f"{type(error).__name__}: {error}")
+        said = re.split(r"\[SQL:|\(Background on this error", str(error))[0]  # neither statements nor links
+        text = self._target.hide(f"{type(error).__name__}: {said}")
         if "out-of-date database schema" in text or "Can't locate revision" in text:
             from mlflow.version import VERSION
 

@@ -113,7 +113,8 @@ def _sqlite(url: str, rest: str) -> Target:
     file = Path(path).absolute()
     if file.is_dir():
         raise InvalidConfig(f"The store {url!r} is a folder.", fix=f"Name a file: sqlite:///{path}/{DATABASE_NAME}.")
-    return Target(kind="mlflow", address=f"sqlite:///{file}", shown=f"sqlite:///{path}")
+    here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return Target(kind="mlflow", address=f"sqlite:///{file}", shown=f"sqlite:///{here}")
 
 
 def _postgresql(url: str, scheme: str) -> Target:

@@ -10,11 +10,11 @@ from trueloop.engines.store.runs.filters import chosen, condition
 from trueloop.engines.store.runs.index import overviews
 from trueloop.engines.store.runs.ranking import mode_of
 from trueloop.faces.best_run import Answer, best_of
-from trueloop.faces.cli.columns import aligned, width
+from trueloop.faces.cli.columns import aligned
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.runs import Root
 from trueloop.ground.errors import RunFolderError
-from trueloop.ground.words import printable, short
+from trueloop.ground.words import short
 
 
 def best_command(
@@ -66,9 +66,7 @@ def _print(metric: str, answer: Answer) -> None:
         ["epoch", str(answer.point.epoch)],
         ["update", str(answer.point.update)],
         ["state", answer.run.state],
+        ["checkpoint", str(answer.checkpoint)],
+        ["checksums", answer.problem or "verified, every byte"],
     ]
-    print("\n".join(aligned(["", ""], rows, most=width())))
-    size = max(len(metric), 10)
-    # These two are copied: never cut.
-    print(f"{'checkpoint':<{size}}  {printable(str(answer.checkpoint))}")
-    print(f"{'checksums':<{size}}  {printable(answer.problem) or 'verified, every byte'}")
+    print("\n".join(aligned(["", ""], rows)))  # as wide as it is: the path is to be copied

@@ -11,7 +11,7 @@ from trueloop.engines.store.runs.comparison import Difference, Measured, differe
 from trueloop.engines.store.runs.named import find_run
 from trueloop.engines.store.runs.overview import Overview, overview, require
 from trueloop.engines.store.runs.pages import point_text, save_html, save_png, value_text
-from trueloop.engines.store.runs.ranking import direction
+from trueloop.engines.store.runs.ranking import Mode, direction
 from trueloop.faces.cli.columns import aligned, width
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.run_cells import labels_of
@@ -36,8 +36,8 @@ def compare_command(
     seen = [require(overview(find_run(word, root))) for word in runs]
     histories = [read(run.path) for run in seen]
     differ = differences(histories)
-    modes = {name: direction(name, seen) for run in seen for name in run.metrics} | modes_of(histories)
-    told = measured(histories, modes)
+    named: dict[str, Mode | None] = {name: direction(name, seen) for run in seen for name in run.metrics}
+    told = measured(histories, {**named, **modes_of(histories)})
     drawn = dict(zip(labels_of(seen), histories, strict=True))
     if png:
         save_png(drawn, png)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from trueloop.engines.store.journal import read
 from trueloop.engines.store.runs.export import as_csv, as_json
@@ -15,7 +18,13 @@ from trueloop.faces.cli.runs import Root
 from trueloop.ground.errors import InvalidConfig, RunFolderError
 
 
-def export_command(run: str, *, csv: str | None = None, root: Root = Path("runs"), json: Flag = False) -> None:
+def export_command(
+    run: str,
+    *,
+    csv: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    root: Root = Path("runs"),
+    json: Flag = False,
+) -> None:
     """Write the updates and evaluations of a run for other programs.
 
     Args:
@@ -24,7 +33,7 @@ def export_command(run: str, *, csv: str | None = None, root: Root = Path("runs"
         root: Where a run lies that is named without a path.
         json: Print one JSON object: updates, evaluations, checkpoints, notes, settings.
     """
-    if (csv is None) != json:
+    if (csv is None) != json or (csv or "").startswith("--"):
         raise InvalidConfig(
             "How to export is not clear.", fix="Say either --csv FILE (- for standard output) or --json."
         )

@@ -57,7 +57,7 @@ def gc_command(
 def _print(plan: Plan, *, done: bool) -> None:
     rows = [[item.kind, size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
-        print("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, most=width())))
+        print("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
     for path, reason in plan.spared:
         print(printable(f"left alone  {path}: {reason}"))
     told = f"{counted(len(rows), 'thing')}, {size(sum(item.bytes for item in plan.items))}"

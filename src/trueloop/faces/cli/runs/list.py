@@ -60,10 +60,17 @@ def list_command(
 
 
 def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
-    head = ["run", "state", "started", "update", "time", *asked, "best"]
-    rows = [
-        [run.name, run.state, when(run), progress(run), time(run), *(texts[k] for texts in asked.values()), best(run)]
-        for k, run in enumerate(runs)
-    ]
-    if rows:
-        print("\n".join(aligned(head, rows, right={3, 4, *range(5, 5 + len(asked))}, most=width())))
+    shown = {
+        "run": [run.name for run in runs],
+        "state": [run.state for run in runs],
+        "started": [when(run) for run in runs],
+        "update": [progress(run) for run in runs],
+        "time": [time(run) for run in runs],
+        **asked,
+    }
+    if not all(run.monitor[0] in asked for run in runs):
+        shown["best"] = [best(run) for run in runs]
+    if runs:
+        rows = list(zip(*shown.values(), strict=True))
+        right = range(3, 5 + len(asked))
+        print("\n".join(aligned(list(shown), rows, right=right, whole={0}, most=width())))

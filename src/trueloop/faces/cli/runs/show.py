@@ -10,6 +10,7 @@ from trueloop.engines.store.journal import read
 from trueloop.engines.store.lines import encode
 from trueloop.engines.store.runs.named import find_run
 from trueloop.engines.store.runs.overview import Overview, dotted, overview, require, settings_of
+from trueloop.engines.store.runs.pages import value_text
 from trueloop.engines.store.runs.ranking import direction
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.faces.cli.columns import aligned, width
@@ -19,7 +20,7 @@ from trueloop.faces.cli.runs import Root
 from trueloop.ground.words import counted, printable, short
 
 NOTES = 10  # shown without --json; the journal has them all
-APART = ("config", "options", "class_names", "command")
+APART = ("config", "options", "class_names", "command", "recipe", "run_id")
 
 
 def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> None:
@@ -46,9 +47,13 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     for problem in problems:
         print(printable(f"  {problem}"))
     _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
-    _table("Settings", ["", ""], [[name, str(value)] for name, value in settings_of(history).items()])
+    _table("Settings", ["", ""], _pairs(settings_of(history)))
     rest = dotted({name: value for name, value in history.facts.items() if name not in APART})
-    _table("Code, data, environment", ["", ""], [[name, str(value)] for name, value in rest.items()])
+    _table("Code, data, environment", ["", ""], _pairs(rest))
+
+
+def _pairs(facts: dict[str, Any]) -> list[list[str]]:
+    return [[name, value_text(value)] for name, value in facts.items()]
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
@@ -57,7 +62,7 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
     if title:
         print(f"\n{title}\n")
     columns = width()
-    for line in aligned(head, rows, most=columns and columns - 2):
+    for line in aligned(head, rows, whole={0}, most=columns and columns - 2):
         print(f"  {line}")
 
 
