@@ -230,6 +230,20 @@ def test_ctrl_c_is_for_the_trainer(tracked, new_run, sqlite_store):
     assert json.loads(said) == {"said": "done", "state": "finished"}
 
 
+def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run, sqlite_store):
+    import signal
+
+    run = new_run(tracked.WHOLE[:8])
+    process = start(run.path, sqlite_store)
+    tracked.eventually(lambda: _seen(tracked, sqlite_store))
+    process.send_signal(signal.SIGTERM)  # as a scheduler sends it to every process of a job
+    run.add(tracked.WHOLE[8:])
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+    assert json.loads(said) == {"said": "done", "state": "finished"}
+    assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
+
+
 def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
     run = new_run(tracked.WHOLE)
     process = start(run.path, "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")

@@ -37,6 +37,7 @@ EVERY_S = 1.0  # between two looks at the journal
 SLOW_S = 15.0  # one talk with the store that takes longer is told as slow
 PATIENCE_S = 60.0  # for a store that is down, or a copier before this one, once training is over
 LONGEST_PAUSE_S = 30.0
+GRACE_S = 30.0  # after SIGTERM: a trainer that got one too saves its state, and what it says of that is copied
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -144,13 +145,18 @@ class Following:
 
 @contextmanager
 def _alarm(seconds: float, ring: Callable[[], None]) -> Generator[None]:
-    timer = threading.Timer(seconds, ring)
-    timer.daemon = True
+    timer = _alarm_clock(seconds, ring)
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _alarm_clock(seconds: float, ring: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, ring)
+    timer.daemon = True
+    return timer
 
 
 def _words(error: TrueloopError) -> str:
@@ -184,6 +190,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--store", required=True)
     given = parser.parse_args(words)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides when it is over
+    signal.signal(signal.SIGTERM, lambda *_: _alarm_clock(GRACE_S, lambda: os._exit(143)).start())
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     url = sys.stdin.buffer.readline().decode().strip() if given.store == "-" else given.store

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,31 @@ class TensorBoardSink:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         first = not any(mark.folder.glob(_EVENTS))
-        try:
+        with self._writing():
             self._writer = EventFileWriter(str(mark.folder), max_queue_size=1000)
-        except OSError as error:
-            raise _unwritable(mark.folder, error) from error
-        if first:
-            named = {name: _number(value) for name, value in card.params.items()}
-            self._add(
-                0, card.started_ms, hparams_pb(named, trial_id=card.run_id, start_time_secs=card.started_ms / 1000)
-            )
-            self._say(0, card.started_ms, "run", _table(card.tags))
+            if first:
+                named = {name: _number(value) for name, value in card.params.items()}
+                shown = hparams_pb(named, trial_id=card.run_id, start_time_secs=card.started_ms / 1000)
+                self._add(0, card.started_ms, shown)
+                self._say(0, card.started_ms, "run", _table(card.tags))
 
     def take(self, batch: Batch, mark: Mark) -> None:
         """Write scalars, and checkpoints and remarks as text."""
-        for point in batch.points:
-            self._scalars(point)
-        for saved in batch.saved:
-            rows = {"path": saved.path, **{name: f"{value:g}" for name, value in saved.values.items()}}
-            self._say(saved.step, saved.time_ms, "checkpoint", _table(rows))
-        for each in batch.remarks:
-            self._say(each.step, each.time_ms, f"note/{each.kind}", _plain(each.message))
-        self._put(mark)
+        with self._writing():
+            for point in batch.points:
+                self._scalars(point)
+            for saved in batch.saved:
+                rows = {"path": saved.path, **{name: f"{value:g}" for name, value in saved.values.items()}}
+                self._say(saved.step, saved.time_ms, "checkpoint", _table(rows))
+            for each in batch.remarks:
+                self._say(each.step, each.time_ms, f"note/{each.kind}", _plain(each.message))
+            self._put(mark)
 
     def end(self, state: str, time_ms: int, mark: Mark) -> None:
         """Write the state as text."""
-        self._say(0, time_ms, "state", state)
-        self._put(mark)
+        with self._writing():
+            self._say(0, time_ms, "state", state)
+            self._put(mark)
 
     def erase(self, card: Card) -> bool:
         """Delete the event files of the run's folder; a folder without our mark for this run is not touched."""
@@ -77,9 +77,10 @@ class TensorBoardSink:
         mark = self._place(card)
         if not mark.is_ours:
             return False
-        for path in mark.folder.glob(_EVENTS):
-            path.unlink()
-        mark.remove()
+        with self._writing():
+            for path in mark.folder.glob(_EVENTS):
+                path.unlink()
+            mark.remove()
         return True
 
     def close(self) -> None:
@@ -100,11 +101,20 @@ class TensorBoardSink:
 
     def _put(self, mark: Mark) -> None:
         assert self._mark is not None
-        try:
-            self._writer.flush()
-        except OSError as error:
-            raise _unwritable(self._mark.folder, error) from error
+        self._writer.flush()
         self._mark.write(mark)
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """Turn what the disk refuses into ours."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"The TensorBoard folder {self._root} cannot be written: {error.strerror or error}.",
+                why="The journal is whole; only its copy there is not.",
+                fix="Free space or choose another folder, then: trueloop runs sync.",
+            ) from error
 
     def _scalars(self, point: Point) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue] - generated
@@ -137,11 +147,3 @@ def _plain(text: str) -> str:
 
 def _table(rows: Mapping[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {_plain(key)} | {_plain(value)} |" for key, value in rows.items())])
-
-
-def _unwritable(folder: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"The TensorBoard folder {folder} cannot be written: {error.strerror or error}.",
-        why="The journal is whole; only its copy there is not.",
-        fix="Free space or choose another folder, then: trueloop runs sync.",
-    )
