@@ -50,6 +50,23 @@ def test_times_go_forward_and_come_from_the_journal(tracked, new_run, memory):
     assert 1_700_000_000_000 < times[0] < times[-1] <= memory.runs[tracked.RUN_ID]["end_ms"] <= run.clock * 1000
 
 
+def test_a_run_that_was_rolled_back_waits_to_go_on(tracked, new_run, memory):
+    run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "rolled_back", "From another run.")])
+    assert copied(run, memory).state == "rolled_back"
+    run.add([tracked.started(4), tracked.rows(5, 8)])
+    assert copied(run, memory).state == "killed"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+@pytest.mark.parametrize(("held", "state"), [(True, "running"), (False, "killed"), (None, "unknown")])
+def test_a_run_without_an_end_is_what_its_lock_says(tracked, new_run, memory, monkeypatch, held, state):
+    from trueloop.engines.store.tracking import copying
+
+    monkeypatch.setattr(copying, "in_training", lambda run_dir: held)
+    assert copied(new_run(tracked.WHOLE[:4]), memory).state == state
+    assert memory.runs[tracked.RUN_ID]["state"] == state
+
+
 def test_a_second_time_nothing_is_written(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)

@@ -30,7 +30,7 @@ class Copied:
     """It was there already; what was missing was added; it was written anew; another process copies it now; no run
     had started."""
     state: str
-    """How the run ended: as the journal says, else "running" or "killed"; "" where it was not looked at."""
+    """How the run ended: as the journal says, else "running", "killed" or "unknown"; "" where it was not looked at."""
     lines: int
     """Lines of the journal that were handed over."""
 
@@ -82,15 +82,15 @@ class Copying:
             self._write_slice()
         self._survey.settle()
 
-    def finish(self, *, alive: bool) -> str:
+    def finish(self, *, alive: bool | None) -> str:
         """Say how the run ended, where the store does not know, and return it; "" where no run had started.
 
         Args:
-            alive: whether a process still trains.
+            alive: whether a process still trains; None where that cannot be told.
         """
         if self._card is None or self._survey.newest is None:
             return ""
-        state = self._survey.end or ("running" if alive else "killed")
+        state = self._survey.end or {True: "running", False: "killed", None: "unknown"}[alive]
         if self._mark and self._mark.state == state:
             return state
         self._begin()
@@ -206,7 +206,7 @@ def copy_run(
     with file, held(file) as mine:
         if not mine:
             return Copied(outcome="busy", state="", lines=0)
-        alive = bool(in_training(run_dir))
+        alive = in_training(run_dir)
         with closing((open_sink or open_target)(target)) as sink:
             copying = Copying(file, run_dir.resolve().name, sink, again=again)
             copying.advance()

@@ -21,6 +21,7 @@ CHECKPOINT = "trueloop.checkpoint"
 METRICS_AT_ONCE, TAGS_AT_ONCE = 1000, 100  # the most a server takes in one request
 REMARKS_KEPT = 200  # further ones are in the journal
 _STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
+_NOT_OVER = {"running": "RUNNING", "unknown": "RUNNING", "rolled_back": "SCHEDULED"}
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
 _SETTINGS = {  # a store that is away must be heard of within seconds; a user's own settings are kept
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -120,8 +121,8 @@ class MlflowSink:
         with self._talking():
             run_id = self._run.info.run_id
             self._client.set_tag(run_id, STATE, state)
-            if state == "running":
-                self._client.update_run(run_id, status="RUNNING")
+            if state in _NOT_OVER:
+                self._client.update_run(run_id, status=_NOT_OVER[state])
             else:
                 self._client.set_terminated(run_id, status=_STATUS.get(state, "KILLED"), end_time=time_ms)
             self._client.set_tag(run_id, MARK, mark.text())

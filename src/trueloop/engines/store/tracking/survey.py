@@ -10,9 +10,10 @@ from io import FileIO
 from typing import Any
 
 from trueloop.engines.store.lines import READABLE, SCHEMA, event_of
+from trueloop.engines.store.runs.overview import ROLLED_BACK
 from trueloop.engines.store.tracking.journal_file import whole_lines
 from trueloop.ground.errors import InvalidData, RunFolderError
-from trueloop.ground.seams import CheckpointSaved, Evaluated, RunEnded, RunStarted
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted
 
 _ROWS = re.compile(rb'\{"event":"updates",(?:"schema":\d+,)?"update":(\d+),"rows":(\d+),')
 
@@ -38,7 +39,7 @@ class Survey:
         self.started_s = 0.0
         """When the first process of the run began, seconds since 1970."""
         self.end = ""
-        """How the newest process said the run ended; "" where it has not."""
+        """How the newest process said the run ended; "rolled_back" where none has gone on since; "" where none said."""
         self.stale = False
         """Whether something may be in the store that counts no longer."""
         self.first_line = b""
@@ -97,6 +98,7 @@ class Survey:
     def _look(self, line: bytes) -> None:
         place = self.size
         self.first_line = self.first_line or line
+        self.end = "" if self.end == ROLLED_BACK else self.end
         if rows := _ROWS.match(line):
             self._look_at_rows(place, int(rows[1]), int(rows[2]))
             return
@@ -112,6 +114,8 @@ class Survey:
             self.end = event.reason
             return
         self._reached(place, event.update)
+        if isinstance(event, Noted) and event.kind == ROLLED_BACK:
+            self.end = ROLLED_BACK
         if isinstance(event, Evaluated | CheckpointSaved):
             key = key_of(event)
             if self._places.get(key, math.inf) < self._taken and place >= self._settled:
