@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format lint types imports docs bench faults build clean
+.PHONY: demo test postgres check format lint types imports docs bench faults build clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,7 +14,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready  ## train a model on real data, with curves and a report
 	$(BIN)/trueloop train digits --run-dir runs/demo --fresh
 
-test: $(VENV)/.ready  ## the whole test suite
+postgres:  ## a database for the tests of tracking, which are skipped where there is none and none can be installed
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql; \
+	} || echo "No PostgreSQL here: its tests are skipped."
+
+test: $(VENV)/.ready postgres  ## the whole test suite
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass

@@ -31,3 +31,22 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def made_runs_module():
+    """The module `made_runs.py`: what a test file cannot import from here."""
+    import importlib.util
+    import sys
+    from pathlib import Path
+
+    spec = importlib.util.spec_from_file_location("made_runs", Path(__file__).with_name("made_runs.py"))
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def made(tmp_path, made_runs_module):
+    """A folder of runs, made by hand."""
+    return made_runs_module.MadeRuns(tmp_path / "runs")

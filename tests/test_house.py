@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "trueloop"
@@ -132,12 +133,23 @@ def test_the_loop_fits_on_one_screen():
     assert line_count(SRC / "engines" / "train" / "loop.py") <= LOOP_LINES_MAX
 
 
+def command_files(app: App, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Pair each command with its file; those of a sub-application lie in a folder of its name."""
+    for name in app:
+        if name.startswith("-"):
+            continue
+        file = name.replace("-", "_")
+        if (folder / file / "__init__.py").is_file():
+            yield from ((f"{name} {sub}", path) for sub, path in command_files(app[name], folder / file))
+        else:
+            yield name, folder / f"{file}.py"
+
+
 def test_a_command_is_one_short_file():
     from trueloop.faces.cli.app import app
 
     # What several commands share (the wiring, the live display, reading TOML) is no command, and only a module.
-    commands = {name.replace("-", "_") for name in app if not name.startswith("-")}
-    files = {name: SRC / "faces" / "cli" / f"{name}.py" for name in commands}
+    files = dict(command_files(app, SRC / "faces" / "cli"))
     assert not {name for name, path in files.items() if not path.is_file()}
     assert not {where(path): line_count(path) for path in files.values() if line_count(path) > COMMAND_LINES_MAX}
 
@@ -164,7 +176,19 @@ def test_everything_lives_on_a_floor():
     assert files <= {"__init__.py", "__main__.py", "version.py", "py.typed"}
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("plan", "--help")])
+LIGHT = ("list", "show", "best", "compare", "plot", "rollback", "export", "gc")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("plan", "--help"),
+        ("runs", "--help"),
+        *(("runs", name, "--help") for name in LIGHT),
+    ],
+)
 def test_the_command_line_starts_without_torch_and_numpy(arguments: tuple[str, ...]):
     script = (
         "import sys\n"

@@ -13,6 +13,7 @@ from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
 from trueloop.faces.facts import source_of
+from trueloop.faces.following import check_store
 from trueloop.faces.run_folder import RunFolder
 from trueloop.faces.trainer import Trainer
 from trueloop.ground.seams import Reporter
@@ -51,6 +52,7 @@ def run_recipe(
     fresh: bool = False,
     smoke: bool = False,
     allow_change: bool = False,
+    store: str | None = None,
 ) -> RunSummary:
     """Train a recipe, or continue the run that lies in ``run_dir``.
 
@@ -61,11 +63,13 @@ def run_recipe(
         fresh: start over.
         smoke: only see whether the loss falls on a few batches; nothing is written.
         allow_change: continue also where settings, code or data are not those of the run in ``run_dir``.
+        store: where the journal is copied to; see `Trainer.store`.
 
     Raises:
         TrueloopError: what cannot work, with what to do.
     """
     validate(recipe.train)
+    check_store(store, run_dir)
     if isinstance(run_dir, Path) and not smoke:
         RunFolder(run_dir)  # refused now rather than after the data were read
     prepare_generators(recipe.train)  # the model's initial weights are drawn next
@@ -82,6 +86,7 @@ def run_recipe(
         fresh=fresh,
         identity={"options": _options(recipe), "code": source_code([recipe.assemble])},
         allow_change=allow_change,
+        store=store,
     )
     if smoke:
         return _smoke(trainer, parts)
@@ -143,8 +148,9 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
 
 def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
     options = {"options": _options(recipe)} if recipe.options is not None else {}
+    command = {"command": list(recipe.command)} if recipe.command else {}
     named = {"recipe": recipe.name, "class_names": list(parts.class_names)}
-    return {**named, "source": source_of(recipe.assemble), **options}
+    return {**named, "source": source_of(recipe.assemble), **command, **options}
 
 
 def _options(recipe: Recipe) -> dict[str, Any]:

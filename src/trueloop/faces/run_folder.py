@@ -16,8 +16,9 @@ import os
 import platform
 import secrets
 import shutil
+import time
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -132,7 +133,7 @@ class RunFolder:
         try:
             import fcntl
 
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _patiently(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except (BlockingIOError, PermissionError) as error:
             raise RunFolderError(
                 f"Another process is training in {str(self.path)!r}: {_holder(handle)}.",
@@ -174,6 +175,16 @@ class RunFolder:
             why="The run would have nowhere to save what it learned.",
             fix="Choose another folder (--run-dir), or make this one writable.",
         )
+
+
+def _patiently(lock: Callable[[], None]) -> None:
+    """Try for 0.1 s: who only looks whether a run is training (`runs list`) has the lock for microseconds."""
+    for wait_s in (0.001, 0.01, 0.09):
+        try:
+            return lock()
+        except BlockingIOError:
+            time.sleep(wait_s)
+    return lock()
 
 
 def _holder(handle: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 
 from trueloop.engines.report.as_json import finding_to_json
 from trueloop.engines.store import Journal, read, save_curves, write_report
+from trueloop.engines.store.tracking import target_of
 from trueloop.engines.train.assemble import Given, MakeOptimizer, MakeScheduler, assemble
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import ScheduleConfig, TrainConfig
@@ -33,6 +34,7 @@ from trueloop.engines.train.weights import save_weights
 from trueloop.engines.train.window import Counts
 from trueloop.faces.facts import describe_run
 from trueloop.faces.feed import Feed, Sampler, batches_of
+from trueloop.faces.following import check_store, following
 from trueloop.faces.heard import heard
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import InvalidConfig
@@ -77,6 +79,9 @@ class Trainer:
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What else makes the run what it is, JSON-ready: ``{"options": vars(args)}``. Saved with every checkpoint, like
     the settings, the model, the data and your code; a run folder of another identity is refused."""
+    store: str | None = None
+    """Where a process of its own copies the journal to, so that training never waits: "sqlite" (MLflow's file beside
+    the run), "postgresql+psycopg://user@host/runs", "http://host:5000" (its server), "tensorboard:DIR", "wandb:DIR"."""
     allow_change: bool = False
     """Continue the run in `run_dir` although its identity has changed; what changed is noted."""
 
@@ -109,6 +114,7 @@ class Trainer:
             RunFolderError: it cannot be written, or another process is training in it.
             CheckpointError: what cannot be written or trusted.
         """
+        check_store(self.store, self.run_dir)
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
@@ -117,24 +123,19 @@ class Trainer:
         parts = self._assemble(device, source.updates_per_epoch)
         identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
         folder = self._folder(identity)
-        with folder.held(fresh=self.fresh) if folder else nullcontext():
-            journal = Journal(folder.journal) if folder else None
-            reporters = [*self.reporters, *([journal] if journal else [])]
-            try:
-                fit = Fit(
-                    parts, self.config, source, held_out=held_out, metrics=self.metrics,
-                    checkpoints=self._checkpoints(folder), reporters=reporters,
-                )  # fmt: skip
-                fit.resume(identity, allow_change=self.allow_change)
-                if folder:
-                    folder.write_config(asdict(self.config))
-                facts = self._facts(parts, feed, identity, folder)
-                with heard(lambda finding: _journaled(finding, fit, journal)):
-                    result = fit.run(name=self.name, facts=facts)
-                    result = self._finish(fit, result, folder, tested)
-            finally:
-                for reporter in reporters:
-                    reporter.close()
+        held = folder.held(fresh=self.fresh) if folder else nullcontext()
+        with held, self._reporting(folder) as (reporters, journal):
+            fit = Fit(
+                parts, self.config, source, held_out=held_out, metrics=self.metrics,
+                checkpoints=self._checkpoints(folder), reporters=reporters,
+            )  # fmt: skip
+            fit.resume(identity, allow_change=self.allow_change)
+            if folder:
+                folder.write_config(asdict(self.config))
+            facts = self._facts(parts, feed, identity, folder)
+            with heard(lambda finding: _journaled(finding, fit, journal)):
+                result = fit.run(name=self.name, facts=facts)
+                result = self._finish(fit, result, folder, tested)
             if folder:
                 _draw(folder)
             return result
@@ -237,6 +238,18 @@ class Trainer:
         if self.run_dir is None:
             return None
         return RunFolder(self.run_dir(identity) if callable(self.run_dir) else self.run_dir)
+
+    @contextmanager
+    def _reporting(self, folder: RunFolder | None) -> Generator[tuple[list[Reporter], Journal | None]]:
+        """Open journal and store, and close every reporter at the end."""
+        target = target_of(self.store, folder.path.parent) if folder and self.store else None
+        journal = Journal(folder.journal) if folder else None
+        with following(journal, target, watchers=self.reporters) as reporters:
+            try:
+                yield reporters, journal
+            finally:
+                for reporter in reporters:
+                    reporter.close()
 
     def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
         kept, monitor = self.config.checkpoint, self.config.monitor

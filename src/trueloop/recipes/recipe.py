@@ -46,3 +46,5 @@ class Recipe:
     """A frozen dataclass of the recipe's own settings (model width, dropout, split)."""
     assemble: Callable[[Any], Parts]
     """Options -> live objects; called once, after the generators are seeded."""
+    command: tuple[str, ...] = field(default=(), compare=False)
+    """The words that ask for it again on the command line, journaled with the run; empty from Python."""

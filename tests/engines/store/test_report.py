@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 import pytest
 
 from trueloop.engines.store.journal import Journal, read
-from trueloop.engines.store.report import POLICY, verdict, write_report
+from trueloop.engines.store.page import POLICY
+from trueloop.engines.store.report import verdict, write_report
 from trueloop.ground.errors import RunFolderError
 from trueloop.ground.seams import Noted, RunEnded, RunStarted, UpdatesDone
 

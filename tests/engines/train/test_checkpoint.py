@@ -479,3 +479,27 @@ def test_an_unreadable_file_is_passed_over_and_named(
     monkeypatch.setattr(Path, "read_bytes", failing)
     assert three.load_latest()[0].update == 2  # type: ignore[index]
     assert "could not be read: Input/output error" in three.problems()[0]
+
+
+def test_one_is_removed_by_name_and_leftovers_are_listed(tmp_path: Path):
+    folder = CheckpointFolder(tmp_path, keep_last=9)
+    saved = [folder.save({"model": {"x": 1}}, update=update, epoch=0, metrics={}) for update in (1, 2, 3)]
+    folder.remove(saved[0])
+    assert [each.update for each in folder.checkpoints()] == [2, 3]
+    assert folder.leftovers() == []
+    left = tmp_path / ".removing-update-000000001-0123abcd"
+    left.mkdir()
+    assert folder.leftovers() == [left]
+
+
+def test_looking_needs_no_torch(tmp_path: Path):
+    CheckpointFolder(tmp_path).save({"model": {"x": torch.ones(3)}}, update=1, epoch=0, metrics={"val/loss": math.nan})
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
+        "from pathlib import Path; from trueloop.engines.train.checkpoint import CheckpointFolder\n"
+        "from trueloop.engines.train.manifest import verify\n"
+        f"(found,) = CheckpointFolder(Path({str(tmp_path)!r}), writing=False).checkpoints()\n"
+        "print(verify(found.path).update, found.metrics)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1 {'val/loss': nan}\n", "")

@@ -253,3 +253,48 @@ def test_a_planted_pickle_is_never_executed(folder: Path, tmp_path: Path):
     assert not marker.exists()
     pickle.loads(bomb)  # the bomb is a real one
     assert marker.exists()
+
+
+def test_every_byte_is_checked_without_making_anything_of_it(folder: Path):
+    seen = manifest_module.verify(folder)
+    assert (seen.update, seen.metrics["val/loss"]) == (12, 0.25)
+    for name in FILES[:3]:
+        data = bytearray((folder / name).read_bytes())
+        for at in (0, len(data) // 2, len(data) - 1):
+            spoilt = bytearray(data)
+            spoilt[at] ^= 1
+            (folder / name).write_bytes(spoilt)
+            with pytest.raises(CheckpointError, match=f"{name} does not match its checksum"):
+                manifest_module.verify(folder)
+        (folder / name).write_bytes(data)
+    manifest_module.verify(folder)
+    (folder / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json is missing"):
+        manifest_module.verify(folder)
+    with pytest.raises(CheckpointError, match="there is no manifest"):
+        manifest_module.verify(folder / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        None,
+        [],
+        {"dict": 3},
+        {"dict": {"x": "y"}},
+        {"dict": {"x": {"float": "zz"}}},
+        {"dict": {"x": {"float": "7f"}}},
+        {"list": {}},
+    ],
+)
+def test_metrics_that_make_no_sense_are_damage(folder: Path, metrics: Any):
+    rewritten(folder, lambda manifest: manifest.update(metrics=metrics))
+    with pytest.raises(CheckpointError, match="makes no sense"):
+        read_manifest(folder)
+
+
+def test_metrics_are_read_as_they_were_packed(folder: Path):
+    values = {"a": 0.1, "b": float("-inf"), "c": -0.0, "d": 1e-320}
+    rewritten(folder, lambda manifest: manifest.update(metrics=pack(values)[0]))
+    seen = read_manifest(folder)[0].metrics
+    assert {name: value.hex() for name, value in seen.items()} == {name: value.hex() for name, value in values.items()}

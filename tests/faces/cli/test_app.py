@@ -36,6 +36,7 @@ def test_the_commands_are_these():
         "recipes",
         "report",
         "run",
+        "runs",
         "train",
         "tune",
     ]

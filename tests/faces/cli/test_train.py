@@ -74,11 +74,36 @@ def test_a_recipe_alone_runs_as_it_is(run: FakeRun):
     assert display.mode == "plain", "standard output is no terminal here"
 
 
+def test_the_store_is_named_by_a_flag_or_else_by_the_environment(run: FakeRun, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRUELOOP_STORE", "tensorboard:tb")
+    assert train("digits") == 0
+    assert run.asked["store"] == "tensorboard:tb"
+    assert train("digits --store sqlite") == 0
+    assert run.asked["store"] == "sqlite"
+
+
+@pytest.mark.parametrize(
+    ("store", "again"), [("sqlite", " --store sqlite"), ("postgresql://me:s3cret@h/d", ""), ("http://s3cret@h", "")]
+)
+def test_the_line_that_goes_on_names_the_store_unless_it_holds_a_password(
+    run: FakeRun, capsys: pytest.CaptureFixture[str], store: str, again: str
+):
+    assert train(f"digits --store {store} --run-dir there") == 0
+    said = capsys.readouterr().out
+    assert f"trueloop train digits --run-dir there{again} --epochs 40" in " ".join(said.split())
+    assert "s3cret" not in said
+    assert "s3cret" not in json.dumps(run.recipe.command)
+
+
 def test_flags_of_the_run_reach_it(run: FakeRun):
     assert train("digits --run-dir 'my run' --fresh --smoke") == 0
-    assert run.asked == {"run_dir": Path("my run"), "fresh": True, "smoke": True, "allow_change": False}
+    assert run.asked == {
+        "run_dir": Path("my run"), "fresh": True, "smoke": True, "allow_change": False, "store": None,
+    }  # fmt: skip
     assert train("digits --run-dir 'my run' --allow-change") == 0
-    assert run.asked == {"run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True}
+    assert run.asked == {
+        "run_dir": Path("my run"), "fresh": False, "smoke": False, "allow_change": True, "store": None,
+    }  # fmt: skip
 
 
 def test_fresh_alone_is_a_new_folder_each_time(run: FakeRun, capsys: pytest.CaptureFixture[str]):

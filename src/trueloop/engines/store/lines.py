@@ -38,8 +38,8 @@ _NAMES = {event_class: name for name, event_class in _CLASSES.items()}
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=str)
 
 
-def encode(record: Mapping[str, Any]) -> str:
-    """Write one record as a line of strict JSON, newline included."""
+def encode(record: Mapping[str, Any] | Sequence[Any]) -> str:
+    """Write one record, or a list of them, as a line of strict JSON, newline included."""
     try:
         return _ENCODER.encode(record) + "\n"
     except ValueError:  # a NaN somewhere: rare, so only then is the record walked

@@ -29,6 +29,8 @@ class Curve:
     """raw: pale, behind the rest; line; points: a line with a marker on every value."""
     x: Sequence[float]
     y: Sequence[float]
+    run: int | None = None
+    """Whose it is, where several runs are drawn; then this decides the colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

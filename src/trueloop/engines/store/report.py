@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from time import localtime, strftime
 
@@ -10,6 +9,7 @@ from trueloop.engines.store.confusion import confusion_section
 from trueloop.engines.store.curves import svg
 from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import FILE_NAME, read
+from trueloop.engines.store.page import page
 from trueloop.engines.store.panels import panels
 from trueloop.engines.store.sections import checkpoints, environment, evaluations, findings, notes, settings, time_split
 from trueloop.ground.errors import RunFolderError
@@ -17,9 +17,6 @@ from trueloop.ground.markup import Markup, element, section
 from trueloop.ground.words import counted, duration, number, short
 
 REPORT_NAME = "report.html"
-
-# Nothing is loaded and nothing runs, whatever a hostile name in a journal says.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 VERDICTS = {
     "finished": ("good", "Finished"),
@@ -58,15 +55,6 @@ def write_report(run_dir: Path, history: History | None = None) -> Path:
 
 def document(history: History, run_dir: Path) -> str:
     """Lay the whole page out; ``run_dir`` tells which checkpoints are still there."""
-    style = files("trueloop.engines.store").joinpath("report.css").read_text(encoding="utf-8")
-    head = element(
-        "head",
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", f"{history.started.name}: trueloop run"),
-        element("style", Markup(style)),
-    )
     parts = [
         _header(history),
         _cards(history),
@@ -81,8 +69,7 @@ def document(history: History, run_dir: Path) -> str:
         environment(history),
         element("footer", f"Written by trueloop from {FILE_NAME}, which holds every number shown here."),
     ]
-    body = element("body", element("main", *(part for part in parts if part)))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return page(f"{history.started.name}: trueloop run", parts)
 
 
 def verdict(history: History) -> tuple[str, str, str]:

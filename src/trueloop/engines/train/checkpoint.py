@@ -16,9 +16,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from trueloop.engines.train.durable import damaged, sync, unreadable, unwritable
 from trueloop.engines.train.manifest import (
@@ -29,8 +27,12 @@ from trueloop.engines.train.manifest import (
     read_manifest,
     write_folder,
 )
-from trueloop.engines.train.state import Json, pack
 from trueloop.ground.errors import CheckpointError, InvalidConfig
+
+if TYPE_CHECKING:  # what lies in a folder can be listed, ranked and removed where torch is not installed
+    from torch import Tensor
+
+    from trueloop.engines.train.state import Json
 
 __all__ = ["Checkpoint", "CheckpointFolder", "NewerSchemaError"]
 
@@ -153,6 +155,14 @@ class CheckpointFolder:
         """Return the best whole one by the metric, the older one of equals; None where none has it."""
         return next(iter(self._ranked(self.checkpoints())), None)
 
+    def leftovers(self) -> list[Path]:
+        """List what killed saves and removals left, or running ones are at; swept at the next start.
+
+        Raises:
+            OSError: as the system says.
+        """
+        return [entry for entry in self._root.iterdir() if _HIDDEN.fullmatch(entry.name)]
+
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Read a checkpoint back, every byte of it checked; nothing in it is ever executed.
 
@@ -206,7 +216,7 @@ class CheckpointFolder:
     def _prepare(self) -> None:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            leftovers = [entry for entry in self._root.iterdir() if _HIDDEN.fullmatch(entry.name)]
+            leftovers = self.leftovers()
         except OSError as error:
             raise unwritable(self._root, error) from error
         for entry in leftovers:
@@ -265,10 +275,15 @@ class CheckpointFolder:
         kept = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(whole)[: self._keep_best])}
         for checkpoint in everything:
             if checkpoint.path not in kept:
-                self._remove(checkpoint.path)
+                self.remove(checkpoint)
 
-    def _remove(self, path: Path) -> None:
-        """Rename it out of sight first, so that a crash half-way leaves no torn checkpoint but a leftover to sweep."""
+    def remove(self, checkpoint: Checkpoint) -> None:
+        """Remove one; renamed out of sight first, so that a crash leaves no torn checkpoint but a leftover to sweep.
+
+        Raises:
+            CheckpointError: the disk refuses; it is still there, and whole.
+        """
+        path = checkpoint.path
         hidden = self._hidden("removing", path)
         try:
             path.rename(hidden)
@@ -292,6 +307,8 @@ def packed(state: Mapping[str, object], *, copy: PackedState | None = None) -> P
     Raises:
         CheckpointError: the state holds something that is not data.
     """
+    from trueloop.engines.train.state import pack
+
     parts: dict[str, tuple[Json, dict[str, Tensor]]] = {}
     for name, tree in state.items():
         _check_part(name)

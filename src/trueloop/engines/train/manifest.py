@@ -15,23 +15,25 @@ import hashlib
 import json
 import re
 import stat
+import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch import Tensor
-
-from trueloop.engines.train.durable import FileStamp, damaged, sync, write_synced
-from trueloop.engines.train.state import Json, pack, unpack
-from trueloop.engines.train.tensorfile import read_tensors, write_tensors
+from trueloop.engines.train.durable import FileStamp, damaged, sync, unreadable, write_synced
 from trueloop.ground.errors import CheckpointError
+
+if TYPE_CHECKING:  # a manifest is read, and its files are checked, where torch is not installed
+    from torch import Tensor
+
+    from trueloop.engines.train.state import Json
 
 SCHEMA = 1
 MANIFEST, STATE = "manifest.json", "state.json"
-PackedState = Mapping[str, tuple[Json, Mapping[str, Tensor]]]
+PackedState: TypeAlias = "Mapping[str, tuple[Json, Mapping[str, Tensor]]]"
 
 FILE = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 
@@ -78,6 +80,9 @@ def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint) -> No
     Raises:
         OSError: as the system says; partial files are left.
     """
+    from trueloop.engines.train.state import pack
+    from trueloop.engines.train.tensorfile import write_tensors
+
     stamps = {
         f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors, {"format": "pt"})
         for name, (_, tensors) in parts.items()
@@ -116,15 +121,35 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
     try:
         stamps = {name: FileStamp(**stamp) for name, stamp in manifest["files"].items()}
         checkpoint = Checkpoint(
-            path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=unpack(manifest["metrics"], {})
+            path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=_metrics(manifest["metrics"])
         )
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, struct.error) as error:
         raise damaged(path, f"{MANIFEST} makes no sense ({error!r})") from error
     for name, stamp in stamps.items():
         _check_file(path, name, stamp)
     if STATE not in stamps:
         raise damaged(path, f"{MANIFEST} does not name {STATE}")
     return checkpoint, stamps
+
+
+def verify(path: Path) -> Checkpoint:
+    """Check every byte of a checkpoint against its manifest, without making anything of it; needs no torch.
+
+    Raises:
+        CheckpointError: this is not a whole checkpoint, or it cannot be read.
+        NewerSchemaError: a newer trueloop wrote it.
+
+    Cost: one read of all files.
+    """
+    try:
+        checkpoint, stamps = read_manifest(path)
+        for name, stamp in stamps.items():
+            with (path / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != stamp.sha256:
+                    raise damaged(path, f"{name} does not match its checksum")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return checkpoint
 
 
 def read_folder(path: Path) -> dict[str, Any]:
@@ -135,6 +160,8 @@ def read_folder(path: Path) -> dict[str, Any]:
         CheckpointError: this is not a whole checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
+    from trueloop.engines.train.state import unpack
+
     _, stamps = read_manifest(path)
     _, steps = _opened(path)
     content = (path / STATE).read_bytes()
@@ -148,6 +175,15 @@ def read_folder(path: Path) -> dict[str, Any]:
     for step in steps:
         state = step.state(state)
     return state
+
+
+def _metrics(packed: dict[str, Any]) -> dict[str, float]:
+    """Undo what `state.pack` does to metrics: one that is not finite is written as the bytes of its double."""
+    numbers = packed["dict"]
+    return {
+        name: struct.unpack(">d", bytes.fromhex(value["float"]))[0] if isinstance(value, dict) else float(value)
+        for name, value in numbers.items()
+    }
 
 
 def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
@@ -192,6 +228,8 @@ def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
 
 def _tensors(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
     """Read the tensors of one part, none where it has none."""
+    from trueloop.engines.train.tensorfile import read_tensors
+
     if name not in stamps:
         return {}
     file = read_tensors(path / name)

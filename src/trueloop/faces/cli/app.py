@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from trueloop.faces.cli.runs import runs_app
 from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
 
@@ -62,6 +63,7 @@ def _build_app() -> App:
         "report": "Draw a run's curves and write its report.",
     }.items():
         built.command(f"trueloop.faces.cli.{name}:{name}_command", name=name, help=line, version_flags=[])
+    built.command(runs_app())
     return built
 
 
@@ -86,8 +88,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         _say(error.what, error.why, error.fix)
         return 1
     except CycloptsError as error:
-        command = error.app.name[0] if error.app else "trueloop"
-        _say(str(error), "", f"{command if command.startswith('trueloop') else f'trueloop {command}'} --help")
+        _say(str(error), "", f"{_named(error)} --help")
         return 2
     except KeyboardInterrupt:
         _say("Interrupted.", "", "")
@@ -97,6 +98,14 @@ def main(tokens: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _named(error: CycloptsError) -> str:
+    """Write out the command that was used wrongly: "trueloop runs list"."""
+    if error.command_chain:
+        return " ".join(["trueloop", *error.command_chain])
+    command = error.app.name[0] if error.app else "trueloop"
+    return command if command.startswith("trueloop") else f"trueloop {command}"
 
 
 def _say(what: str, why: str, fix: str) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from trueloop.faces.cli.settings import Setting, as_flags, flag_parameters, given_settings, keyword, settings_of
+from trueloop.faces.cli.settings import (
+    Setting,
+    as_flags,
+    flag_parameters,
+    given_settings,
+    keyword,
+    override,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
@@ -31,6 +39,7 @@ RUN_FLAGS = (
     flag("config", Path | None, None, "TOML file of settings; flags override it."),
     flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
     flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
+    flag("store", str | None, None, "Copy the run to MLflow, TensorBoard or W&B: sqlite, a URL, tensorboard:DIR."),
     flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
     flag("log_format", LogFormat, "auto", "auto, live, plain (whole lines), or json (a line for each event)."),
     flag("json", bool, False, "Print one JSON object instead of progress and summary."),
@@ -45,6 +54,7 @@ class Line:
     config: Path | None
     fresh: bool
     allow_change: bool
+    store: str | None
     smoke: bool
     log_format: LogFormat
     json: bool
@@ -53,6 +63,17 @@ class Line:
     settings: Mapping[str, Setting]
     """Every setting there is, by key."""
 
+    def asks_for(self, recipe: Recipe, spec: str, from_file: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with the settings of the file and, over them, of this line; it knows how to be asked again.
+
+        Args:
+            recipe: with its own defaults.
+            spec: how the user named it.
+            from_file: settings by key.
+        """
+        asked = override(recipe, {**from_file, **self.overrides})  # at once: two options may only fit together
+        return replace(asked, command=tuple(self.again(spec, None)))
+
     def again(self, spec: str, run_dir: Path | None) -> list[str]:
         """Return the words that start this run again in ``run_dir``, where it goes on."""
         where = ["--run-dir", str(run_dir)] if run_dir else []
@@ -60,8 +81,15 @@ class Line:
         return [
             *("trueloop", "train", spec, *where),
             *config,
+            *self._store_again(),
             *as_flags(self.overrides, self.settings),
         ]
+
+    def _store_again(self) -> list[str]:
+        """Return the words that name the store, unless they hold a password: what is printed here is also journaled."""
+        from trueloop.engines.store.tracking.target import masked
+
+        return ["--store", self.store] if self.store and masked(self.store) == self.store else []
 
 
 def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.faces.cli.recipe_line import Line, recipe_app
-from trueloop.faces.cli.settings import override
 from trueloop.faces.cli.train_page import print_overview
 from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes import registry
@@ -49,10 +49,11 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
 
     from_file = read_config(line.config, line.settings) if line.config else {}
     logs = line.log_format == "json" and not line.json
-    recipe = override(recipe, {**from_file, **line.overrides})  # at once: two options may only fit together
+    recipe = line.asks_for(recipe, spec, from_file)
     display = JsonLines() if logs else Display(_mode(line))
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
-    summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], **flags)
+    store = line.store or os.environ.get("TRUELOOP_STORE") or None
+    summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], store=store, **flags)
     again = line.again(spec, summary.run_dir)
     if line.json or logs:
         print_json(summary, again=again, event="summary" if logs else None)

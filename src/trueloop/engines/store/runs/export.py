@@ -1,0 +1,83 @@
+"""A run for other programs: one CSV table, or one JSON object.
+
+The CSV has a row per update, with the columns of `UpdateRow`; the evaluations made after an update stand in its row,
+one column per split and metric ("val/loss"), empty elsewhere. An evaluation after an update that has no row gets one of
+its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as the journal has them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TextIO, cast
+
+from trueloop.engines.store.history import History, Updates
+from trueloop.engines.store.lines import encode
+from trueloop.engines.store.runs.overview import Overview
+from trueloop.ground.words import printable
+
+_FORMULA = ("=", "+", "-", "@")  # a spreadsheet would execute a title that begins like this
+
+
+def as_csv(history: History, file: TextIO) -> None:
+    """Write updates and evaluations as one table; see the module for its columns."""
+    columns = _columns(history.updates)
+    names = dict.fromkeys(f"{each.split}/{name}" for each in history.evaluations for name in each.metrics)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*columns, *map(_title, names)])
+    for row, metrics in _rows(history, columns):
+        writer.writerow([*(_cell(value) for value in row), *(_cell(metrics.get(name)) for name in names)])
+
+
+def as_json(seen: Overview, history: History) -> str:
+    """Return everything a run's journal tells as one line of strict JSON, newline included."""
+    columns = _columns(history.updates)
+    rows = zip(*columns.values(), strict=True)
+    record: dict[str, Any] = {
+        "run": seen.as_json(),
+        "started": asdict(history.started),
+        "updates": [dict(zip(columns, row, strict=True)) for row in rows],
+        "evaluations": list(map(asdict, history.evaluations)),
+        "checkpoints": list(map(asdict, history.checkpoints)),
+        "notes": list(map(asdict, history.notes)),
+        "end": asdict(history.end) if history.end else None,
+    }
+    return encode(record)
+
+
+def _columns(updates: Updates) -> dict[str, Sequence[Any]]:
+    """Return what there is of every update: a column that an older journal does not fill is left out."""
+    found = {field.name: cast("Sequence[Any]", getattr(updates, field.name)) for field in fields(updates)}
+    return {name: column for name, column in found.items() if len(column) == len(updates)}
+
+
+def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[list[Any], dict[str, float]]]:
+    measured: dict[int, dict[str, float]] = {}
+    epochs: dict[int, int] = {}
+    for each in history.evaluations:
+        epochs[each.update] = each.epoch
+        row = measured.setdefault(each.update, {})
+        row |= {f"{each.split}/{name}": value for name, value in each.metrics.items()}
+    places = {update: k for k, update in enumerate(history.updates.update)}
+    for update in sorted(places.keys() | measured.keys()):
+        if update in places:
+            yield [column[places[update]] for column in columns.values()], measured.get(update, {})
+        else:
+            alone = {"update": update, "epoch": epochs[update]}
+            yield [alone.get(name) for name in columns], measured[update]
+
+
+def _title(name: str) -> str:
+    shown = printable(name)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):  # one value per parameter group
+        return " ".join(map(str, cast("Sequence[Any]", value)))
+    return value

@@ -1,0 +1,16 @@
+"""Runs copied from their journals into a database that answers questions over many: MLflow, TensorBoard, W&B.
+
+The journal is the truth. A process of its own follows it and writes to the store, so that training neither waits for a
+database nor imports one; what it missed, `copy_run` repairs.
+
+    trainer -> journal.jsonl -> follow.py -> copying.py -> survey.py       which lines still count
+                                                           translation.py  what they are in a store
+                                                           *_sink.py       how each store takes it
+"""
+
+from trueloop.engines.store.tracking.copying import Copied, copy_run
+from trueloop.engines.store.tracking.follower import Follower
+from trueloop.engines.store.tracking.sink import StoreDown, StoreError
+from trueloop.engines.store.tracking.target import Target, target_of
+
+__all__ = ["Copied", "Follower", "StoreDown", "StoreError", "Target", "copy_run", "target_of"]

@@ -1,0 +1,53 @@
+"""A database before MLflow opens it: does it answer, and is nobody else laying out its tables right now?"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def check_answers(address: str) -> None:
+    """Connect once: MLflow itself would try for a hundred seconds before it says that nobody answers.
+
+    Args:
+        address: of a database; anything else is left to MLflow.
+
+    Raises:
+        Exception: as the driver says.
+    """
+    if address.startswith(("http://", "https://")):
+        return
+    if address.startswith("sqlite:///"):
+        Path(address.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    from mlflow.store.db.utils import create_sqlalchemy_engine
+
+    engine = create_sqlalchemy_engine(address)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def initialising(shown: str) -> Generator[None]:
+    """Let one process of this user at a time lay out the tables: two at once would break the layout.
+
+    Args:
+        shown: the store, without its password.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    name = f"trueloop-{os.getuid()}-{hashlib.sha256(shown.encode()).hexdigest()[:16]}.lock"
+    handle = os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

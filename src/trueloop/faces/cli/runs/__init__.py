@@ -1,0 +1,36 @@
+"""`trueloop runs`: questions about runs, each in a file of its own; imported when it is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+Root = Annotated[Path, Parameter(name="--root")]
+
+SUBCOMMANDS = {
+    "list": "List runs: filter, sort, as a table or as JSON.",
+    "show": "Tell everything about one run.",
+    "best": "Name the best evaluation of all runs and its checkpoint.",
+    "compare": "Say what differs between runs, and how far each came.",
+    "plot": "Draw the curves of runs: PNG, HTML or in the terminal.",
+    "rollback": "Make a new run that starts at a checkpoint of another.",
+    "export": "Write a run as CSV or JSON.",
+    "sync": "Copy to MLflow, TensorBoard or W&B what is missing there.",
+    "gc": "Remove checkpoints and runs that are not wanted; a dry run first.",
+}
+
+
+def runs_app() -> App:
+    """Return the sub-application; nothing of its commands is imported yet."""
+    app = App(
+        name="runs",
+        help="Ask what runs did: list, compare, plot, roll back.",
+        version_flags=[],
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, line in SUBCOMMANDS.items():
+        app.command(f"{__name__}.{name}:{name}_command", name=name, help=line, version_flags=[])
+    return app

@@ -1,0 +1,60 @@
+"""`trueloop runs plot`: the curves of runs as a picture, a page, or lines of blocks in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trueloop.engines.store.journal import read
+from trueloop.engines.store.lines import encode
+from trueloop.engines.store.runs.named import find_run
+from trueloop.engines.store.runs.overview import overview, require
+from trueloop.engines.store.runs.pages import save_html, save_png, shown_panels
+from trueloop.faces.cli.columns import width
+from trueloop.faces.cli.options import Flag
+from trueloop.faces.cli.run_cells import labels_of
+from trueloop.faces.cli.runs import Root
+from trueloop.faces.cli.sparks import drawn
+from trueloop.ground.errors import InvalidConfig
+
+
+def plot_command(
+    *runs: str, png: Path | None = None, html: Path | None = None, root: Root = Path("runs"), json: Flag = False
+) -> None:
+    """Draw the curves of one run, or of several over each other; without a file, in the terminal.
+
+    Args:
+        runs: Paths, names, or the beginning of a name or run id.
+        png: Draw into this picture.
+        html: Draw into this page, which needs no network.
+        root: Where runs lie that are named without a path.
+        json: Print one JSON object with the points that are drawn and the files that were written.
+    """
+    if not runs:
+        raise InvalidConfig(
+            "No run is named.", fix="trueloop runs plot RUN; `trueloop runs list` shows which there are."
+        )
+    seen = [require(overview(find_run(word, root))) for word in runs]
+    histories = dict(zip(labels_of(seen), (read(run.path) for run in seen), strict=True))
+    if png:
+        save_png(histories, png)
+    if html:
+        save_html(histories, html)
+    files = {word: str(file) for word, file in (("png", png), ("html", html)) if file}
+    panels = shown_panels(histories)
+    if json:
+        shown = [
+            {
+                "name": panel.name,
+                "title": panel.title,
+                "curves": [{"label": c.label, "update": list(c.x), "value": list(c.y)} for c in panel.curves],
+            }
+            for panel in panels
+        ]
+        print(encode({"files": files, "panels": shown}), end="")
+        return
+    for word, file in files.items():
+        print(f"{word}  {file}")
+    if not files:
+        print(
+            "\n\n".join("\n".join(drawn(panel, width() or 100)) for panel in panels) or "There is nothing to draw yet."
+        )

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from trueloop.engines.store.journal import read
+from trueloop.engines.store.runs.branch import branch, rolled_back
+from trueloop.engines.store.runs.overview import Point, points
+from trueloop.ground.errors import RunFolderError
+from trueloop.ground.seams import RunStarted, UpdatesDone
+
+NEW_ID = "f" * 32
+
+
+def branched(source, tmp_path, update):
+    target = tmp_path / "target"
+    target.mkdir()
+    note = rolled_back(source=source, run_id="a" * 32, update=update)
+    branch(source, target, update=update, run_id=NEW_ID, note=note, lies_in=Path("runs/new"))
+    return target
+
+
+def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module, tmp_path):
+    source = made.run("a")
+    before = (source / "journal.jsonl").read_bytes()
+    target = branched(source, tmp_path, 4)
+    told = read(target)
+    assert told.updates.update == [1, 2, 3, 4]
+    assert points(told.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
+    assert [each.path for each in told.checkpoints] == [
+        "runs/new/checkpoints/update-000000002",
+        "runs/new/checkpoints/update-000000004",
+    ]
+    assert (told.end, told.facts["run_id"], told.started_at) == (None, NEW_ID, 1_700_000_000.0)
+    (note,) = told.notes
+    assert (note.kind, note.update) == ("rolled_back", 4)
+    assert note.details == {"run_id": "a" * 32, "path": str(source), "update": 4}
+    assert (source / "journal.jsonl").read_bytes() == before
+    kept = [line for line in made_runs_module.records(target) if line["event"] == "update"]
+    assert kept == [line for line in made_runs_module.records(source) if line["event"] == "update"][:4]
+
+
+def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_path):
+    source = made.run("a", losses=(0.5, 0.3, 0.4), end="")
+    again = RunStarted(name="digits", epochs=3, updates=6, start_update=2, facts={"recipe": "digits"})
+    made.write("a", [again, UpdatesDone(rows=[made_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
+    told = read(branched(source, tmp_path, 4))
+    assert told.updates.loss == [0.6, 0.5, 9.0, 9.0]
+    assert told.processes == 2
+    assert [each.update for each in told.evaluations] == [2]
+
+
+def test_a_later_process_is_left_out(made, made_runs_module, tmp_path):
+    source = made.run("a", end="")
+    made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
+    told = read(branched(source, tmp_path, 2))
+    assert (told.processes, told.last_update, told.facts["recipe"]) == (1, 2, "digits")
+
+
+def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
+    source = made.run("a", end="")
+    with (source / "journal.jsonl").open("a") as file:
+        file.write('{"event":"update","update":7,"epo')
+    assert read(branched(source, tmp_path, 6)).last_update == 6
+
+
+def test_a_path_in_a_journal_leads_nowhere_else(made, tmp_path):
+    told = read(branched(made.hostile(), tmp_path, 2))
+    assert [each.path for each in told.checkpoints] == ["runs/new/checkpoints/etc"]
+
+
+def test_an_unreadable_source_is_an_error_in_words(made, tmp_path):
+    with pytest.raises(RunFolderError, match="cannot be copied"):
+        branched(made.root / "nowhere", tmp_path, 2)

@@ -1,0 +1,36 @@
+import pytest
+
+
+def test_csv_to_standard_output_and_to_a_file(made, ask, tmp_path):
+    made.run("a", losses=(0.5,))
+    code, out, err = ask("export", "a", "--csv", "-")
+    assert (code, err) == (0, "")
+    assert out == (
+        "update,epoch,loss,grad_norm,lr,examples,wait_s,total_s,skipped,val/loss\n"
+        "1,1,0.6,0.5,0.001,8,0.001,0.01,false,\n2,1,0.5,0.5,0.001,8,0.001,0.01,false,0.5\n"
+    )
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    assert ask("export", "a", "--csv", str(path)) == (0, f"csv  {path}\n", "")
+    assert path.read_text() == out
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_json_is_one_object(made, ask_json):
+    made.run("a", losses=(0.5, float("nan")))
+    code, told = ask_json("export", "a")
+    assert (code, len(told["updates"]), told["evaluations"][1]["metrics"]["loss"]) == (0, 4, "nan")
+
+
+@pytest.mark.parametrize("words", [[], ["--csv", "x", "--json"], ["--csv", "--json"]])
+def test_how_must_be_said(made, ask, words):
+    made.run("a")
+    code, out, err = ask("export", "a", *words)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: How to export is not clear.")
+
+
+def test_a_file_that_cannot_be_written(made, ask, tmp_path):
+    made.run("a")
+    code, _, err = ask("export", "a", "--csv", str(tmp_path / "nowhere" / "a.csv"))
+    assert (code, "cannot be written" in err) == (1, True)
