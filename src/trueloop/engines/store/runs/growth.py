@@ -67,7 +67,7 @@ class _Growth:
     """Takes lines; one that was already counted, because it was written while the record was made, is passed over."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        self.record = {key: dict(value) if isinstance(value, Mapping) else value for key, value in record.items()}
+        self.record: dict[str, Any] = {**record, **{kind: dict(record[kind]) for kind in ("last", "lowest", "highest")}}
         self.record["end"] = record["end"] if record["end"] != ROLLED_BACK else ""
 
     def take(self, line: dict[str, Any]) -> bool:
