@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -54,6 +55,18 @@ def test_a_picture_needs_matplotlib_and_says_how_to_get_it(made):
     assert done.returncode == 1
     assert "pip install 'trueloop[train]'" in done.stderr
     assert not (made.root / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]]
+)
+def test_an_output_that_knows_only_ascii_is_written_to_as_well(made, words):
+    made.run("é漢", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    command = [sys.executable, "-m", "trueloop", "runs", *words, "--root", str(made.root)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
 
 
 def test_help_is_shown_where_nothing_is_asked(capsys):
