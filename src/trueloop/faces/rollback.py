@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.engines.store.history import History
-from trueloop.engines.store.journal import read
+from trueloop.engines.store.journal import FILE_NAME, read
+from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.runs.branch import branch, rolled_back
-from trueloop.engines.store.runs.overview import monitor_of, run_id_of
+from trueloop.engines.store.runs.overview import monitor_of
 from trueloop.engines.store.runs.ranking import ranked_points
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.durable import sync
@@ -68,7 +69,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         with RunFolder(beside).held():
             target, notes = _copied(source, history, to, beside)
             history = read(source)  # of a run that trains, at least up to what was copied
-            run_id = _write_journal(source, history, beside, place, target.update)
+            number = _write_journal(source, history, beside, place, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", beside / "config.json")
             place = _settle(beside, place, anew=run_dir is None)
@@ -79,7 +80,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
     command, more = _command(history, place)
     return RolledBack(
         run_dir=place,
-        run_id=run_id,
+        run_id=number,
         checkpoint=CheckpointFolder(place / "checkpoints", writing=False).checkpoints()[-1],
         source=source,
         command=command,
@@ -220,9 +221,9 @@ def _copy(checkpoint: Checkpoint, into: Path) -> None:
 
 
 def _write_journal(source: Path, history: History, beside: Path, place: Path, update: int) -> str:
-    run_id = secrets.token_hex(16)
-    note = rolled_back(source=source, run_id=run_id_of(source, history.facts), update=update)
-    branch(source, beside, update=update, run_id=run_id, note=note, lies_in=place)
+    new = secrets.token_hex(16)
+    note = rolled_back(source=source, run_id=run_id(source / FILE_NAME) or "", update=update)
+    branch(source, beside, update=update, run_id=new, note=note, lies_in=place)
     told = read(beside)
     if told.last_update != update:
         raise RunFolderError(
@@ -232,7 +233,7 @@ def _write_journal(source: Path, history: History, beside: Path, place: Path, up
         )
     sync(beside / "journal.jsonl")
     sync(beside)
-    return run_id
+    return new
 
 
 def _command(history: History, place: Path) -> tuple[list[str], list[str]]:

@@ -8,10 +8,20 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from trueloop.engines.store.history import History, Updates
-from trueloop.engines.store.lines import READABLE, SCHEMA, encode, event_of, event_record, update_records
+from trueloop.engines.store.lines import (
+    READABLE,
+    SCHEMA,
+    UPDATES,
+    encode,
+    event_of,
+    event_record,
+    rates_of,
+    spread,
+    update_records,
+)
 from trueloop.ground.errors import InvalidData, RunFolderError
 from trueloop.ground.seams import (
     CheckpointSaved,
@@ -156,7 +166,7 @@ class _Reading:
                 f"{self.path} has schema {record['schema']!r}; this trueloop reads schemas up to {SCHEMA}.",
                 fix="Use the trueloop that wrote the run, or a newer one.",
             )
-        if record["event"] in ("updates", "update"):
+        if record["event"] in UPDATES:
             self._take_updates(record)
         else:
             self._take_event(record)
@@ -166,10 +176,9 @@ class _Reading:
         if self.updates and first <= self.updates[-1]:
             raise ValueError(f"update {first} after update {self.updates[-1]}: two processes wrote at once")
         for name, column in self.columns.items():
-            column.extend(_spread(record[name], count))
+            column.extend(spread(record[name], count))
         if record.get("rates"):
-            shared = [record["rates"]] * count if not isinstance(record["rates"][0], list) else record["rates"]
-            self.rates.update(zip(range(first, first + count), shared, strict=True))
+            self.rates.update(zip(range(first, first + count), rates_of(record, count), strict=True))
         self.updates += range(first, first + count)
         if "memory_mib" in record:
             self.memory.append((self.updates[-1], float(record["memory_mib"])))
@@ -255,15 +264,6 @@ class _Reading:
             for group, rate in enumerate(self.rates.get(update, ())[1:]):
                 others[group][place] = float(rate)
         return [first, *others]
-
-
-def _spread(value: Any, count: int) -> Sequence[Any]:
-    if not isinstance(value, list):
-        return [value] * count
-    several = cast("list[Any]", value)
-    if len(several) != count:
-        raise ValueError(f"{len(several)} values for {count} updates")
-    return several
 
 
 def _whole_lines_bytes(path: Path) -> int:

@@ -21,6 +21,8 @@ from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, R
 SCHEMA = 2
 READABLE = (1, 2)
 """In 1, every update has a line of its own, "update", with the fields of its row."""
+UPDATES = ("updates", "update")
+"""What a line that tells of updates is called."""
 
 SingleEvent = RunStarted | Evaluated | CheckpointSaved | Noted | RunEnded
 """Every event but `UpdatesDone`, which is many lines."""
@@ -75,6 +77,52 @@ def _stretch(rows: Sequence[UpdateRow]) -> dict[str, Any]:
     first = columns.pop("update")[0]
     shared = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
     return {"event": "updates", "update": first, "rows": len(rows), **shared}
+
+
+def spread(value: Any, count: int) -> Sequence[Any]:
+    """Return a field of so many updates as a value for each.
+
+    Raises:
+        ValueError: it is a list of another length.
+    """
+    if not isinstance(value, list):
+        return [value] * count
+    several = cast("list[Any]", value)
+    if len(several) != count:
+        raise ValueError(f"{len(several)} values for {count} updates")
+    return several
+
+
+def first_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | None:
+    """Return a line of updates as far as an update; None where all of them are later.
+
+    Raises:
+        ValueError: it is not made of as many values as it says.
+    """
+    first, count = int(record["update"]), int(record.get("rows", 1))
+    kept = min(count, update - first + 1)
+    if kept >= count:
+        return dict(record)
+    if kept < 1:
+        return None
+    lists = [name for name, value in record.items() if isinstance(value, list) and name != "rates"]
+    cut = {name: list(spread(record[name], count))[:kept] for name in lists}
+    if "rates" in record:
+        cut["rates"] = list(rates_of(record, count))[:kept]
+    return {**record, **cut, "rows": kept}
+
+
+def rates_of(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]:
+    """Return the rates of all groups for each update of a line; empty where they are all alike.
+
+    Raises:
+        ValueError: there are not as many.
+    """
+    rates = record.get("rates") or []
+    several = rates if rates and isinstance(rates[0], list) else [rates] * count
+    if len(several) != count:
+        raise ValueError(f"{len(several)} rates for {count} updates")
+    return several
 
 
 def event_of(record: Mapping[str, Any]) -> SingleEvent:

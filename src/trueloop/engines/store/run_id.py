@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
 _MOST: Final = 4_000_000  # bytes of the first line, which holds a recipe's source and every package
+_NUMBER: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def run_id(journal: Path) -> str | None:
-    """Return 32 hexadecimal digits, from the first line of a journal; None where no run has started in it.
-
-    Of a journal that was begun before runs had numbers it is a hash of that line.
-    """
+    """Return 32 hexadecimal digits, from the first line of a journal; None where no run has started in it."""
     try:
         with journal.open("rb") as file:
             line = file.readline(_MOST)
         record: Any = json.loads(line)
-        named = record["facts"].get("run_id") if record["event"] == "run_started" else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        started = record["event"] == "run_started"
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not line.endswith(b"\n") or record["event"] != "run_started":
-        return None
-    return named if isinstance(named, str) and _is_id(named) else hashlib.sha256(line).hexdigest()[:32]
+    return run_id_of(line) if started and line.endswith(b"\n") else None
 
 
-def _is_id(word: str) -> bool:
-    return len(word) == 32 and set(word) <= set("0123456789abcdef")
+def run_id_of(first_line: bytes) -> str:
+    """Return the number that the first line of a journal gives; of one from before runs had numbers, its hash.
+
+    Whatever else a journal says there is not taken for a number.
+    """
+    try:
+        given = str(json.loads(first_line)["facts"]["run_id"])
+    except (ValueError, KeyError, TypeError):
+        given = ""
+    return given if _NUMBER.fullmatch(given) else hashlib.sha256(first_line).hexdigest()[:32]

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trueloop.engines.store.journal import FILE_NAME
-from trueloop.engines.store.lines import encode, event_record
+from trueloop.engines.store.lines import UPDATES, encode, event_record, first_updates
 from trueloop.engines.store.runs.overview import ROLLED_BACK
 from trueloop.ground.errors import RunFolderError
 from trueloop.ground.seams import Noted
@@ -58,6 +58,11 @@ def _kept(lines: Iterator[bytes], update: int) -> Iterator[dict[str, Any]]:
         if not line.endswith(b"\n"):  # torn, or being written right now
             return
         record = json.loads(line)
+        if record["event"] in UPDATES:
+            record = first_updates(record, update)
+            if record is not None:
+                yield record
+            continue
         at = record["start_update"] if record["event"] == "run_started" else record["update"]
         if int(at) <= update and record["event"] != "run_ended":
             yield record

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from trueloop.engines.store.run_id import run_id_of
 from trueloop.engines.store.tracking.sink import SCHEMA, Card
 from trueloop.ground.seams import RunStarted
 
 PARAM_LENGTH = 500  # what every MLflow server since 1.0 takes
 TAG_LENGTH = 5000
 NESTED = 30  # entries of a mapping that become tags of their own; of a longer one, such as all packages, the text does
-_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _NOT_TAGS = frozenset({"config", "options", "class_names", "run_id", "source", "command"})
 
 
@@ -41,15 +40,6 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
         tags=tags,
         shape=hashlib.sha256(fixed.encode()).hexdigest()[:16],
     )
-
-
-def run_id_of(first_line: bytes) -> str:
-    """Return the run's id, 32 hex digits; whatever else the journal says there is not taken for one."""
-    try:
-        given = str(json.loads(first_line)["facts"]["run_id"])
-    except (ValueError, KeyError, TypeError):
-        given = ""
-    return given if _RUN_ID.fullmatch(given) else hashlib.sha256(first_line).hexdigest()[:32]
 
 
 def _flat(prefix: str, tree: object) -> Iterator[tuple[str, str]]:

@@ -142,7 +142,7 @@ class MlflowSink:
         """Let go of nothing: the client holds no connection of its own."""
 
     def _runs(self, card: Card) -> list[Any]:
-        wanted = f"tags.`{RUN_ID}` = '{card.run_id}'"  # 32 hex digits, see `card.run_id_of`
+        wanted = f"tags.`{RUN_ID}` = '{card.run_id}'"  # 32 hex digits, see `run_id`
         experiments = self._experiments()
         found: Callable[[Any], Any] = lambda token: self._client.search_runs(experiments, wanted, page_token=token)  # noqa: E731
         return list(_pages(found)) if experiments else []

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from io import FileIO
 from typing import Any
 
-from trueloop.engines.store.lines import READABLE, SCHEMA, event_of
+from trueloop.engines.store.lines import READABLE, SCHEMA, UPDATES, event_of
 from trueloop.engines.store.runs.overview import ROLLED_BACK
 from trueloop.engines.store.tracking.journal_file import whole_lines
 from trueloop.ground.errors import InvalidData, RunFolderError
@@ -103,7 +103,7 @@ class Survey:
             self._look_at_rows(place, int(rows[1]), int(rows[2]))
             return
         record = parsed(line, self._file.name)
-        if record["event"] in ("updates", "update"):
+        if record["event"] in UPDATES:
             self._look_at_rows(place, int(record["update"]), int(record.get("rows", 1)))
             return
         event = event_of(record)

@@ -7,9 +7,9 @@ the seconds of the updates since. So it is the same however often the journal is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from trueloop.engines.store.lines import event_of
+from trueloop.engines.store.lines import UPDATES, event_of, rates_of, spread
 from trueloop.engines.store.tracking.sink import Point, Remark, Saved
 from trueloop.engines.store.tracking.survey import Survey, key_of
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted
@@ -50,7 +50,7 @@ class Translation:
         Raises:
             ValueError, KeyError, TypeError: it is not what a journal holds.
         """
-        if record["event"] in ("updates", "update"):
+        if record["event"] in UPDATES:
             return list(self._rows(place, record))
         event, time_s = event_of(record), float(record["time"])
         self._clock_s = time_s if isinstance(event, RunStarted) else max(self._clock_s, time_s)
@@ -110,12 +110,9 @@ class Columns:
         self._plain = {f"train/{name}": _numbers(record[name], count) for name in ("loss", "grad_norm", "lr")}
         self._examples = _numbers(record["examples"], count)
         self._wait_s = _numbers(record["wait_s"], count)
-        self._skipped = _spread(record["skipped"], count)
-        rates = record.get("rates") or []
-        self._rates = rates if rates and isinstance(rates[0], list) else [rates] * count
+        self._skipped = spread(record["skipped"], count)
+        self._rates = rates_of(record, count)
         self._memory_mib = float(record["memory_mib"]) if "memory_mib" in record else None
-        if len(self._rates) != count:
-            raise ValueError(f"{len(self._rates)} rates for {count} updates")
 
     def values_of(self, k: int) -> dict[str, float]:
         """Return the metrics of one of them, by name."""
@@ -133,13 +130,4 @@ class Columns:
 
 
 def _numbers(value: Any, count: int) -> Sequence[float]:
-    return list(map(float, _spread(value, count)))  # "nan" and "inf" become floats again
-
-
-def _spread(value: Any, count: int) -> Sequence[Any]:
-    if not isinstance(value, list):
-        return [value] * count
-    several = cast("list[Any]", value)
-    if len(several) != count:
-        raise ValueError(f"{len(several)} values for {count} updates")
-    return several
+    return list(map(float, spread(value, count)))  # "nan" and "inf" become floats again
