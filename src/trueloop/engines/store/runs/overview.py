@@ -73,7 +73,7 @@ class Overview:
     @property
     def started_at(self) -> float:
         """When the first process began, seconds since 1970; 0 where the journal does not tell."""
-        return self.record.get("started_at", 0.0)
+        return float(self.record.get("started_at", 0.0))
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
