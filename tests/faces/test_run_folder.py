@@ -9,6 +9,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,16 @@ def test_a_killed_holder_leaves_no_lock_not_even_in_its_children(tmp_path: Path,
     finally:
         if mode == "fork":
             os.kill(child, signal.SIGKILL)
+
+
+def test_who_only_looks_does_not_keep_a_run_from_starting(tmp_path: Path):
+    (tmp_path / ".lock").touch()
+    looking = os.open(tmp_path / ".lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as `runs list` does, for microseconds
+    looked = threading.Timer(0.02, os.close, [looking])
+    looked.start()
+    with RunFolder(tmp_path).held():
+        looked.join()
 
 
 def test_within_one_process_as_well(tmp_path: Path):

@@ -15,7 +15,7 @@ from typing import Any, cast
 from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import read
 from trueloop.engines.store.runs.branch import branch, rolled_back
-from trueloop.engines.store.runs.overview import monitor_of, run_id_of
+from trueloop.engines.store.runs.overview import monitor_of, overview, require, run_id_of
 from trueloop.engines.store.runs.ranking import ranked_points
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.durable import sync
@@ -60,6 +60,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         RunFolderError: the journal cannot be read, or the new folder not be made.
         CheckpointError: there is no such checkpoint, or it is not whole; says which there are.
     """
+    require(overview(source))
     history = read(source)
     place = _check_free(run_dir) if run_dir else _new_place(source)
     beside = place.parent / f".rolling-back-{secrets.token_hex(4)}"

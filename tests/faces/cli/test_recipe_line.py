@@ -96,3 +96,11 @@ def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
 )
 def test_help_shows_the_recipes_own_defaults(capsys: pytest.CaptureFixture[str], recipe: str, line: str):
     assert line in shown(capsys, "train", recipe, "--help")
+
+
+def test_the_recipe_that_is_asked_for_knows_how_to_be_asked_again():
+    line = typed("--epochs 3 --run-dir somewhere --fresh")
+    recipe = line.asks_for(DIGITS, "path/to.py:build", {"epochs": 9, "optim.lr": 0.5})
+    assert (recipe.train.epochs, recipe.train.optim.lr) == (3, 0.5)
+    assert recipe.command == ("trueloop", "train", "path/to.py:build", "--epochs", "3")
+    assert DIGITS.command == ()

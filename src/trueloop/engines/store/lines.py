@@ -82,7 +82,7 @@ def event_of(record: Mapping[str, Any]) -> SingleEvent:
 
     Raises:
         KeyError: the event or one of its fields is missing or unknown.
-        ValueError: a field that holds numbers holds something else.
+        ValueError, TypeError: a field holds something else than its kind.
     """
     event_class = _CLASSES[record["event"]]
     # A field that has a default was added later: older journals do without it.
@@ -104,8 +104,26 @@ def _strict(value: Any) -> Any:
     return value
 
 
-def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items()}
+def _floats(metrics: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in _mapping(metrics).items()}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not an object")
+    return cast("dict[str, Any]", value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
 
 
 def _numbers(value: Any) -> Any:
@@ -122,6 +140,12 @@ _REVIVE: Mapping[str, Callable[[Any], Any]] = {
     "tables": _numbers,
     "seconds": float,
     "blocked_s": float,
-    "update": int,
-    "start_update": int,
+    "update": _whole,
+    "start_update": _whole,
+    "epoch": _whole,
+    "epochs": _whole,
+    "updates": lambda value: value if value is None else _whole(value),
+    "facts": _mapping,
+    "details": _mapping,
+    **dict.fromkeys(("name", "split", "path", "kind", "message", "reason"), _text),
 }

@@ -22,6 +22,22 @@ def width() -> int | None:
     return None
 
 
+def say(text: str) -> None:
+    """Print a text, nothing of which can steer the terminal; what the output's encoding does not know comes as "?"."""
+    shown = "\n".join(map(printable, text.split("\n")))
+    encoding = sys.stdout.encoding or "utf-8"
+    print(shown.encode(encoding, "replace").decode(encoding))
+
+
+def can_show(text: str) -> bool:
+    """Say whether the output's encoding knows all of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def aligned(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -9,15 +9,17 @@ from trueloop.engines.store.panels import Curve, Panel
 from trueloop.ground.words import printable, short
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII = "_.-~=+*#"  # for an output that takes nothing else
 _GAP = " "  # where nothing finite was measured
 
 
-def drawn(panel: Panel, most: int) -> Iterator[str]:
+def drawn(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
     """Draw one panel: its title, then per curve a line of blocks with its least, greatest and newest value.
 
     Args:
         panel: with at least one value; its pale curves are left out.
         most: columns to write to.
+        blocks: from the lowest to the highest.
     """
     curves = [curve for curve in panel.curves if curve.y and curve.kind != "raw"]
     last = max((curve.x[-1] for curve in curves), default=0)
@@ -30,23 +32,26 @@ def drawn(panel: Panel, most: int) -> Iterator[str]:
     for name, curve in zip(names, curves, strict=True):
         told = f"{short(min(curve.y), 4)} to {short(max(curve.y), 4)}, last {short(curve.y[-1], 4)}"
         cells = max(8, most - longest - len(told) - 6)
+        shares = _shares(curve, cells, (low, high), last, log=panel.log)
+        line = "".join(
+            _GAP if share is None else blocks[min(len(blocks) - 1, int(share * len(blocks)))] for share in shares
+        )
         shown = name if len(name) <= longest else name[: longest - 1] + "…"
-        yield f"  {shown:<{longest}}  {_blocks(curve, cells, (low, high), last, log=panel.log)}  {told}"
+        yield f"  {shown:<{longest}}  {line:<{cells}}  {told}"
 
 
-def _blocks(curve: Curve, cells: int, ends: tuple[float, float], last: float, *, log: bool) -> str:
-    """Cut the updates into as many stretches as there are cells, and draw the mean of each."""
+def _shares(curve: Curve, cells: int, ends: tuple[float, float], last: float, *, log: bool) -> Iterator[float | None]:
+    """Cut the updates into as many stretches as there are cells, and give the height of each, in [0, 1]."""
     stretches: list[list[float]] = [[] for _ in range(cells)]
     for x, y in zip(curve.x, curve.y, strict=True):
         stretches[min(cells - 1, int(x / last * cells)) if last > 0 else 0].append(_height(y, log=log))
     low, high = ends
-    line, before = "", _GAP
+    before: float | None = None
     for stretch in _up_to_last(stretches):
         if stretch:
             share = (sum(stretch) / len(stretch) - low) / (high - low) if high > low else 0.5
-            before = BLOCKS[min(len(BLOCKS) - 1, int(share * len(BLOCKS)))]
-        line += before  # a metric that is measured seldom holds until it is measured again
-    return f"{line:<{cells}}"
+            before = min(1.0, max(0.0, share))
+        yield before  # a metric that is measured seldom holds until it is measured again
 
 
 def _up_to_last(stretches: Sequence[list[float]]) -> Sequence[list[float]]:

@@ -15,6 +15,12 @@ def table(path):
     return list(csv.DictReader(io.StringIO(text.getvalue())))
 
 
+def as_text(path):
+    text = io.StringIO()
+    as_json(overview(path), read(path), text)
+    return text.getvalue()
+
+
 def test_a_row_per_update_with_the_evaluations_made_after_it(made):
     rows = table(made.run("a", losses=(0.5, 0.25)))
     assert [row["update"] for row in rows] == ["1", "2", "3", "4"]
@@ -44,13 +50,13 @@ def test_an_evaluation_without_a_row_gets_one(made):
 def test_what_is_not_finite_is_written_as_in_the_journal(made):
     path = made.run("a", losses=(math.nan, -math.inf))
     assert [row["val/loss"] for row in table(path)] == ["", "nan", "", "-inf"]
-    told = json.loads(as_json(overview(path), read(path)), parse_constant=lambda word: 1 / 0)
+    told = json.loads(as_text(path), parse_constant=lambda word: 1 / 0)
     assert [each["metrics"]["loss"] for each in told["evaluations"]] == ["nan", "-inf"]
 
 
 def test_json_holds_everything(made):
     path = made.run("a", losses=(0.5, 0.25))
-    text = as_json(overview(path), read(path))
+    text = as_text(path)
     told = json.loads(text)
     assert text.count("\n") == 1
     assert told["run"]["name"] == "a"
@@ -62,7 +68,9 @@ def test_json_holds_everything(made):
 
 
 def test_a_run_without_updates_is_a_head(made):
-    assert table(made.run("a", losses=())) == []
+    path = made.run("a", losses=())
+    assert table(path) == []
+    assert json.loads(as_text(path))["updates"] == []
 
 
 def test_a_title_that_a_spreadsheet_would_execute_is_quoted(made):

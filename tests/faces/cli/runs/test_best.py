@@ -50,4 +50,6 @@ def test_an_unknown_metric_names_those_that_exist(made, ask):
 def test_no_runs_at_all_is_an_error(made, ask):
     assert ask("best")[2].startswith("error: There are no runs in ")
     made.run("a")
-    assert ask("best", "--recipe", "text")[2].startswith("error: There are no runs of the recipe 'text' in ")
+    assert ask("best", "--recipe", "text")[2] == (
+        f"error: There are no runs of the recipe 'text' in '{made.root}'.\nfix: There are: digits.\n"
+    )

@@ -29,6 +29,7 @@ def test_filters_state_sort_and_limit(made, ask):
     assert column(out) == ["r3"]
     assert out.endswith(" 2 more runs: --limit 0.\n")
     assert len(column(ask("list", "--limit", "0")[1])) == 4
+    assert column(ask("list", "--state", "f*", "--sort", "name")[1]) == ["r0", "r1", "r2", "r3"]
     assert ask("list", "--state", "running")[1] == f"0 runs of 4 in {made.root}.\n"
 
 
@@ -90,6 +91,7 @@ def test_an_empty_or_missing_folder_is_no_error(made, ask, ask_json):
     [
         (["--filter", "nonsense"], "The filter 'nonsense' compares nothing."),
         (["--filter", "val/los<1"], "No run has 'val/los'. Did you mean 'val/loss'?"),
+        (["--state", "finishd"], "There is no state 'finishd'. Did you mean 'finished'?"),
         (["--sort", "val/acc"], "No run has 'val/acc'."),
     ],
 )

@@ -30,20 +30,20 @@ def as_csv(history: History, file: TextIO) -> None:
         writer.writerow([*(_cell(value) for value in row), *(_cell(metrics.get(name)) for name in names)])
 
 
-def as_json(seen: Overview, history: History) -> str:
-    """Return everything a run's journal tells as one line of strict JSON, newline included."""
+def as_json(seen: Overview, history: History, file: TextIO) -> None:
+    """Write everything a run's journal tells as one line of strict JSON, an update at a time."""
     columns = _columns(history.updates)
-    rows = zip(*columns.values(), strict=True)
-    record: dict[str, Any] = {
-        "run": seen.as_json(),
-        "started": asdict(history.started),
-        "updates": [dict(zip(columns, row, strict=True)) for row in rows],
+    head = {"run": seen.as_json(), "started": asdict(history.started)}
+    file.write(f'{encode(head)[:-2]},"updates":[')
+    for number, row in enumerate(zip(*columns.values(), strict=True)):
+        file.write(("," if number else "") + encode(dict(zip(columns, row, strict=True)))[:-1])
+    rest = {
         "evaluations": list(map(asdict, history.evaluations)),
         "checkpoints": list(map(asdict, history.checkpoints)),
         "notes": list(map(asdict, history.notes)),
         "end": asdict(history.end) if history.end else None,
     }
-    return encode(record)
+    file.write(f"],{encode(rest)[1:]}")
 
 
 def _columns(updates: Updates) -> dict[str, Sequence[Any]]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from trueloop.engines.store.runs.overview import Overview
+from trueloop.engines.store.runs.overview import STATES, Overview
 from trueloop.engines.store.runs.ranking import direction
 from trueloop.ground.errors import InvalidConfig
 
@@ -90,6 +90,21 @@ def chosen(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Ov
         ask = reader(each.name, runs)
         left = [run for run in left if _meets(ask(run), each)]
     return left
+
+
+def in_state(state: str, runs: Sequence[Overview]) -> Condition:
+    """Return the condition for a state, a shell pattern of one, or what some run said of its end.
+
+    Raises:
+        InvalidConfig: it is no state.
+    """
+    if not any(fnmatchcase(known, state) for known in (*STATES, *(run.state for run in runs))):
+        near = difflib.get_close_matches(state, STATES, n=1)
+        raise InvalidConfig(
+            f"There is no state {state!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+            fix=f"There are {', '.join(STATES)}.",
+        )
+    return Condition(name="state", sign="=", value=state)
 
 
 def ordered(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> list[Overview]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from trueloop.engines.store.journal import FILE_NAME
 from trueloop.engines.store.lines import encode
+from trueloop.engines.store.runs.growth import LARGE, extended, place
 from trueloop.engines.store.runs.overview import Overview, as_overview, record_of
 from trueloop.ground.errors import RunFolderError
 
@@ -54,7 +55,9 @@ def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
     read = _parsed(kept, facts=facts)
     if read is None:  # a row is no JSON, so the index cannot be trusted
         known, kept, read = None, {}, {}
-    fresh = {name: _row(root / name, stamp) for name, stamp in stamps.items() if name not in kept}
+    fresh = {
+        name: _row(root / name, stamp, (known or {}).get(name)) for name, stamp in stamps.items() if name not in kept
+    }
     if fresh or known is None or len(kept) < len(known):
         _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
     read |= _parsed(fresh, facts=facts) or {}
@@ -92,9 +95,20 @@ def _stamps(root: Path) -> dict[str, Stamp]:
     return found
 
 
-def _row(run_dir: Path, stamp: Stamp) -> Row:
+def _row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
+    """Read a journal, or of a long one that has grown only what is new."""
+    if stamp[1] < LARGE:
+        record, facts = record_of(run_dir)
+        return stamp, encode(record), encode(facts)
+    try:
+        grown = extended(run_dir, json.loads(before[1])) if before else None
+        if before and grown:
+            return stamp, encode(grown), before[2]
+        read_to = place(run_dir)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # whatever it is, reading all of it will say so
+        read_to = None
     record, facts = record_of(run_dir)
-    return stamp, encode(record), encode(facts)
+    return stamp, encode({**record, "read": read_to} if read_to else record), encode(facts)
 
 
 def _parsed(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:

@@ -27,6 +27,9 @@ STATES = (
 locks do not work; "rolled_back" until it goes on; "damaged" and "empty" where the journal does not tell."""
 
 
+_WITHIN = ("lowest", "highest", "last", "end", "saved", "read")  # of a record: told in another form, or not at all
+
+
 class Point(NamedTuple):
     """One value of a metric, and where in the run it was measured."""
 
@@ -70,7 +73,7 @@ class Overview:
     @property
     def started_at(self) -> float:
         """When the first process began, seconds since 1970; 0 where the journal does not tell."""
-        return self.record.get("started_at", 0.0)
+        return float(self.record.get("started_at", 0.0))
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
@@ -95,7 +98,7 @@ class Overview:
         """Everything, as `--json` tells it."""
         metric, mode = self.monitor
         best = self.record.get("lowest" if mode == "min" else "highest", {}).get(metric)
-        known = {key: value for key, value in self.record.items() if key not in ("lowest", "highest", "last", "end")}
+        known = {key: value for key, value in self.record.items() if key not in _WITHIN}
         return {
             "name": self.name,
             "path": str(self.path),
@@ -213,13 +216,18 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
         "highest": highest,
         "best_checkpoint": _folder(history.checkpoints, best.update) if best else None,
         "last_checkpoint": _folder(history.checkpoints),
+        "saved": _saved(history.checkpoints),
         "skipped": len(history.skipped),
-        "notes": len(history.notes),
     }
 
 
 def _named(point: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(Point._fields, point, strict=True))
+
+
+def _saved(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
+    """Return update and folder of the newest recorded checkpoint."""
+    return [checkpoints[-1].update, _folder(checkpoints)] if checkpoints else [-1, None]
 
 
 def _folder(checkpoints: Sequence[CheckpointSaved], update: int | None = None) -> str | None:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from trueloop.engines.store.lines import encode
-from trueloop.engines.store.runs.filters import chosen, condition
 from trueloop.engines.store.runs.index import overviews
+from trueloop.engines.store.runs.overview import Overview
 from trueloop.engines.store.runs.ranking import mode_of
 from trueloop.faces.best_run import Answer, best_of
-from trueloop.faces.cli.columns import aligned
+from trueloop.faces.cli.columns import aligned, say
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.runs import Root
-from trueloop.ground.errors import RunFolderError
+from trueloop.ground.errors import InvalidConfig, RunFolderError
 from trueloop.ground.words import short
 
 
@@ -37,12 +37,7 @@ def best_command(
         root: Where the runs lie.
         json: Print one JSON object and nothing else.
     """
-    runs = overviews(root)
-    if recipe is not None:
-        runs = chosen(runs, [condition(f"recipe={recipe}")])
-    if not runs:
-        of = f" of the recipe {recipe!r}" if recipe is not None else ""
-        raise RunFolderError(f"There are no runs{of} in {str(root)!r}.", fix="Say where they are with --root.")
+    runs = _runs(root, recipe)
     found = best_of(runs, metric, mode or mode_of(metric, runs))
     if json:
         offered = found.offered.as_json() if found.offered else None
@@ -52,11 +47,22 @@ def best_command(
     else:
         _print(metric, found.answer)
         if found.offered:
-            print("\nThe best one whose checkpoint is whole:\n")
+            say("\nThe best one whose checkpoint is whole:\n")
             _print(metric, found.offered)
         elif found.answer.problem:
-            print("\nNo other evaluation of this metric has a whole checkpoint either.")
+            say("\nNo other evaluation of this metric has a whole checkpoint either.")
     return 0 if not found.answer.problem or found.offered else 1
+
+
+def _runs(root: Path, recipe: str | None) -> list[Overview]:
+    found = overviews(root)
+    if not found:
+        raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
+    runs = [run for run in found if recipe in (None, run.recipe)]
+    if not runs:
+        known = ", ".join(sorted({run.recipe for run in found if run.recipe}))
+        raise InvalidConfig(f"There are no runs of the recipe {recipe!r} in {str(root)!r}.", fix=f"There are: {known}.")
+    return runs
 
 
 def _print(metric: str, answer: Answer) -> None:
@@ -69,4 +75,4 @@ def _print(metric: str, answer: Answer) -> None:
         ["checkpoint", str(answer.checkpoint)],
         ["checksums", answer.problem or "verified, every byte"],
     ]
-    print("\n".join(aligned(["", ""], rows)))  # as wide as it is: the path is to be copied
+    say("\n".join(aligned(["", ""], rows)))  # as wide as it is: the path is to be copied

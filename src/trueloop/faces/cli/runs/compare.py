@@ -12,7 +12,7 @@ from trueloop.engines.store.runs.named import find_run
 from trueloop.engines.store.runs.overview import Overview, overview, require
 from trueloop.engines.store.runs.pages import point_text, save_html, save_png, value_text
 from trueloop.engines.store.runs.ranking import Mode, direction
-from trueloop.faces.cli.columns import aligned, width
+from trueloop.faces.cli.columns import aligned, say, width
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.run_cells import labels_of
 from trueloop.faces.cli.runs import Root
@@ -49,7 +49,7 @@ def compare_command(
     _print(list(drawn), differ, told)
     for word, file in (("png", png), ("html", html)):
         if file:
-            print(f"{word}  {file}")
+            say(f"{word}  {file}")
 
 
 def _record(
@@ -73,9 +73,9 @@ def _print(labels: list[str], differ: list[Difference], told: list[Measured]) ->
         for each in told
         for word, found in (("best", each.best), ("last", each.last))
     ]
-    print("\n".join(aligned(["metric", "", *labels], rows, most=columns)), end="\n\n")
+    say("\n".join(aligned(["metric", "", *labels], rows, most=columns)) + "\n")
     for group in dict.fromkeys(each.group for each in differ):
         rows = [[each.name, *map(value_text, each.values)] for each in differ if each.group == group]
-        print("\n".join(aligned([group, *labels], rows, most=columns)), end="\n\n")
+        say("\n".join(aligned([group, *labels], rows, most=columns)) + "\n")
     if not differ:
-        print("Nothing differs in settings, code, data or environment.")
+        say("Nothing differs in settings, code, data or environment.")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import read
 from trueloop.engines.store.runs.export import as_csv, as_json
 from trueloop.engines.store.runs.named import find_run
 from trueloop.engines.store.runs.overview import overview, require
+from trueloop.faces.cli.columns import say
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.runs import Root
 from trueloop.ground.errors import InvalidConfig, RunFolderError
@@ -40,20 +41,21 @@ def export_command(
     seen = require(overview(find_run(run, root)))
     history = read(seen.path)
     if json:
-        sys.stdout.write(as_json(seen, history))
-        return
-    text = io.StringIO()
-    as_csv(history, text)
-    if csv == "-":
-        sys.stdout.write(text.getvalue())
-        return
-    path = Path(str(csv))
+        as_json(seen, history, sys.stdout)
+    elif csv == "-":
+        as_csv(history, sys.stdout)
+    else:
+        say(f"csv  {_written(history, Path(str(csv)))}")
+
+
+def _written(history: History, path: Path) -> Path:
     beside = path.with_name(path.name + ".part")
     try:
-        beside.write_text(text.getvalue(), encoding="utf-8")
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            as_csv(history, file)
         beside.replace(path)
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror or error}.", fix="Name another file."
         ) from error
-    print(f"csv  {path}")
+    return path

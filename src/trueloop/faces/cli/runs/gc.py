@@ -8,7 +8,7 @@ from pathlib import Path
 from trueloop.engines.store.runs.index import overviews
 from trueloop.engines.store.runs.named import find_run
 from trueloop.engines.store.runs.overview import overview
-from trueloop.faces.cli.columns import aligned, width
+from trueloop.faces.cli.columns import aligned, say, width
 from trueloop.faces.cli.options import Count, Flag
 from trueloop.faces.cli.runs import Root
 from trueloop.faces.collect import Plan, Wishes, look, remove
@@ -57,11 +57,11 @@ def gc_command(
 def _print(plan: Plan, *, done: bool) -> None:
     rows = [[item.kind, size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
-        print("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
+        say("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
     for path, reason in plan.spared:
-        print(printable(f"left alone  {path}: {reason}"))
+        say(printable(f"left alone  {path}: {reason}"))
     told = f"{counted(len(rows), 'thing')}, {size(sum(item.bytes for item in plan.items))}"
     if done:
-        print(f"Removed {told}.")
+        say(f"Removed {told}.")
     else:
-        print(f"Nothing was changed. To remove {told}: the same command with --yes." if rows else "Nothing would go.")
+        say(f"Nothing was changed. To remove {told}: the same command with --yes." if rows else "Nothing would go.")

@@ -9,10 +9,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from trueloop.engines.store.lines import encode
-from trueloop.engines.store.runs.filters import FIELDS, chosen, condition, ordered, reader
+from trueloop.engines.store.runs.filters import FIELDS, chosen, condition, in_state, ordered, reader
 from trueloop.engines.store.runs.index import overviews
 from trueloop.engines.store.runs.overview import Overview
-from trueloop.faces.cli.columns import aligned, width
+from trueloop.faces.cli.columns import aligned, say, width
 from trueloop.faces.cli.options import Count, Flag
 from trueloop.faces.cli.run_cells import best, progress, text, time, when
 from trueloop.faces.cli.runs import Root
@@ -43,10 +43,10 @@ def list_command(
         json: Print one JSON list and nothing else.
     """
     conditions = [condition(text) for text in filters or ()]
-    if state is not None:
-        conditions.append(condition(f"state={state}"))
     names = [sort, *(each.name for each in conditions)]
     runs = overviews(root, facts=any(name.startswith(("config.", "options.")) for name in names))
+    if state is not None:
+        conditions.append(in_state(state, runs))
     found = ordered(chosen(runs, conditions), sort, reverse=reverse) if runs else []
     most = limit if limit is not None else 0 if json else SHOWN
     shown = found[:most] if most > 0 else found
@@ -56,7 +56,7 @@ def list_command(
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
     _print(shown, {name: [text(reader(name, runs)(run)) for run in shown] for name in asked})
     beside = f" {counted(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
-    print(f"{counted(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
+    say(f"{counted(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
 
 
 def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
@@ -73,4 +73,4 @@ def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
     if runs:
         rows = list(zip(*shown.values(), strict=True))
         right = range(3, 5 + len(asked))
-        print("\n".join(aligned(list(shown), rows, right=right, whole={0}, most=width())))
+        say("\n".join(aligned(list(shown), rows, right=right, whole={0}, most=width())))

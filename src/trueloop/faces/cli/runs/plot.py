@@ -9,11 +9,11 @@ from trueloop.engines.store.lines import encode
 from trueloop.engines.store.runs.named import find_run
 from trueloop.engines.store.runs.overview import overview, require
 from trueloop.engines.store.runs.pages import save_html, save_png, shown_panels
-from trueloop.faces.cli.columns import width
+from trueloop.faces.cli.columns import can_show, say, width
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.run_cells import labels_of
 from trueloop.faces.cli.runs import Root
-from trueloop.faces.cli.sparks import drawn
+from trueloop.faces.cli.sparks import ASCII, BLOCKS, drawn
 from trueloop.ground.errors import InvalidConfig
 
 
@@ -53,8 +53,10 @@ def plot_command(
         print(encode({"files": files, "panels": shown}), end="")
         return
     for word, file in files.items():
-        print(f"{word}  {file}")
+        say(f"{word}  {file}")
     if not files:
-        print(
-            "\n\n".join("\n".join(drawn(panel, width() or 100)) for panel in panels) or "There is nothing to draw yet."
+        blocks = BLOCKS if can_show(BLOCKS) else ASCII
+        say(
+            "\n\n".join("\n".join(drawn(panel, width() or 100, blocks)) for panel in panels)
+            or "There is nothing to draw yet."
         )

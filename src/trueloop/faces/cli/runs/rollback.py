@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from trueloop.engines.store.runs.named import find_run
+from trueloop.faces.cli.columns import say
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.runs import Root
 from trueloop.faces.rollback import as_json, roll_back
@@ -28,8 +29,8 @@ def rollback_command(
     if json:
         print(as_json(made))
         return
-    print(printable(f"New run in {made.run_dir}, at update {made.checkpoint.update} of {made.source}."))
+    say(printable(f"New run in {made.run_dir}, at update {made.checkpoint.update} of {made.source}."))
     for note in made.notes:
-        print(printable(note))
+        say(printable(note))
     if made.command:
-        print(f"Go on      {printable(shlex.join(made.command))}")
+        say(f"Go on      {printable(shlex.join(made.command))}")

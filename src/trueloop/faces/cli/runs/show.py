@@ -13,7 +13,7 @@ from trueloop.engines.store.runs.overview import Overview, dotted, overview, req
 from trueloop.engines.store.runs.pages import value_text
 from trueloop.engines.store.runs.ranking import direction
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
-from trueloop.faces.cli.columns import aligned, width
+from trueloop.faces.cli.columns import aligned, say, width
 from trueloop.faces.cli.options import Flag
 from trueloop.faces.cli.run_cells import at, best, progress, time, when
 from trueloop.faces.cli.runs import Root
@@ -45,7 +45,7 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     _table("Metrics", ["", "best", "last"], [_metric(seen, name) for name in seen.metrics])
     _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(seen, each) for each in checkpoints])
     for problem in problems:
-        print(printable(f"  {problem}"))
+        say(f"  {printable(problem)}")
     _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
     _table("Settings", ["", ""], _pairs(settings_of(history)))
     rest = dotted({name: value for name, value in history.facts.items() if name not in APART})
@@ -60,10 +60,10 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
     if not rows:
         return
     if title:
-        print(f"\n{title}\n")
+        say(f"\n{title}\n")
     columns = width()
     for line in aligned(head, rows, whole={0}, most=columns and columns - 2):
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 def _head(seen: Overview, history: History) -> list[list[str]]:
