@@ -222,7 +222,7 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
 
 
 def _named(point: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(Point._fields, point, strict=True))
+    return {"value": point[0], "update": point[1], "epoch": point[2]}
 
 
 def _saved(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
