@@ -272,6 +272,23 @@ def lint() -> str:
     return words
 
 
+def journal() -> str:
+    """Tell what the journal of a run costs."""
+    measured = result("journal")
+    rows = [
+        [
+            f"updates of {pace}",
+            spread(seen["report_us"], 1),
+            f"{seen['megabytes']:.0f}",
+            spread(seen["read_s"], 1),
+            f"{seen['peak_mib']:.0f}",
+        ]
+        for pace, seen in measured["found"].items()
+    ]
+    head = ["", "µs per update", "MB per 10^6 updates", "seconds to read 10^6 back", "MiB to read them"]
+    return "The journal of a run, by how long its updates take (`journal.py`):\n\n" + table(head, rows)
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -285,7 +302,7 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    more = [tell() for tell in (watch, lint) if (RESULTS / f"{tell.__name__}.json").exists()]
+    more = [tell() for tell in (watch, lint, journal) if (RESULTS / f"{tell.__name__}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 
 

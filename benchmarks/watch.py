@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measure import Cost, SideBySide, Spread, console, interleave, table, verdict, write
+from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, table, verdict, write
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch import levels
@@ -226,14 +226,14 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="about half a minute; rough numbers, nothing kept")
     parser.add_argument("--traincheck", type=Path, help="a virtual environment with torch and traincheck in it")
-    parser.add_argument("--only", choices=["mlp", "gpt", "cnn"], help="one workload; nothing kept")
+    parser.add_argument("--only", choices=["mlp", "gpt", "cnn"], help="one workload; the others' figures stay")
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure, print, and write down."""
     asked = options()
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = earlier() if asked.only and not asked.quick else {}
     for name, load in loads(quick=asked.quick).items():
         if asked.only not in (None, name):
             continue
@@ -253,7 +253,17 @@ def main() -> None:
     if not asked.traincheck:
         console.print("TrainCheck is left out: it was not installed for this (--traincheck).")
     settings = {"loads": {name: vars_of(load) for name, load in loads(quick=asked.quick).items()}}
-    write("watch", {"settings": settings, "found": found}, quick=asked.quick or bool(asked.only))
+    write("watch", {"settings": settings, "found": found}, quick=asked.quick or len(found) < len(settings["loads"]))
+
+
+def earlier() -> dict[str, Any]:
+    """Return what was measured before of every workload, on this machine."""
+    try:
+        kept = json.loads((RESULTS / "watch.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    now, same = machine(), ("cpu", "system", "python", "versions")
+    return kept["found"] if all(kept["machine"][name] == now[name] for name in same) else {}
 
 
 def vars_of(load: Load) -> dict[str, float]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import trueloop
 from trueloop import (
     Accuracy,
     CheckpointConfig,
@@ -367,3 +368,40 @@ def test_a_shuffling_loader_resumes_in_the_same_order(tmp_path, draws, workers, 
     with pytest.raises(Stop):
         weights("cut", dies_at=draws)
     assert torch.equal(weights("cut"), weights("whole"))
+
+
+def test_what_the_sanitizer_finds_is_in_the_journal_of_the_run_it_was_found_in(tmp_path):
+    config = replace(CONFIG, epochs=1)
+    with trueloop.watch() as report:
+        wrong = nn.Sequential(network(), nn.Softmax(dim=1))
+        trainer(model=wrong, run_dir=tmp_path / "wrong", config=config).fit(TRAIN, val=VAL)
+        trainer(run_dir=tmp_path / "right", config=config).fit(TRAIN, val=VAL)
+    [finding] = [each for each in report.findings if each.severity != "note"]
+    [note] = [note for note in read(tmp_path / "wrong").notes if note.kind == "finding"]
+    assert (note.details["code"], note.details["message"]) == (finding.code, finding.message)
+    assert note.message.startswith(f"{finding.code} {finding.title}: ")
+    assert note.update <= 3, "it is known after the first updates"
+    assert finding.code in (tmp_path / "wrong" / "report.html").read_text()
+    assert not read(tmp_path / "right").notes
+
+
+def test_a_run_has_one_number_over_all_its_processes(tmp_path):
+    def number() -> str:
+        return read(tmp_path / "run").facts["run_id"]
+
+    trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=1)).fit(TRAIN, val=VAL)
+    first = number()
+    assert len(first) == 32
+    trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=2)).fit(TRAIN, val=VAL)
+    assert number() == first
+    trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=1), fresh=True).fit(TRAIN, val=VAL)
+    assert number() != first
+
+
+def test_the_journal_says_which_machine_code_and_packages_a_run_had(tmp_path):
+    trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=1)).fit(TRAIN, val=VAL)
+    facts = read(tmp_path / "run").facts
+    assert facts["packages"]["torch"] == facts["versions"]["torch"]
+    assert facts["environment"]["cores"] >= 1
+    assert facts["environment"]["host"]
+    assert facts["sizes"] == {"train": 200, "val": 50}

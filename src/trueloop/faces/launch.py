@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from trueloop.catalogue.load import known_errors
 from trueloop.faces.as_python import Program, run
 from trueloop.faces.choice import Choice
+from trueloop.faces.heard import pass_on
 from trueloop.faces.module_loaded import when_loaded
 from trueloop.ground.findings import Finding, Report, Severity
 
@@ -106,6 +107,7 @@ class _Session:
         return self._watch.stop()
 
     def _take(self, finding: Finding) -> None:
+        pass_on(finding)
         self._found(finding)
         if self._stop_on_error and finding.severity == Severity.ERROR:
             stop()

@@ -12,6 +12,7 @@ from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
+from trueloop.faces.facts import source_of
 from trueloop.faces.run_folder import RunFolder
 from trueloop.faces.trainer import Trainer
 from trueloop.ground.seams import Reporter
@@ -143,7 +144,8 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
 def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
     options = {"options": _options(recipe)} if recipe.options is not None else {}
     command = {"command": list(recipe.command)} if recipe.command else {}
-    return {"recipe": recipe.name, "class_names": list(parts.class_names), **command, **options}
+    named = {"recipe": recipe.name, "class_names": list(parts.class_names), **command}
+    return {**named, "source": source_of(recipe.assemble), **options}
 
 
 def _options(recipe: Recipe) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import platform
+import secrets
 import shutil
 import time
 import warnings
@@ -23,6 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from trueloop.engines.store.run_id import run_id
 from trueloop.ground.errors import RunFolderError
 
 # .lock is not among them: removed while it is held, it would let a second process lock a new one.
@@ -115,6 +117,10 @@ class RunFolder:
     def report(self) -> Path:
         """The report."""
         return self.path / "report.html"
+
+    def run_id(self) -> str:
+        """Return the number that the run here has had since it began; a new one where none has begun."""
+        return run_id(self.journal) or secrets.token_hex(16)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the settings for people; nothing is read back from it."""

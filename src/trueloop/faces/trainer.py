@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trueloop.engines.report.as_json import finding_to_json
 from trueloop.engines.store import Journal, read, save_curves, write_report
 from trueloop.engines.train.assemble import Given, MakeOptimizer, MakeScheduler, assemble
 from trueloop.engines.train.checkpoint import CheckpointFolder
@@ -30,9 +31,11 @@ from trueloop.engines.train.weights import save_weights
 from trueloop.engines.train.window import Counts
 from trueloop.faces.facts import describe_run
 from trueloop.faces.feed import Feed, Sampler, batches_of
+from trueloop.faces.heard import heard
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import InvalidConfig
-from trueloop.ground.seams import Reporter
+from trueloop.ground.findings import Finding
+from trueloop.ground.seams import Noted, Reporter
 
 
 @dataclass(kw_only=True)
@@ -113,22 +116,20 @@ class Trainer:
         identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
         folder = self._folder(identity)
         with folder.held(fresh=self.fresh) if folder else nullcontext():
-            reporters = [*self.reporters, *([Journal(folder.journal)] if folder else [])]
+            journal = Journal(folder.journal) if folder else None
+            reporters = [*self.reporters, *([journal] if journal else [])]
             try:
                 fit = Fit(
-                    parts,
-                    self.config,
-                    source,
-                    held_out=held_out,
-                    metrics=self.metrics,
-                    checkpoints=self._checkpoints(folder),
-                    reporters=reporters,
-                )
+                    parts, self.config, source, held_out=held_out, metrics=self.metrics,
+                    checkpoints=self._checkpoints(folder), reporters=reporters,
+                )  # fmt: skip
                 fit.resume(identity, allow_change=self.allow_change)
                 if folder:
                     folder.write_config(asdict(self.config))
-                result = fit.run(name=self.name, facts=self._facts(parts, feed, identity))
-                result = self._finish(fit, result, folder, tested)
+                facts = self._facts(parts, feed, identity, folder)
+                with heard(lambda finding: _journaled(finding, fit, journal)):
+                    result = fit.run(name=self.name, facts=facts)
+                    result = self._finish(fit, result, folder, tested)
             finally:
                 for reporter in reporters:
                     reporter.close()
@@ -198,9 +199,10 @@ class Trainer:
         own_optimizer = self.optimizer is not None
         return identify(self.config, parts, objective=self.objective, given=given, own_optimizer=own_optimizer)
 
-    def _facts(self, parts: Assembly, feed: Feed, identity: Identity) -> dict[str, Any]:
+    def _facts(self, parts: Assembly, feed: Feed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
         code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
-        return {**describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
+        number = {"run_id": folder.run_id()} if folder else {}
+        return {**number, **describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
 
     def _folder(self, identity: Identity) -> RunFolder | None:
         if self.run_dir is None:
@@ -238,6 +240,14 @@ class Trainer:
                 save_weights(weights, folder.weights)
         fit.end(result.reason)
         return replace(result, run_dir=folder.path if folder else None)
+
+
+def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:
+    """Note what the sanitizer has found, where this run is watched."""
+    if journal is not None:
+        message = f"{finding.code} {finding.title}: {finding.message}"
+        details = finding_to_json(finding)
+        journal.report(Noted(update=fit.position.update, kind="finding", message=message, details=details))
 
 
 def _draw(folder: RunFolder) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trueloop.catalogue.load import known_errors
 from trueloop.engines.report.outcome import headline
 from trueloop.faces.choice import choose
+from trueloop.faces.heard import pass_on
 from trueloop.faces.live import Live
 from trueloop.faces.told import page, print_page, text
 from trueloop.ground.errors import InvalidConfig
@@ -62,7 +63,7 @@ class Watching:
         self._ended: Report | None = None
         self._watch = Watch(
             [Watched(entry.failure, entry.slug) for entry in choice.entries()],
-            found=self._live.tell,
+            found=self._take,
             silenced=choice.silenced,
             errors=known_errors(),
         )
@@ -122,6 +123,10 @@ class Watching:
 
     def _repr_html_(self) -> str:
         return page(self.report, base=self._base)
+
+    def _take(self, finding: Finding) -> None:
+        pass_on(finding)
+        self._live.tell(finding)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:

@@ -87,6 +87,8 @@ class UpdateRow(NamedTuple):
     """Seconds from asking for this window's data to the end of its update; saving and evaluating are not in it."""
     skipped: bool
     """True when the gradient was not finite and nothing was stepped."""
+    rates: Sequence[float] = ()
+    """Learning rates of all groups, where they are not all alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,8 @@ class UpdatesDone:
     """Some updates went by; delivered in batches so that the loop is not held up."""
 
     rows: Sequence[UpdateRow]
+    memory_mib: float | None = None
+    """Of tensors on the CUDA device, else of the process, at their end; told now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +153,8 @@ class Noted:
     update: int
     kind: str
     """A stable word: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
-    "resumed_inexact", "resumed_changed", "save_blocking", "mirror_down"."""
+    "resumed_inexact", "resumed_changed", "rolled_back", "save_blocking", "mirror_down", "store_down", and "finding",
+    of the sanitizer, whose details are a finding of the report's JSON."""
     message: str
     details: Mapping[str, Any]
 

@@ -59,6 +59,8 @@ class Sweeps:
 
     def __init__(self) -> None:
         self._open: dict[Ref, Sweep] = {}
+        self._fresh = False
+        """One was opened since the latest backward or step."""
         self._ended: list[Sweep] = []
         self._stepped: Refs = NONE
         self._latest: Refs = NONE
@@ -68,10 +70,18 @@ class Sweeps:
 
     def observe(self, event: Any) -> Sequence[Sweep]:
         """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
-        if isinstance(event, (BackwardStarted, StepTaken)):
-            return self._train(event)
-        if isinstance(event, ModelCalled):
+        kind = type(event)
+        if kind is ModelCalled:
             self._call(event)
+        elif kind is StepTaken:
+            if event.parameters is not self._latest:
+                self._latest = event.parameters
+                self._stepped |= event.parameters
+            return self._train()
+        elif kind is BackwardStarted:
+            if event.loader is not None:
+                self._training.add(event.loader)
+            return self._train()
         elif isinstance(event, LoaderStarted):
             self._start(event)
         elif isinstance(event, LoaderExhausted):
@@ -87,6 +97,7 @@ class Sweeps:
             sweep.again |= sweep.loader is event.loader
         again = any(sweep.loader is event.loader for sweep in self._ended)
         self._open[event.loader] = Sweep(event.loader, event.update, again=again)
+        self._fresh = True
 
     def _call(self, event: ModelCalled) -> None:
         if event.loader is None:  # once more on the same batch
@@ -99,15 +110,11 @@ class Sweeps:
         if not event.parameters.isdisjoint(self._stepped):
             sweep.calls.append(event)
 
-    def _train(self, event: BackwardStarted | StepTaken) -> Sequence[Sweep]:
-        if isinstance(event, StepTaken):
-            if event.parameters is not self._latest:
-                self._latest = event.parameters
-                self._stepped |= event.parameters
-        elif event.loader is not None:
-            self._training.add(event.loader)
-        for sweep in self._open.values():
-            sweep.trained = True
+    def _train(self) -> Sequence[Sweep]:
+        if self._fresh:
+            self._fresh = False
+            for sweep in self._open.values():
+                sweep.trained = True
         return self._release() if self._ended else ()
 
     def _end(self, event: LoaderExhausted) -> None:

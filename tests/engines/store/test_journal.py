@@ -71,8 +71,10 @@ def test_a_line_is_strict_json_with_the_names_of_the_seams(run):
     text = (run_dir / "journal.jsonl").read_text()
     records = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
     assert list(records[0]) == ["event", "schema", "time", "name", "epochs", "updates", "start_update", "facts"]
-    assert (records[0]["event"], records[0]["schema"]) == ("run_started", 1)
-    assert records[1] == {"event": "update", **row(1, "nan", skipped=True)._asdict()}
+    assert (records[0]["event"], records[0]["schema"]) == ("run_started", 2)
+    fields = row(1, "nan", skipped=True)._asdict()
+    del fields["rates"]
+    assert records[1] == {"event": "updates", "rows": 1, **fields}
 
 
 @given(
@@ -91,13 +93,49 @@ def test_update_numbers_survive_exactly(run, values):
     assert updates.skipped == [each.skipped for each in rows]
 
 
+def test_a_journal_of_the_first_schema_is_read_and_continued(run):
+    run_dir = run([START])
+    path = run_dir / "journal.jsonl"
+    old = [json.dumps({"event": "update", **row(k, k / 4)._asdict()}) for k in (1, 2)]
+    path.write_text(path.read_text().replace('"schema":2', '"schema":1') + "\n".join(old) + "\n")
+    journal = Journal(path)
+    journal.report(UpdatesDone(rows=[row(3, 0.75)]))
+    journal.close()
+    assert (read(path).updates.update, read(path).updates.loss) == ([1, 2, 3], [0.25, 0.5, 0.75])
+
+
+def test_rates_of_several_groups_are_kept(run):
+    rows = [row(1), row(2, rates=(1e-3, 0.5)), row(3, rates=(1e-3, 0.25)), row(4)]
+    updates = read(run([START, UpdatesDone(rows=rows)])).updates
+    assert updates.rates == [[1e-3] * 4, [1e-3, 0.5, 0.25, 1e-3]]
+    assert updates.lr == updates.rates[0]
+    shared = read(run([START, UpdatesDone(rows=[row(k, rates=(1e-3, 0.5)) for k in (1, 2)])])).updates
+    assert shared.rates == [[1e-3, 1e-3], [0.5, 0.5]]
+
+
+def test_memory_is_kept_as_far_as_the_run_goes_on(run):
+    run_dir = run([START, *(UpdatesDone(rows=[row(k)], memory_mib=100.0 * k) for k in (1, 2, 3))])
+    assert read(run_dir).memory == [(1, 100.0), (2, 200.0), (3, 300.0)]
+    journal = Journal(run_dir / "journal.jsonl")
+    journal.report(RunStarted(name="digits", epochs=2, updates=8, start_update=1, facts={}))
+    journal.close()
+    assert read(run_dir).memory == [(1, 100.0)]
+
+
+def test_too_few_values_for_a_line_of_updates_are_damage(run):
+    path = run([START, UpdatesDone(rows=[row(1, 0.25), row(2, 0.5)])]) / "journal.jsonl"
+    path.write_text(path.read_text().replace('"loss":[0.25,0.5]', '"loss":[0.25]'))
+    with pytest.raises(InvalidData, match="1 values for 2 updates"):
+        read(path)
+
+
 def test_only_the_first_line_of_a_process_has_a_schema(run):
     run_dir = run([START, UpdatesDone(rows=[row(1), row(2)])])
     journal = Journal(run_dir / "journal.jsonl")
     journal.report(START)
     journal.report(UpdatesDone(rows=[row(1)]))
     journal.close()
-    assert ["schema" in record for record in lines(run_dir)] == [True, False, False, True, False]
+    assert ["schema" in record for record in lines(run_dir)] == [True, False, True, False]
 
 
 def test_what_json_does_not_know_is_written_as_text(run, tmp_path):
@@ -105,7 +143,7 @@ def test_what_json_does_not_know_is_written_as_text(run, tmp_path):
     assert read(run([start])).facts == {"options": {"path": str(tmp_path)}}
 
 
-def test_a_batch_of_updates_is_one_write(tmp_path, monkeypatch):
+def test_a_batch_of_updates_is_one_line_and_one_write(tmp_path, monkeypatch):
     journal = Journal(tmp_path / "journal.jsonl")
     written = []
 
@@ -119,11 +157,11 @@ def test_a_batch_of_updates_is_one_write(tmp_path, monkeypatch):
     journal.close()
     monkeypatch.setattr(journal, "_file", Counting())
     journal.report(UpdatesDone(rows=[row(k) for k in range(1, 101)]))
-    assert [data.count(b"\n") for data in written] == [100]
+    assert [data.count(b"\n") for data in written] == [1]
 
 
 def test_a_torn_last_line_is_passed_over_and_cut_off_before_appending(run):
-    run_dir = run([START, UpdatesDone(rows=[row(1), row(2)])])
+    run_dir = run([START, UpdatesDone(rows=[row(1)]), UpdatesDone(rows=[row(2)])])
     path = run_dir / "journal.jsonl"
     whole = path.read_bytes()
     for cut in (1, 2, 40):
@@ -170,11 +208,11 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    [b"not json\n", b'{"event":"update","update":2}\n', b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
+    [b"not json\n", b'{"event":"updates","update":2}\n', b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
      b'{"event":"unheard"}\n', b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n'],
 )  # fmt: skip
 def test_a_corrupt_line_is_named_with_its_number(run, damage):
-    path = run([START, UpdatesDone(rows=[row(1), row(2)])]) / "journal.jsonl"
+    path = run([START, UpdatesDone(rows=[row(1)]), UpdatesDone(rows=[row(2)])]) / "journal.jsonl"
     first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second + damage + third)
     with pytest.raises(InvalidData, match=rf"^Line 3 of {re.escape(str(path))} is not a journal line"):
@@ -190,14 +228,14 @@ def test_a_row_that_is_not_made_of_numbers_is_refused(run):
 
 def test_two_processes_writing_at_once_are_noticed(run):
     run_dir = run([START, UpdatesDone(rows=[row(1), row(2)]), UpdatesDone(rows=[row(2)])])
-    with pytest.raises(InvalidData, match="Line 4 .*update 2 after update 2: two processes wrote at once"):
+    with pytest.raises(InvalidData, match="Line 3 .*update 2 after update 2: two processes wrote at once"):
         read(run_dir)
 
 
 def test_another_schema_is_refused(run):
     path = run([START]) / "journal.jsonl"
-    path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
-    with pytest.raises(RunFolderError, match="has schema 2; this trueloop reads schema 1"):
+    path.write_text(path.read_text().replace('"schema":2', '"schema":3'))
+    with pytest.raises(RunFolderError, match="has schema 3; this trueloop reads schemas up to 2"):
         read(path)
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.engines.store.lines import encode, event_of, event_record, update_record
-from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted, UpdateRow
+from trueloop.engines.store.lines import encode, event_of, event_record, update_records
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted, UpdateRow, UpdatesDone
 
 numbers = st.floats() | st.integers(-(2**53), 2**53)
 
@@ -29,8 +29,23 @@ def test_a_lone_surrogate_in_a_name_is_written_and_read_back():
 
 
 def test_seconds_of_an_update_are_rounded_to_the_microsecond():
-    record = update_record(UpdateRow(1, 1, 0.1, 0.2, 0.3, 4, 0.00012345678, 1.99999999, False))
+    row = UpdateRow(1, 1, 0.1, 0.2, 0.3, 4, 0.00012345678, 1.99999999, False)
+    [record] = update_records(UpdatesDone(rows=[row]))
     assert (record["wait_s"], record["total_s"]) == (0.000123, 2.0)
+
+
+def test_what_all_updates_of_a_line_share_is_written_once():
+    rows = [UpdateRow(k, 1, k / 4, 2.0, 0.1, 8, 0.0, 0.5, False) for k in (7, 8, 9)]
+    assert update_records(UpdatesDone(rows=rows, memory_mib=123.456)) == [
+        {"event": "updates", "update": 7, "rows": 3, "epoch": 1, "loss": (1.75, 2.0, 2.25), "grad_norm": 2.0, "lr": 0.1,
+         "examples": 8, "wait_s": 0.0, "total_s": 0.5, "skipped": False, "memory_mib": 123.5}
+    ]  # fmt: skip
+
+
+def test_updates_that_do_not_follow_one_another_are_apart():
+    rows = [UpdateRow(k, 1, 0.5, 2.0, 0.1, 8, 0.0, 0.5, False) for k in (1, 2, 5)]
+    assert [(each["update"], each["rows"]) for each in update_records(UpdatesDone(rows=rows))] == [(1, 2), (5, 1)]
+    assert update_records(UpdatesDone(rows=[], memory_mib=1.0)) == []
 
 
 def test_infinities_deep_inside_are_words():

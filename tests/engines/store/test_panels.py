@@ -47,3 +47,12 @@ def test_long_runs_are_thinned_and_so_are_their_marks(run, synthetic):
     loss = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))["loss"]
     assert all(len(curve.x) <= 800 for curve in loss.curves)
     assert MARKS <= len(loss.marks) < 2 * MARKS
+
+
+def test_groups_with_rates_of_their_own_have_a_curve_each(run, synthetic):
+    rows = [UpdateRow(k, 1, 0.5, 1.0, 0.1, 8, 0.0, 0.5, False, (0.1, 0.01 * k)) for k in range(1, 4)]
+    [panel] = [each for each in panels(read(run([synthetic.started(), UpdatesDone(rows=rows)]))) if each.name == "lr"]
+    assert [(curve.label, list(curve.y)) for curve in panel.curves] == [
+        ("group 0", [0.1, 0.1, 0.1]), ("group 1", [0.01, 0.02, 0.03])
+    ]  # fmt: skip
+    assert len({curve.role for curve in panel.curves}) == 2

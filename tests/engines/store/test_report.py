@@ -140,3 +140,21 @@ def test_no_run_is_a_clear_error(tmp_path):
     with pytest.raises(RunFolderError, match="There is no journal to read at"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_findings_memory_packages_and_source_are_shown(run, synthetic):
+    facts = {**synthetic.FACTS, "packages": {"torch": "2.13.0"}, "source": {"mine.py": f"x = 1  # {HOSTILE}"}}
+    found = {"code": "GRD001", "severity": "error", "path": f"/a/{HOSTILE}.py", "line": 7, "fix": "Clear them."}
+    rows = list(synthetic.rows(1, 4))
+    events = [
+        synthetic.started(facts=facts),
+        *(UpdatesDone(rows=[row], memory_mib=100.0 + row.update) for row in rows),
+        Noted(update=3, kind="finding", message=f"GRD001 Never cleared: {HOSTILE}", details=found),
+        Noted(update=4, kind="early_stop", message="enough", details={}),
+    ]
+    page = page_of(run(events))
+    for words in ("Findings", "GRD001 Never cleared", "Fix: Clear them.", ":7", "Memory (MiB)", "1 installed package",
+                  "The recipe's source: mine.py", "between 101 and 104 MiB"):  # fmt: skip
+        assert words in page.words, words
+    assert page.words.count("GRD001") == 1, "a finding is not a note, too"
+    assert not {"script", "img"} & set(page.names)

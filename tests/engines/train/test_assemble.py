@@ -51,7 +51,7 @@ def test_the_users_own_optimizer_and_scheduler_are_used(build, cut):
     assert isinstance(parts.optimizer, torch.optim.NAdam)
     assert isinstance(parts.update, HostUpdate)
     source = cut(torch.randn(20, 4), torch.zeros(20, dtype=torch.int64), effective=4)
-    rates = [done.lr for done in train_epoch(parts, source.epoch(0, 0), update=0)]
+    rates = [done.rates[0] for done in train_epoch(parts, source.epoch(0, 0), update=0)]
     assert rates == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005])
 
 

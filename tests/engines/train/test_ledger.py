@@ -14,7 +14,7 @@ MICRO = MicroBatch(torch.zeros(2), True, (0, 1))
 
 
 def done(loss, norm, skipped, divisor=2.0) -> Done:
-    return Done(loss, Outcome(norm, skipped), divisor, 0.1, 2, 0.01, 0.02, [MICRO])
+    return Done(loss, Outcome(norm, skipped), divisor, (0.1,), 2, 0.01, 0.02, [MICRO])
 
 
 def test_numbers_and_tensors_become_the_same_rows():

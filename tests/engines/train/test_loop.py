@@ -146,7 +146,7 @@ def test_skipped_windows_are_not_drawn_and_the_rate_goes_on(cut, build):
     source = cut(*classification(10), effective=2)
     done = list(train_epoch(parts, source.epoch(0, 3), update=3))
     assert [step.window[0].indices for step in done] == [(6, 7), (8, 9)]
-    assert [step.lr for step in done] == pytest.approx([1e-3 * 2 / 5, 1e-3 * 1 / 5])
+    assert [step.rates[0] for step in done] == pytest.approx([1e-3 * 2 / 5, 1e-3 * 1 / 5])
 
 
 TERMS = ("main", "aux")

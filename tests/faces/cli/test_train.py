@@ -13,6 +13,7 @@ import pytest
 
 from trueloop.faces.cli.app import main
 from trueloop.faces.cli.display import Display
+from trueloop.faces.cli.json_lines import JsonLines
 from trueloop.faces.run import RunSummary
 from trueloop.faces.run_choice import RunChoice
 from trueloop.ground.errors import InvalidData
@@ -147,6 +148,20 @@ def test_json_is_one_object_and_nothing_else(run: FakeRun, capsys: pytest.Captur
     (display,) = run.reporters
     assert isinstance(display, Display)
     assert display.mode == "quiet"
+
+
+def test_json_lines_end_with_the_summary(run: FakeRun, capsys: pytest.CaptureFixture[str]):
+    assert train("digits --log-format json --run-dir here") == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["event"], json.loads(line)["reason"]) == ("summary", "finished")
+    (lines,) = run.reporters
+    assert isinstance(lines, JsonLines)
+    assert train("digits --log-format plain --run-dir here") == 0
+    (display,) = run.reporters
+    assert isinstance(display, Display)
+    assert display.mode == "plain"
+    assert train("digits --log-format xml") == 2
+    assert "xml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", ["", "--json"])

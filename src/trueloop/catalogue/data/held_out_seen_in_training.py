@@ -83,10 +83,10 @@ class Detector:
                 self._datasets.add(event.dataset)
         elif isinstance(event, LoadersShare):
             self._shares = [*self._shares[-63:], event]
-        elif isinstance(event, BackwardStarted | BackwardEnded | ModelCalled):
-            self._held_out.observe(event)
-        else:
+        elif isinstance(event, LoaderExhausted):
             return self._ended(event)
+        else:
+            self._held_out.observe(event)
         return None
 
     def _ended(self, event: LoaderExhausted) -> Evidence | None:

@@ -76,10 +76,10 @@ class Detector:
             self._made_at[event.loader] = event.made_at or event.place
         elif isinstance(event, ScaledTogether):
             self._scaled = [*self._scaled[-15:], event]
-        elif isinstance(event, BackwardStarted | BackwardEnded | ModelCalled):
-            self._held_out.observe(event)
-        else:
+        elif isinstance(event, LoaderExhausted):
             return self._ended(event)
+        else:
+            self._held_out.observe(event)
         return None
 
     def _ended(self, event: LoaderExhausted) -> Evidence | None:

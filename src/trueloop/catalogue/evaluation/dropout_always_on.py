@@ -79,17 +79,18 @@ class Detector:
 
     def observe(self, event: Any) -> list[Evidence] | None:
         """Return evidence when the next update begins, or the run ends."""
-        if isinstance(event, ModelCalled):
+        kind = type(event)
+        if kind is ModelCalled:
             self._call(event)
-        elif isinstance(event, BatchDrawn):
+        elif kind is BatchDrawn:
             if self._wanted:
                 self._batch = _values(event.batch, sys.modules["torch"].Tensor)
             return None
-        elif isinstance(event, DropoutUntold):
+        elif kind is DropoutUntold:
             self._wanted = True
             self._now.append(event)
             return None
-        elif isinstance(event, Gap):
+        elif kind is Gap:
             self._now = []
         sweeps = self._sweeps.observe(event)
         if not sweeps:

@@ -71,7 +71,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "tool": {"name": "trueloop", "version": __version__},
         "verdict": outcome(report).value,
         "headline": headline(report),
-        "findings": [_finding(finding) for finding in report.findings],
+        "findings": [finding_to_json(finding) for finding in report.findings],
         "judged": [{**each._asdict(), "verdict": each.verdict.value} for each in report.judged],
         "files": report.files,
         "silenced": report.silenced,
@@ -118,7 +118,8 @@ def from_json(content: Mapping[str, Any]) -> Report:
     )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding, as `to_json` has it."""
     site, change = finding.site, finding.change
     return {
         "code": finding.code,

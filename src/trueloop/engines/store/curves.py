@@ -30,6 +30,7 @@ COLOURS: Mapping[str, str] = {
     "norm": "#0d9488",
     "speed": "#0284c7",
     "wait": "#be185d",
+    "memory": "#4d7c0f",
 }
 """By role. In an SVG each is a CSS variable (--train) with this as its fallback, so that a page can choose."""
 

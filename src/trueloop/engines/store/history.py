@@ -18,6 +18,9 @@ class Updates:
     loss: list[float]
     grad_norm: list[float]
     lr: list[float]
+    """Of the first group."""
+    rates: list[list[float]]
+    """Of every group, the first one included."""
     examples: list[int]
     wait_s: list[float]
     total_s: list[float]
@@ -54,6 +57,8 @@ class History:
     processes: int
     """1, and one more for each resume."""
     updates: Updates
+    memory: list[tuple[int, float]]
+    """Update, and the memory taken then in MiB; see `UpdatesDone`."""
     evaluations: list[Evaluated]
     checkpoints: list[CheckpointSaved]
     notes: list[Noted]

@@ -1,8 +1,11 @@
 """One line of a journal: an event as strict JSON, and back.
 
-Every line has an "event" and the field names of the record in `ground.seams` it stands for; updates are one line each,
-everything else also has the "time" it was reported. JSON knows no NaN and no infinity: they are written as the strings
-"nan", "inf" and "-inf", and read back as floats wherever a field holds numbers.
+Every line has an "event" and the field names of the record in `ground.seams` it stands for, and the "time" it was
+reported. JSON knows no NaN and no infinity: they are written as the strings "nan", "inf" and "-inf", and read back as
+floats wherever a field holds numbers.
+
+Updates that were reported together are one line, without a time: "rows" of them from "update" on, each field a list
+with a value for each, or the one value that all of them share. That is a third of what a line for each would take.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, cast
 
-from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
+"""In 1, every update has a line of its own, "update", with the fields of its row."""
 
 SingleEvent = RunStarted | Evaluated | CheckpointSaved | Noted | RunEnded
 """Every event but `UpdatesDone`, which is many lines."""
@@ -47,12 +52,29 @@ def event_record(event: SingleEvent, time: float) -> dict[str, Any]:
     return {"event": _NAMES[type(event)], "time": round(time, 3)} | body
 
 
-def update_record(row: UpdateRow) -> dict[str, Any]:
-    """Lay an update row out as a record; seconds are rounded to the microsecond, which saves a tenth of the file."""
-    record = {"event": "update", **row._asdict()}
-    record["wait_s"] = round(row.wait_s, 6)
-    record["total_s"] = round(row.total_s, 6)
-    return record
+def update_records(done: UpdatesDone) -> list[dict[str, Any]]:
+    """Lay updates out as records, one for each stretch of consecutive ones; seconds are rounded to the microsecond.
+
+    Cost: 2 us for each update.
+    """
+    rows = list(done.rows)
+    breaks = [k for k, (row, before) in enumerate(zip(rows[1:], rows, strict=False), 1) if row[0] != before[0] + 1]
+    ends = zip([0, *breaks], [*breaks, len(rows)], strict=True)
+    records = [_stretch(rows[start:stop]) for start, stop in ends if start < stop]
+    if records and done.memory_mib is not None:
+        records[-1]["memory_mib"] = round(done.memory_mib, 1)
+    return records
+
+
+def _stretch(rows: Sequence[UpdateRow]) -> dict[str, Any]:
+    columns = dict(zip(UpdateRow._fields, zip(*rows, strict=True), strict=True))
+    for name in ("wait_s", "total_s"):
+        columns[name] = tuple([round(seconds, 6) for seconds in columns[name]])
+    if not any(columns["rates"]):
+        del columns["rates"]
+    first = columns.pop("update")[0]
+    shared = {name: column[0] if len(set(column)) == 1 else column for name, column in columns.items()}
+    return {"event": "updates", "update": first, "rows": len(rows), **shared}
 
 
 def event_of(record: Mapping[str, Any]) -> SingleEvent:

@@ -12,7 +12,9 @@ from trueloop.engines.store.series import envelope, natural_span, smooth
 from trueloop.ground.words import short
 
 Kind = Literal["raw", "line", "points"]
-Role = Literal["train", "val", "test", "rate", "norm", "speed", "wait"]
+Role = Literal["train", "val", "test", "rate", "norm", "speed", "wait", "memory"]
+GROUPS: tuple[Role, ...] = ("rate", "val", "norm", "wait", "train", "test")
+"""Colours of the parameter groups, where they have rates of their own; a seventh has that of the first."""
 MARKS = 200  # skipped updates drawn one by one; beyond, neighbours share a mark
 
 
@@ -50,7 +52,7 @@ class Panel:
 
 
 def panels(history: History) -> list[Panel]:
-    """Lay out what this run has to show: loss, each other metric, learning rate, gradient norm, speed, waiting."""
+    """Lay out what a run has to show: loss, each other metric, learning rate, gradient norm, speed, waiting, memory."""
     return [panel for panel in _all(history) if any(curve.y for curve in panel.curves)]
 
 
@@ -59,13 +61,7 @@ def _all(history: History) -> Iterator[Panel]:
     marks = _thinned(history.skipped)
     yield _loss(history, marks)
     yield from _metrics(history)
-    x, y = envelope(at, updates.lr)
-    yield Panel(
-        name="lr",
-        title="Learning rate",
-        caption=_between("The learning rate", y),
-        curves=[Curve(label="learning rate", role="rate", kind="line", x=x, y=y)],
-    )
+    yield _rates(history)
     positive = [norm if norm > 0 else math.nan for norm in updates.grad_norm]  # a log axis has no place for 0
     skipped = f"; {len(history.skipped)} not finite and skipped, marked below" if marks else ""
     yield Panel(
@@ -77,6 +73,30 @@ def _all(history: History) -> Iterator[Panel]:
         marks=marks,
     )
     yield from _speed(history)
+    yield from _memory(history)
+
+
+def _rates(history: History) -> Panel:
+    groups = history.updates.rates
+    drawn = [envelope(history.updates.update, rates) for rates in groups]
+    labels = [f"group {place}" for place in range(len(groups))] if len(groups) > 1 else ["learning rate"]
+    return Panel(
+        name="lr",
+        title="Learning rate",
+        caption=_between("The learning rate", [rate for _, y in drawn for rate in y]),
+        curves=[
+            Curve(label=label, role=GROUPS[place % len(GROUPS)], kind="line", x=x, y=y)
+            for place, (label, (x, y)) in enumerate(zip(labels, drawn, strict=True))
+        ],
+    )
+
+
+def _memory(history: History) -> Iterator[Panel]:
+    x, y = envelope([update for update, _ in history.memory], [mib for _, mib in history.memory])
+    if len(x) > 1:
+        caption = f"{_between('The memory taken', y)[:-1]} MiB: tensors on the GPU, else the process."
+        curve = Curve(label="MiB", role="memory", kind="line", x=x, y=y)
+        yield Panel(name="memory", title="Memory (MiB)", caption=caption, curves=[curve])
 
 
 def _loss(history: History, marks: Sequence[int]) -> Panel:

@@ -11,7 +11,7 @@ from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import FILE_NAME, read
 from trueloop.engines.store.page import page
 from trueloop.engines.store.panels import panels
-from trueloop.engines.store.sections import checkpoints, environment, evaluations, notes, settings, time_split
+from trueloop.engines.store.sections import checkpoints, environment, evaluations, findings, notes, settings, time_split
 from trueloop.ground.errors import RunFolderError
 from trueloop.ground.markup import Markup, element, section
 from trueloop.ground.words import counted, duration, number, short
@@ -58,6 +58,7 @@ def document(history: History, run_dir: Path) -> str:
     parts = [
         _header(history),
         _cards(history),
+        findings(history),
         _curves(history),
         confusion_section(history),
         evaluations(history),

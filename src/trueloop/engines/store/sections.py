@@ -13,6 +13,8 @@ from trueloop.ground.seams import CheckpointSaved, Evaluated
 from trueloop.ground.words import counted, duration, short
 
 SHOWN = 500  # rows of a table; a page of more is slow on a phone, and the journal has them all
+FINDING = "finding"
+TONES = {"error": "bad", "warning": "warn", "note": "good"}
 SPENT = {
     "computing": "computing",
     "waiting": "waiting for data",
@@ -108,8 +110,9 @@ def _found(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
 
 
 def notes(history: History) -> Markup:
-    """List what a person should read, in the order it happened."""
-    if not history.notes:
+    """List what a person should read, in the order it happened; findings have a section of their own."""
+    notes = [each for each in history.notes if each.kind != FINDING]
+    if not notes:
         return Markup()
     items = (
         element(
@@ -118,9 +121,34 @@ def notes(history: History) -> Markup:
             element("span", f"update {each.update}", class_="unit"),
             element("span", each.message),
         )
-        for each in history.notes[-SHOWN:]
+        for each in notes[-SHOWN:]
     )
-    return section("Notes", element("ul", *items, class_="notes"), _left_out(len(history.notes), "note"))
+    return section("Notes", element("ul", *items, class_="notes"), _left_out(len(notes), "note"))
+
+
+def findings(history: History) -> Markup:
+    """List what the sanitizer found while this run trained: severity, place, words and what to do."""
+    found = [each for each in history.notes if each.kind == FINDING]
+    if not found:
+        return Markup()
+    items = (
+        element(
+            "li",
+            element(
+                "span",
+                str(each.details.get("severity")),
+                class_=f"pill {TONES.get(str(each.details.get('severity')), 'warn')}",
+            ),
+            element("span", f"update {each.update}", class_="unit"),
+            element("span", each.message),
+            element("code", f"{each.details.get('path')}:{each.details.get('line')}")
+            if each.details.get("path")
+            else "",
+            element("span", f"Fix: {each.details.get('fix')}", class_="aside"),
+        )
+        for each in found[-SHOWN:]
+    )
+    return section("Findings", element("ul", *items, class_="notes"), _left_out(len(found), "finding"))
 
 
 def settings(history: History) -> Markup:
@@ -131,11 +159,24 @@ def settings(history: History) -> Markup:
 
 
 def environment(history: History) -> Markup:
-    """Show what the run ran on: everything in the facts that is not shown elsewhere."""
-    apart = {"config", "options", "class_names"}
+    """Show what the run ran on: everything in the facts that is not shown elsewhere; long lists are folded up."""
+    apart = {"config", "options", "class_names", "source", "packages"}
     groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in apart}))
     blocks = (_block(title, pairs) for title, pairs in groups.items() if pairs)
-    return section("Environment", element("div", *blocks, class_="blocks")) if groups else Markup()
+    folded = [*_packages(history.facts.get("packages")), *_sources(history.facts.get("source"))]
+    return section("Environment", element("div", *blocks, class_="blocks"), *folded) if groups else Markup()
+
+
+def _packages(packages: object) -> Iterator[Markup]:
+    if isinstance(packages, Mapping) and packages:
+        pairs = list(cast("Mapping[str, Any]", packages).items())
+        title = element("summary", f"{counted(len(pairs), 'installed package')}")
+        yield element("details", title, element("div", _block("packages", pairs), class_="blocks"))
+
+
+def _sources(source: object) -> Iterator[Markup]:
+    for name, text in cast("Mapping[str, Any]", source if isinstance(source, Mapping) else {}).items():
+        yield element("details", element("summary", f"The recipe's source: {name}"), element("pre", text))
 
 
 def _groups(title: str, tree: object) -> Iterator[tuple[str, list[tuple[str, object]]]]:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from trueloop.engines.train.incident import look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Assembly, train_epoch
-from trueloop.engines.train.memory import peak_memory_mib
+from trueloop.engines.train.memory import memory_mib, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
@@ -41,6 +41,8 @@ from trueloop.ground.seams import (
     RunStarted,
     UpdatesDone,
 )
+
+WEIGH_S: Final = 1.0  # seconds between two looks at the memory: enough for a plot, too few to cost anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ class Fit:
         self._problems: list[str] = []
         self._resumed: list[Remark] = []
         self._started = perf_counter()
+        self._weighed = 0.0
 
     @property
     def position(self) -> Position:
@@ -199,7 +202,7 @@ class Fit:
         """Pass on what the ledger holds, and look after every update that was not finite."""
         entries = self._ledger.take()
         if entries:
-            self.report(UpdatesDone(rows=[entry.row for entry in entries]))
+            self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
         self._tell_saved()
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
@@ -207,6 +210,13 @@ class Fit:
                 incident = look_into(self.parts, entry)
                 self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
                 self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
+
+    def _memory_mib(self) -> float | None:
+        now = perf_counter()
+        if now - self._weighed < WEIGH_S:
+            return None
+        self._weighed = now
+        return memory_mib(self.parts.device)
 
     def _evaluate_if_due(self) -> Judgement:
         """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""

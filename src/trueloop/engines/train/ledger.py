@@ -65,8 +65,10 @@ def _on_host(pending: list[tuple[Done, int, int]]) -> list[tuple[float, ...]]:
 
 def _entry(done: Done, update: int, epoch: int, numbers: tuple[float, ...]) -> Entry:
     loss, norm, skipped, divisor = numbers
+    rates = done.rates
     row = UpdateRow(
-        update=update, epoch=epoch, loss=loss, grad_norm=norm, lr=float(done.lr), examples=done.examples,
+        update=update, epoch=epoch, loss=loss, grad_norm=norm, lr=rates[0], examples=done.examples,
         wait_s=done.wait_s, total_s=done.total_s, skipped=bool(skipped),
+        rates=() if rates.count(rates[0]) == len(rates) else rates,
     )  # fmt: skip
     return Entry(row, done.window if skipped else [], counted=divisor != 0)

@@ -56,7 +56,8 @@ class Done(NamedTuple):
     outcome: Outcome
     divisor: Tensor | float
     """What the gradient was divided by; 0 where the window counted nothing."""
-    lr: float
+    rates: tuple[float, ...]
+    """Learning rate of each group, as used."""
     examples: int
     wait_s: float
     total_s: float
@@ -75,7 +76,7 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
     started = perf_counter()
     for micros in windows(batches, waiting):
         parts.schedule.set(update)
-        lr = float(parts.optimizer.param_groups[0]["lr"])
+        rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
         parts.guard.remember()
         parts.update.clear()  # 1. clear
 
@@ -100,7 +101,7 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         update += 1
 
         now = perf_counter()
-        yield Done(total.loss(), outcome, divisor, lr, total.examples, waiting.take(), now - started, total.micros)
+        yield Done(total.loss(), outcome, divisor, rates, total.examples, waiting.take(), now - started, total.micros)
         started = perf_counter()  # whoever reads this saves and evaluates meanwhile
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
@@ -23,6 +23,8 @@ from trueloop.faces.cli.settings import (
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
 
+LogFormat = Literal["auto", "live", "plain", "json"]
+
 _RUN = Group("run", sort_key=1)
 
 
@@ -37,6 +39,7 @@ RUN_FLAGS = (
     _run_flag("fresh", bool, False, "Start over: in a new folder, or in --run-dir, whose run is removed."),
     _run_flag("allow_change", bool, False, "Continue the run in --run-dir although settings, code or data changed."),
     _run_flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
+    _run_flag("log_format", LogFormat, "auto", "auto, live, plain (whole lines), or json (a line for each event)."),
     _run_flag("json", bool, False, "Print one JSON object instead of progress and summary."),
 )
 
@@ -50,6 +53,7 @@ class Line:
     fresh: bool
     allow_change: bool
     smoke: bool
+    log_format: LogFormat
     json: bool
     overrides: Mapping[str, Any]
     """Settings given as flags, by key; those not given are absent."""

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
 
 
-def print_json(summary: RunSummary, *, again: Sequence[str]) -> None:
+def print_json(summary: RunSummary, *, again: Sequence[str], event: str | None = None) -> None:
     """Print the summary as one JSON object; paths as text, a metric that is not finite as null.
 
     Args:
         summary: of the run.
         again: the words that continue the run, under "resume" as one command.
+        event: where it is one line among others, what it is called among them.
     """
-    print(json.dumps({**_jsonable(dataclasses.asdict(summary)), "resume": shlex.join(again)}, allow_nan=False))
+    head = {} if event is None else {"event": event}
+    body = {**head, **_jsonable(dataclasses.asdict(summary)), "resume": shlex.join(again)}
+    print(json.dumps(body, allow_nan=False))
 
 
 def _jsonable(value: Any) -> Any:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import App, CycloptsError, Parameter
-from rich.console import Console
-from rich.table import Table
 
-from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, recipe_app
+from trueloop.faces.cli.recipe_line import Line, recipe_app
+from trueloop.faces.cli.train_page import print_overview
 from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes import registry
 
 if TYPE_CHECKING:
+    from trueloop.faces.cli.display import Mode
     from trueloop.recipes.recipe import Recipe
 
 
@@ -25,7 +25,7 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
     """
     if tokens and tokens[0] in ("--help", "-h"):
-        _print_overview()
+        print_overview()
         return 0
     if not tokens or tokens[0].startswith("-"):
         names = ", ".join(listing.name for listing in registry.listings())
@@ -42,20 +42,28 @@ def _train(recipe: Recipe, spec: str, line: Line) -> int:
     from trueloop.engines.train.interrupt import EXIT_CODES
     from trueloop.faces.cli.configfile import read_config
     from trueloop.faces.cli.display import Display
+    from trueloop.faces.cli.json_lines import JsonLines
     from trueloop.faces.cli.summary import print_json, print_summary
     from trueloop.faces.run import run_recipe
 
     from_file = read_config(line.config, line.settings) if line.config else {}
+    logs = line.log_format == "json" and not line.json
     recipe = line.asks_for(recipe, spec, from_file)
-    display = Display("quiet" if line.json else None)
+    display = JsonLines() if logs else Display(_mode(line))
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
     summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], **flags)
     again = line.again(spec, summary.run_dir)
-    if line.json:
-        print_json(summary, again=again)
+    if line.json or logs:
+        print_json(summary, again=again, event="summary" if logs else None)
     else:
         print_summary(summary, recipe, again=again)
     return EXIT_CODES.get(summary.reason, 0)
+
+
+def _mode(line: Line) -> Mode | None:
+    if line.json:
+        return "quiet"
+    return cast("Mode", line.log_format) if line.log_format in ("live", "plain") else None
 
 
 def _folder(name: str, line: Line) -> Path | Callable[[Any], Path]:
@@ -66,22 +74,5 @@ def _folder(name: str, line: Line) -> Path | Callable[[Any], Path]:
         return line.run_dir
     if line.allow_change:
         raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
-    return RunChoice(name, lambda sentence: None if line.json else print(sentence), fresh=line.fresh)
-
-
-def _print_overview() -> None:
-    table = Table.grid(padding=(0, 3, 0, 0))
-    for listing in registry.listings():
-        table.add_row(f"[cyan]{listing.name}[/]", listing.summary)
-    table.add_row("[cyan]FILE.py:FUNCTION[/]", "A function of yours that returns a Recipe.")
-    table.add_row()
-    for flag in RUN_FLAGS:
-        parameter = flag.annotation.__metadata__[0]
-        table.add_row(f"[cyan]{parameter.name[0]}[/]", parameter.help)
-    console = Console(highlight=False)
-    console.print("Usage: trueloop train RECIPE [OPTIONS]\n", markup=False)
-    console.print("Train a recipe and keep everything that belongs to the run in one folder.\n")
-    console.print(table)
-    console.print("\nWithout --run-dir, the same run goes on where it was cut off.")
-    console.print("Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).")
-    console.print("\nEvery setting, with its default: [bold]trueloop train digits --help[/]")
+    silent = line.json or line.log_format == "json"
+    return RunChoice(name, lambda sentence: None if silent else print(sentence), fresh=line.fresh)

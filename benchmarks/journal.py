@@ -1,0 +1,108 @@
+"""What the journal of a run costs: time on the training thread, bytes per update, and the time to read it back.
+
+Updates are told as the loop tells them: together, every tenth of a second. So how many share a line depends on how
+long an update takes, and three paces are measured. Losses and norms have all the digits of a float64, and the learning
+rate changes at every update.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from measure import Spread, console, options, table, verdict, write
+
+from trueloop.engines.store.journal import Journal
+from trueloop.ground.seams import RunStarted, UpdateRow, UpdatesDone
+
+PACES = {"1 ms": 100, "10 ms": 10, "100 ms": 1}
+"""Time of an update -> updates that are told together."""
+UPDATES = 1_000_000
+REPORT_US, SIZE_MB, READ_S = 20.0, 100.0, 5.0
+READ = (
+    "import json, resource, sys, time; from pathlib import Path\n"
+    "from trueloop.engines.store.journal import read\n"
+    "start = time.perf_counter(); history = read(Path(sys.argv[1])); seconds = time.perf_counter() - start\n"
+    "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+    "print(json.dumps([len(history.updates), seconds, peak]))"
+)
+
+
+def told(together: int, updates: int) -> Iterator[UpdatesDone]:
+    """Make up a run that looks like a real one."""
+    draw = random.Random(0)
+    rows: list[UpdateRow] = []
+    for update in range(1, updates + 1):
+        loss, norm = 2.3 * math.exp(-update / 2e5) + 0.1 * draw.random(), draw.lognormvariate(0, 0.4)
+        rate = 1e-3 * (0.5 + 0.5 * math.cos(math.pi * update / updates))
+        wait, total = 1e-5 * draw.random(), 0.1 / together * (1 + 0.1 * draw.random())
+        rows.append(UpdateRow(update, update // 1000 + 1, loss, norm, rate, 64, wait, total, False))
+        if len(rows) == together:
+            yield UpdatesDone(rows=rows)
+            rows = []
+
+
+def written(path: Path, together: int, updates: int) -> float:
+    """Write a journal; return the microseconds of an update spent in it."""
+    journal = Journal(path)
+    journal.report(RunStarted(name="benchmark", epochs=1, updates=updates, start_update=0, facts={}))
+    spent = 0.0
+    for event in told(together, updates):
+        start = time.perf_counter()
+        journal.report(event)
+        spent += time.perf_counter() - start
+    journal.close()
+    return 1e6 * spent / updates
+
+
+def read_back(path: Path, updates: int) -> tuple[float, float]:
+    """Read it in a process of its own; return seconds and peak memory in MiB."""
+    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    count, seconds, peak = json.loads(done.stdout)
+    assert count == updates
+    return seconds, peak
+
+
+def main() -> None:
+    """Measure, print, and write down."""
+    quick = options(__doc__).quick
+    updates, rounds = (UPDATES // 20, 2) if quick else (UPDATES, 3)
+    few = UPDATES // updates
+    found: dict[str, Any] = {}
+    rows: list[list[str]] = []
+    for pace, together in PACES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "journal.jsonl"
+            micros: list[float] = []
+            for _ in range(rounds):
+                path.unlink(missing_ok=True)
+                micros.append(written(path, together, updates))
+            size = few * path.stat().st_size / 1e6
+            reads = [read_back(path, updates) for _ in range(rounds)]
+        cost, seconds = Spread.of(micros), Spread.of([few * each for each, _ in reads])
+        peak = max(each for _, each in reads)
+        found[pace] = {"report_us": cost, "megabytes": size, "read_s": seconds, "peak_mib": peak}
+        rows.append([pace, str(together), f"{cost.median:.1f}", f"{size:.0f}", f"{seconds.median:.1f}", f"{peak:.0f}"])
+    head = ["an update takes", "on a line", "µs per update", "MB per 10^6", "s to read 10^6", "MiB to read"]
+    table("the journal of 10^6 updates", head, rows)
+    for pace, measured in found.items():
+        goals = (
+            ("report_us", measured["report_us"].median, REPORT_US),
+            ("megabytes", measured["megabytes"], SIZE_MB),
+            ("read_s", measured["read_s"].median, READ_S),
+        )
+        for name, value, goal in goals:
+            console.print(f"{verdict(value, goal)}  {pace} an update: {name} {value:.1f}, goal {goal:g}")
+    write("journal", {"updates": updates, "found": found}, quick=quick)
+
+
+if __name__ == "__main__":
+    main()
