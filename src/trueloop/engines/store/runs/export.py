@@ -1,8 +1,9 @@
 """A run for other programs: one CSV table, or one JSON object.
 
 The CSV has a row per update, with the columns of `UpdateRow`, and "lr/1" for the rate of a second group. Evaluations
-made after an update stand in its row, one column per split and metric ("val/loss"), empty elsewhere; one after an update
-that has no row gets one of its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as in the journal.
+made after an update stand in its row, one column per split and metric ("val/loss"), empty elsewhere; one after an
+update that has no row gets one of its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as in
+the journal.
 """
 
 from __future__ import annotations
