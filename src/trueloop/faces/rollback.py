@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.engines.store.history import History
-from trueloop.engines.store.journal import read
+from trueloop.engines.store.journal import FILE_NAME, read
+from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.runs.branch import branch, rolled_back
-from trueloop.engines.store.runs.overview import monitor_of, overview, require, run_id_of
+from trueloop.engines.store.runs.overview import monitor_of, overview, require
 from trueloop.engines.store.runs.ranking import ranked_points
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.durable import sync
@@ -69,7 +70,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         with RunFolder(beside).held():
             target, notes = _copied(source, history, to, beside)
             history = read(source)  # of a run that trains, at least up to what was copied
-            run_id = _write_journal(source, history, beside, place, target.update)
+            number = _write_journal(source, beside, place, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", beside / "config.json")
             place = _settle(beside, place, anew=run_dir is None)
@@ -80,7 +81,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
     command, more = _command(history, place)
     return RolledBack(
         run_dir=place,
-        run_id=run_id,
+        run_id=number,
         checkpoint=CheckpointFolder(place / "checkpoints", writing=False).checkpoints()[-1],
         source=source,
         command=command,
@@ -220,10 +221,10 @@ def _copy(checkpoint: Checkpoint, into: Path) -> None:
         sync(item)
 
 
-def _write_journal(source: Path, history: History, beside: Path, place: Path, update: int) -> str:
-    run_id = secrets.token_hex(16)
-    note = rolled_back(source=source, run_id=run_id_of(source, history.facts), update=update)
-    branch(source, beside, update=update, run_id=run_id, note=note, lies_in=place)
+def _write_journal(source: Path, beside: Path, place: Path, update: int) -> str:
+    number = secrets.token_hex(16)
+    note = rolled_back(source=source, run_id=run_id(source / FILE_NAME) or "", update=update)
+    branch(source, beside, update=update, run_id=number, note=note, lies_in=place)
     told = read(beside)
     if told.last_update != update:
         raise RunFolderError(
@@ -231,9 +232,9 @@ def _write_journal(source: Path, history: History, beside: Path, place: Path, up
             why="The new run would have a gap in its history.",
             fix="Choose another checkpoint, with --to.",
         )
-    sync(beside / "journal.jsonl")
+    sync(beside / FILE_NAME)
     sync(beside)
-    return run_id
+    return number
 
 
 def _command(history: History, place: Path) -> tuple[list[str], list[str]]:

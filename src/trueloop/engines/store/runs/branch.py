@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -53,14 +53,29 @@ def rolled_back(*, source: Path, run_id: str, update: int) -> Noted:
     )
 
 
-def _kept(lines: Iterator[bytes], update: int) -> Iterator[dict[str, Any]]:
+def _kept(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
     for line in lines:
         if not line.endswith(b"\n"):  # torn, or being written right now
             return
         record = json.loads(line)
-        at = record["start_update"] if record["event"] == "run_started" else record["update"]
-        if int(at) <= update and record["event"] != "run_ended":
-            yield record
+        at = int(record["start_update"] if record["event"] == "run_started" else record["update"])
+        if at <= update and record["event"] != "run_ended":
+            yield _cut(record, update) if record["event"] == "updates" else record
+
+
+def _cut(record: dict[str, Any], update: int) -> dict[str, Any]:
+    """Leave the updates of a line out that come later."""
+    left = update - int(record["update"]) + 1
+    if record["rows"] <= left:
+        return record
+    kept = {name: value[:left] if _is_column(name, value) else value for name, value in record.items()}
+    kept.pop("memory_mib", None)  # of the last of them
+    return {**kept, "rows": left}
+
+
+def _is_column(name: str, value: Any) -> bool:
+    """Tell a value for each update from the one that all share; rates are a list in either case."""
+    return isinstance(value, list) and (name != "rates" or isinstance(value[0], list))
 
 
 def _renamed(record: Mapping[str, Any], run_id: str, lies_in: Path) -> dict[str, Any]:

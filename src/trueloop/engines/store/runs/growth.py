@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trueloop.engines.store.journal import FILE_NAME
-from trueloop.engines.store.lines import event_of
+from trueloop.engines.store.lines import READABLE, SCHEMA, event_of
 from trueloop.engines.store.runs.overview import ROLLED_BACK
-from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, UpdateRow
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded
 
 LARGE = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
 _TAIL = 2**20  # bytes: the longest lines hold a confusion matrix
@@ -72,8 +72,10 @@ class _Growth:
 
     def take(self, line: dict[str, Any]) -> bool:
         """Take one line; False where it changes what came before."""
-        if line["event"] == "update":
-            self._row(UpdateRow(*(line[name] for name in UpdateRow._fields)))
+        if line.get("schema", SCHEMA) not in READABLE:
+            return False
+        if line["event"] in ("updates", "update"):
+            self._updates(line)
             return True
         event = event_of(line)
         if isinstance(event, Evaluated):
@@ -88,12 +90,14 @@ class _Growth:
             isinstance(event, Noted) and event.kind != ROLLED_BACK
         )
 
-    def _row(self, row: UpdateRow) -> None:
-        if row.update <= self.record["update"]:
-            return
-        self.record["update"], self.record["epoch"] = int(row.update), int(row.epoch)
-        self.record["duration_s"] += max(float(row.total_s), float(row.wait_s))
-        self.record["skipped"] += bool(row.skipped)
+    def _updates(self, line: dict[str, Any]) -> None:
+        first, count = int(line["update"]), int(line.get("rows", 1))
+        columns = [_column(line[name], count) for name in ("total_s", "wait_s", "skipped", "epoch")]
+        for update, (total_s, wait_s, skipped, epoch) in enumerate(zip(*columns, strict=True), first):
+            if update > self.record["update"]:
+                self.record["update"], self.record["epoch"] = update, int(epoch)
+                self.record["duration_s"] += max(float(total_s), float(wait_s))
+                self.record["skipped"] += bool(skipped)
 
     def _evaluated(self, event: Evaluated) -> None:
         last, metric, new = self.record["last"], self.record["monitor"][0], False
@@ -121,6 +125,13 @@ class _Growth:
         if best and best[1] == event.update:
             self.record["best_checkpoint"] = folder
         self.record["duration_s"] += event.seconds
+
+
+def _column(value: Any, count: int) -> list[Any]:
+    column = value if isinstance(value, list) else [value] * count
+    if len(column) != count:
+        raise ValueError(f"{len(column)} values for {count} updates")
+    return column
 
 
 def _mark(file: Any, end: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import FILE_NAME, read
+from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.runs.lock import held
 from trueloop.ground.errors import InvalidData, RunFolderError, TrueloopError
 from trueloop.ground.seams import CheckpointSaved, Evaluated
@@ -161,15 +161,6 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def run_id_of(run_dir: Path, facts: Mapping[str, Any]) -> str:
-    """Return the run's own id; of a journal older than ids, a hash of its first line, which never changes."""
-    found = facts.get("run_id")
-    if isinstance(found, str) and found.isalnum():
-        return found
-    with (run_dir / FILE_NAME).open("rb") as file:
-        return hashlib.sha256(file.readline()).hexdigest()[:32]
-
-
 def monitor_of(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
     """Find the monitored metric and its mode in a run's facts; ("val/loss", "min") where they do not say."""
     config = facts.get("config")
@@ -200,7 +191,7 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
     rolled_back = history.notes[-1:] and (history.notes[-1].kind, history.notes[-1].update)
     stopped = rolled_back == (ROLLED_BACK, history.last_update)
     return {
-        "run_id": run_id_of(run_dir, facts),
+        "run_id": run_id(run_dir / FILE_NAME) or "",
         "recipe": str(facts.get("recipe") or history.started.name),
         "started_at": history.started_at,
         "end": str(end.reason) if end else ROLLED_BACK if stopped else "",
@@ -222,7 +213,7 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
 
 
 def _named(point: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(Point._fields, point, strict=True))
+    return {"value": point[0], "update": point[1], "epoch": point[2]}
 
 
 def _saved(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
