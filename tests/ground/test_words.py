@@ -93,3 +93,8 @@ def test_percent(share: float, words: str):
 def test_nothing_that_steers_a_terminal_is_left():
     assert printable("a\x1b[2Jb\udcff") == "a\ufffd[2Jb\ufffd"
     assert sentence("two\n   lines\tand a bell\a") == "two lines and a bell\ufffd"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(float("nan"), "nan s"), (float("inf"), "inf s")])
+def test_a_duration_that_is_not_finite_is_said_as_it_is(seconds, text):
+    assert duration(seconds) == text

@@ -16,7 +16,7 @@ from trueloop.engines.store.history import History
 from trueloop.engines.store.journal import FILE_NAME, read
 from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.runs.branch import branch, rolled_back
-from trueloop.engines.store.runs.overview import monitor_of
+from trueloop.engines.store.runs.overview import monitor_of, overview, require
 from trueloop.engines.store.runs.ranking import ranked_points
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.durable import sync
@@ -61,6 +61,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         RunFolderError: the journal cannot be read, or the new folder not be made.
         CheckpointError: there is no such checkpoint, or it is not whole; says which there are.
     """
+    require(overview(source))
     history = read(source)
     place = _check_free(run_dir) if run_dir else _new_place(source)
     beside = place.parent / f".rolling-back-{secrets.token_hex(4)}"
@@ -69,7 +70,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         with RunFolder(beside).held():
             target, notes = _copied(source, history, to, beside)
             history = read(source)  # of a run that trains, at least up to what was copied
-            number = _write_journal(source, history, beside, place, target.update)
+            number = _write_journal(source, beside, place, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", beside / "config.json")
             place = _settle(beside, place, anew=run_dir is None)
@@ -220,10 +221,10 @@ def _copy(checkpoint: Checkpoint, into: Path) -> None:
         sync(item)
 
 
-def _write_journal(source: Path, history: History, beside: Path, place: Path, update: int) -> str:
-    new = secrets.token_hex(16)
+def _write_journal(source: Path, beside: Path, place: Path, update: int) -> str:
+    number = secrets.token_hex(16)
     note = rolled_back(source=source, run_id=run_id(source / FILE_NAME) or "", update=update)
-    branch(source, beside, update=update, run_id=new, note=note, lies_in=place)
+    branch(source, beside, update=update, run_id=number, note=note, lies_in=place)
     told = read(beside)
     if told.last_update != update:
         raise RunFolderError(
@@ -231,9 +232,9 @@ def _write_journal(source: Path, history: History, beside: Path, place: Path, up
             why="The new run would have a gap in its history.",
             fix="Choose another checkpoint, with --to.",
         )
-    sync(beside / "journal.jsonl")
+    sync(beside / FILE_NAME)
     sync(beside)
-    return new
+    return number
 
 
 def _command(history: History, place: Path) -> tuple[list[str], list[str]]:

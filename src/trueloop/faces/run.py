@@ -149,8 +149,8 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
 def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
     options = {"options": _options(recipe)} if recipe.options is not None else {}
     command = {"command": list(recipe.command)} if recipe.command else {}
-    named = {"recipe": recipe.name, "class_names": list(parts.class_names)}
-    return {**named, "source": source_of(recipe.assemble), **command, **options}
+    named = {"recipe": recipe.name, "class_names": list(parts.class_names), **command}
+    return {**named, "source": source_of(recipe.assemble), **options}
 
 
 def _options(recipe: Recipe) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def short(value: float, digits: int = 3) -> str:
 
 def duration(seconds: float) -> str:
     """Write a duration: "410 µs", "3.40 ms", "12.3 s", "3 min 05 s", "2 h 03 min", "4 d 07 h"."""
+    if not math.isfinite(seconds):
+        return f"{seconds:g} s"
     if seconds <= 0:
         return "0 s"
     if seconds < 0.9995:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.engines.store.lines import encode, event_of, event_record, update_records
-from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, UpdateRow, UpdatesDone
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunStarted, UpdateRow, UpdatesDone
 
 numbers = st.floats() | st.integers(-(2**53), 2**53)
 
@@ -65,3 +65,24 @@ def test_a_journal_from_before_a_field_was_added_is_read():
 def test_what_is_missing_is_a_key_error(record):
     with pytest.raises(KeyError):
         event_of(record)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"update": True}, {"update": 1.5}, {"update": "1"}, {"epoch": None}, {"split": 3}, {"metrics": [1]},
+        {"metrics": 0}, {"seconds": []}, {"metrics": {"loss": None}},
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_no_event(change):
+    event = Evaluated(update=3, epoch=1, split="val", metrics={"loss": 0.5}, tables={}, seconds=1.0, best=False)
+    with pytest.raises(TypeError):
+        event_of({**event_record(event, 0.0), **change})
+
+
+@pytest.mark.parametrize("change", [{"facts": []}, {"name": None}, {"updates": "many"}, {"epochs": 1e308}])
+def test_a_start_of_another_kind_is_none(change):
+    start = RunStarted(name="x", epochs=1, updates=None, start_update=0, facts={})
+    assert event_of(event_record(start, 0.0)) == start
+    with pytest.raises(TypeError):
+        event_of({**event_record(start, 0.0), **change})

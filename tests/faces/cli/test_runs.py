@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -100,3 +101,37 @@ def test_two_who_remove_and_one_who_lists_at_once(made):
     assert sorted(path.name for path in made.root.glob("*/checkpoints/*")) == sorted(
         ["update-000000004", "update-000000006"] * 6
     )
+
+
+SPOILT = [None, True, -1, 10**30, 1e308, "x", "nan", [], {}, {"a": {"b": 1}}, "\x1b[31m", "../../x", "9" * 5000]
+
+
+def spoil(value: object, draw: random.Random) -> object:
+    """Put something else in the place of one value, however deep."""
+    if isinstance(value, dict) and value and draw.random() < 0.75:
+        key = draw.choice(list(value))
+        return {**value, key: spoil(value[key], draw)}
+    return draw.choice(SPOILT)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_spoilt_journal_breaks_a_question(made, capsys, seed):
+    draw = random.Random(seed)
+    path = made.run("a", checkpoints=(2, 4, 6), accuracies=(0.1, 0.2, 0.3)) / "journal.jsonl"
+    made.run("b", checkpoints=(2,))
+    lines = path.read_text().splitlines()
+    at = draw.randrange(len(lines))
+    lines[at] = json.dumps(spoil(json.loads(lines[at]), draw))
+    path.write_text("\n".join(lines) + "\n")
+    for words in (
+        ["list"], ["list", "--json", "--sort", "val/loss"], ["list", "--sort", "duration", "--filter", "started>1"],
+        ["gc", "--keep-best", "1", "--unfinished"],
+    ):  # fmt: skip
+        assert main(["runs", *words, "--root", str(made.root)]) == 0, words
+    for words in (
+        ["show", "a"], ["show", "a", "--json"], ["best"], ["compare", "a", "b"], ["plot", "a", "b"],
+        ["export", "a", "--json"], ["export", "a", "--csv", "-"], ["rollback", "a", "--to", "4"],
+    ):  # fmt: skip
+        assert main(["runs", *words, "--root", str(made.root)]) in (0, 1), words
+    out = capsys.readouterr().out
+    assert all(char == "\n" or char.isprintable() for char in out)

@@ -6,9 +6,9 @@ import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape, quoteattr
 
 from trueloop.engines.store.history import History
 from trueloop.engines.store.panels import Curve, Panel, panels
@@ -178,7 +178,7 @@ def _fragment(markup: str, panel: Panel) -> str:
     markup = re.sub(r"<style.*?</style>|<!--.*?-->", "", markup, flags=re.DOTALL)  # a style would reach the page
     box = re.search(r'viewBox="[^"]*"', markup)
     title = f"<title>{escape(printable(f'{panel.title}. {panel.caption}'))}</title>"
-    named = f'stroke-linejoin="round" role="img" aria-label={quoteattr(printable(panel.title))}'
+    named = f'stroke-linejoin="round" role="img" aria-label="{escape(printable(panel.title))}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {box.group() if box else ""} {named}>'
     markup = head + title + markup[markup.index(">") + 1 :]
     used = set(re.findall(r"url\(#([^)]+)\)", markup)) | set(re.findall(r'xlink:href="#([^"]+)"', markup))

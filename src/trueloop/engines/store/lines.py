@@ -109,7 +109,10 @@ def first_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | No
     cut = {name: list(spread(record[name], count))[:kept] for name in lists}
     if "rates" in record:
         cut["rates"] = list(rates_of(record, count))[:kept]
-    return {**record, **cut, "rows": kept}
+    cut["rows"] = kept
+    return {
+        name: value for name, value in {**record, **cut}.items() if name != "memory_mib"
+    }  # which is of the last one
 
 
 def rates_of(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]:
@@ -130,7 +133,7 @@ def event_of(record: Mapping[str, Any]) -> SingleEvent:
 
     Raises:
         KeyError: the event or one of its fields is missing or unknown.
-        ValueError: a field that holds numbers holds something else.
+        ValueError, TypeError: a field holds something else than its kind.
     """
     event_class = _CLASSES[record["event"]]
     # A field that has a default was added later: older journals do without it.
@@ -152,8 +155,26 @@ def _strict(value: Any) -> Any:
     return value
 
 
-def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items()}
+def _floats(metrics: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in _mapping(metrics).items()}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not an object")
+    return cast("dict[str, Any]", value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
 
 
 def _numbers(value: Any) -> Any:
@@ -170,6 +191,12 @@ _REVIVE: Mapping[str, Callable[[Any], Any]] = {
     "tables": _numbers,
     "seconds": float,
     "blocked_s": float,
-    "update": int,
-    "start_update": int,
+    "update": _whole,
+    "start_update": _whole,
+    "epoch": _whole,
+    "epochs": _whole,
+    "updates": lambda value: value if value is None else _whole(value),
+    "facts": _mapping,
+    "details": _mapping,
+    **dict.fromkeys(("name", "split", "path", "kind", "message", "reason"), _text),
 }

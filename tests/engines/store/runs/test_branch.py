@@ -1,3 +1,4 @@
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,30 @@ def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module
     assert (note.kind, note.update) == ("rolled_back", 4)
     assert note.details == {"run_id": "a" * 32, "path": str(source), "update": 4}
     assert (source / "journal.jsonl").read_bytes() == before
-    kept = [line for line in made_runs_module.records(target) if line["event"] == "update"]
-    assert kept == [line for line in made_runs_module.records(source) if line["event"] == "update"][:4]
+    kept, all_of_it = (
+        [r for r in made_runs_module.records(run) if r["event"] == "updates"] for run in (target, source)
+    )
+    assert (len(kept), kept) == (2, all_of_it[:2])
+
+
+@pytest.mark.parametrize("update", range(1, 7))
+@pytest.mark.parametrize("rates", [(), (0.1, 0.2)])
+@pytest.mark.parametrize("spread", [0.0, 0.25])
+def test_a_line_of_many_updates_is_cut(made, made_runs_module, tmp_path, update, rates, spread):
+    rows = [
+        made_runs_module.row(k, 1.0 + k * spread, skipped=k == 3)._replace(
+            rates=(rates[0], rates[1] + k * spread) if rates else ()
+        )
+        for k in range(1, 7)
+    ]
+    start = RunStarted(name="x", epochs=3, updates=6, start_update=0, facts={})
+    source = made.write("a", [start, UpdatesDone(rows=rows, memory_mib=5.0)])
+    whole, told = read(source), read(branched(source, tmp_path, update))
+    for field in fields(whole.updates):
+        if field.name != "rates":
+            assert getattr(told.updates, field.name) == getattr(whole.updates, field.name)[:update]
+    assert told.updates.rates == [column[:update] for column in whole.updates.rates]
+    assert told.memory == ([(6, 5.0)] if update == 6 else [])
 
 
 def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_path):

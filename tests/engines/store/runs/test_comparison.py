@@ -53,3 +53,10 @@ def test_metrics_side_by_side(made):
     assert loss.best == [Point(0.3, 4, 2), Point(0.6, 2, 1)]
     assert loss.last == [Point(0.4, 6, 3), Point(0.6, 2, 1)]
     assert (accuracy.best, accuracy.last) == ([None, Point(0.9, 2, 1)], [None, Point(0.9, 2, 1)])
+
+
+def test_of_a_recipes_text_only_that_it_is_another_one_is_told(made):
+    runs = [read(made.run(name, facts={"source": {"recipe.py": name * 9999}})) for name in "ab"]
+    (found,) = differences(runs)
+    assert (found.group, found.name) == ("code", "source.recipe.py")
+    assert all(value.startswith("sha256:") and len(value) == 19 for value in found.values)

@@ -6,7 +6,7 @@ import math
 from trueloop.engines.store.journal import read
 from trueloop.engines.store.runs.export import as_csv, as_json
 from trueloop.engines.store.runs.overview import overview
-from trueloop.ground.seams import Evaluated
+from trueloop.ground.seams import Evaluated, RunStarted, UpdatesDone
 
 
 def table(path):
@@ -80,3 +80,12 @@ def test_a_title_that_a_spreadsheet_would_execute_is_quoted(made):
         [Evaluated(update=2, epoch=1, split="=cmd()", metrics={"x\x1b[2J": 1.0}, tables={}, seconds=0.1, best=False)],
     )
     assert table(path)[1]["'=cmd()/x\ufffd[2J"] == "1.0"
+
+
+def test_the_rates_of_other_groups_are_columns_of_their_own(made, made_runs_module):
+    rows = [made_runs_module.row(k)._replace(rates=(0.001, 0.1 * k)) for k in (1, 2)]
+    path = made.write(
+        "a", [RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={}), UpdatesDone(rows=rows)]
+    )
+    assert [(row["lr"], row["lr/1"]) for row in table(path)] == [("0.001", "0.1"), ("0.001", "0.2")]
+    assert json.loads(as_text(path))["updates"][1]["lr/1"] == 0.2

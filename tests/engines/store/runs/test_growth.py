@@ -126,3 +126,13 @@ def test_the_index_reads_a_long_journal_once_and_then_what_is_new(made, made_run
     again(made, made_runs_module)
     assert overviews(made.root)[0].record["processes"] == 2
     assert seen == ["a", "a"]
+
+
+def test_a_journal_of_the_first_schema_grows_too(made):
+    path = made.run("a", end="")
+    row = {"loss": 0.5, "grad_norm": 1.0, "lr": 0.1, "examples": 8, "wait_s": 0.1, "total_s": 0.5, "skipped": True}
+    before = as_kept(path)
+    with (path / "journal.jsonl").open("a") as file:
+        file.write(encode({"event": "update", "update": 7, "epoch": 4, **row}))
+    assert_same(extended(path, before), record_of(path)[0])
+    assert extended(path, before)["epoch"] == 4

@@ -83,6 +83,9 @@ KILLED = [started(), *epoch(4, 0.9), rows(5, 8), evaluated(8, 0.7), noted(8, "sl
 
 RESUMED = [*KILLED, started(4), noted(4, "resumed", "Continues."), *epoch(8, 0.6), *epoch(12, 0.5), ended(12)]
 
+TESTED_TWICE = [*WHOLE, started(12), evaluated(12, 0.46, split="test", best=False), ended(12)]
+"""One that had finished and was started again: its test set is measured anew."""
+
 
 class Run:
     """A run folder whose journal grows, by a clock that the journal alone knows."""

@@ -86,6 +86,15 @@ def test_a_run_that_went_on_is_added_to(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
+def test_a_run_that_went_on_is_written_anew_where_nothing_can_be_added(tracked, new_run):
+    memory = tracked.Memory(repeats=False, appends=False)
+    run = new_run(tracked.WHOLE[:4])
+    copied(run, memory)
+    run.add(tracked.WHOLE[4:])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+
+
 def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
     run = new_run(tracked.KILLED)
     copied(run, memory)
@@ -93,6 +102,27 @@ def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
     assert copied(run, memory).outcome == "rewritten"
     assert memory.points() == tracked.points_of(run.path)
     assert [r.number for r in memory.runs[tracked.RUN_ID]["remarks"]] == [1]
+
+
+def test_what_was_written_without_a_mark_and_then_superseded_does_not_stay(tracked, new_run, memory):
+    run = new_run(tracked.KILLED)
+    memory.fail_after = 3  # find, erase, begin, and then between the first batch and its mark
+    with pytest.raises(StoreDown):
+        copied(run, memory)
+    assert ("train/loss", 10) in memory.points()
+    memory.fail_after = math.inf
+    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+@pytest.mark.parametrize("events", ["RESUMED", "TESTED_TWICE"])
+def test_what_was_superseded_before_it_was_copied_costs_nothing(tracked, new_run, memory, events):
+    run = new_run(getattr(tracked, events))
+    copied(run, memory)
+    run.add([tracked.started(12), tracked.noted(12, "more", "More."), tracked.ended(12)])
+    assert copied(run, memory).outcome == "copied"
+    assert memory.calls.count("erase") == 1
 
 
 def test_a_run_that_lost_nothing_is_not_written_anew(tracked, new_run, memory):
@@ -106,7 +136,7 @@ def test_a_run_that_lost_nothing_is_not_written_anew(tracked, new_run, memory):
 def test_a_test_that_was_measured_twice_is_there_once(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
-    run.add([tracked.started(12), tracked.evaluated(12, 0.46, split="test", best=False), tracked.ended(12)])
+    run.add(tracked.TESTED_TWICE[len(tracked.WHOLE) :])
     assert copied(run, memory).outcome == "rewritten"
     assert memory.points() == tracked.points_of(run.path)
     assert memory.points()["test/loss", 12] == 0.46
@@ -210,13 +240,11 @@ def alive(tracked, new_run, sink, pieces, failing=()):
         for piece, failure in zip(pieces, (*failing, *[None] * len(pieces)), strict=False):
             run.add(piece)
             sink.fail_after = math.inf if failure is None else failure
-            for _ in range(3):
-                try:
-                    copying = copying or Copying(file, run.path.name, sink)
-                    copying.advance()
-                    break
-                except StoreDown:
-                    copying, sink.fail_after = None, math.inf
+            try:
+                copying = copying or Copying(file, run.path.name, sink)
+                copying.advance()
+            except StoreDown:  # and another one goes on from there, when the journal has grown
+                copying = None
         sink.fail_after = math.inf
         copying = copying or Copying(file, run.path.name, sink)
         copying.advance()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trueloop.engines.store.tracking import follow
+from trueloop.engines.store.tracking import copy_run, follow, target_of
 from trueloop.engines.store.tracking.follow import Following
 from trueloop.engines.store.tracking.journal_file import held
 from trueloop.engines.store.tracking.sink import StoreError
@@ -176,7 +176,8 @@ def start(run_dir, url, **how):
 def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_store):
     run = new_run(tracked.KILLED)
     process = start(run.path, sqlite_store)
-    tracked.eventually(lambda: tracked.followers(run.path))
+    tracked.eventually(lambda: _seen(tracked, sqlite_store))
+    assert copy_run(run.path, target_of(sqlite_store, run.path.parent)).outcome == "busy"
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
@@ -185,8 +186,6 @@ def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_s
 
 
 def test_a_follower_that_was_killed_is_made_good_by_sync(tracked, new_run, sqlite_store):
-    from trueloop.engines.store.tracking import copy_run, target_of
-
     run = new_run(tracked.KILLED)
     process = start(run.path, sqlite_store)
     tracked.eventually(lambda: _seen(tracked, sqlite_store))

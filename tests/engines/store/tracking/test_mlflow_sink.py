@@ -172,10 +172,12 @@ def test_a_run_deleted_in_mlflow_comes_back(tracked, new_run, sqlite_store):
 
 def test_names_that_mlflow_does_not_take_are_changed_as_little_as_can_be(tracked, new_run, sqlite_store):
     facts = {**tracked.FACTS, "config": {"a'b\"; DROP TABLE runs": "x" * 10_000}, "<script>": "'); --"}
+    facts["config"] |= {"n" * 250 + tail: tail for tail in "12"}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.saved(4), tracked.ended(4)])
     sync(run, sqlite_store)
     kept, points, _ = tracked.in_mlflow(sqlite_store)
     assert points == tracked.points_of(run.path)
+    assert kept.data.params["n" * 250] == "2"
     assert kept.data.params["a_b__ DROP TABLE runs"] == "x" * 499 + "…"
     assert kept.data.tags["trueloop._script_"] == "'); --"
 

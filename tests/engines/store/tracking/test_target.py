@@ -99,6 +99,14 @@ def test_a_password_is_never_seen(url):
         assert "s3c" not in text, text
 
 
+def test_the_line_that_syncs_names_the_store_unless_something_is_hidden(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert target_of("sqlite", Path("runs")).sync_command(Path("runs/a b")) == (
+        "trueloop runs sync 'runs/a b' --store sqlite:///runs/mlflow.db"
+    )
+    assert target_of("postgresql://me@h/d", Path("runs")).sync_command(Path("r")) == "trueloop runs sync r"
+
+
 def test_a_file_may_have_an_at_in_its_path():
     assert masked("sqlite:////srv/me@work/x.db") == "sqlite:////srv/me@work/x.db"
 

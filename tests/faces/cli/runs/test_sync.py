@@ -41,7 +41,7 @@ def test_all_runs_and_a_second_time_none(runs, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "runs/digits-1  copied, 4 lines, finished",
         "runs/digits-2  copied, 4 lines, finished",
-        f"2 runs in sqlite:///{runs}/mlflow.db.",
+        "2 runs in sqlite:///runs/mlflow.db.",
     ]
     assert main(["runs", "sync", "digits-2", "--store", "sqlite"]) == 0
     assert capsys.readouterr().out == "runs/digits-2  was whole, finished\n"
@@ -54,7 +54,7 @@ def test_json_is_one_object(runs, capsys, monkeypatch):
     (runs / "digits-1" / "journal.jsonl").write_text("damage\n")
     assert main(["runs", "sync", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["store"] == f"sqlite:///{runs}/mlflow.db"
+    assert told["store"] == "sqlite:///runs/mlflow.db"
     assert [(each["run"], each["outcome"], each["lines"]) for each in told["runs"]] == [
         ("runs/digits-1", "failed", 0), ("runs/digits-2", "copied", 4),
     ]  # fmt: skip

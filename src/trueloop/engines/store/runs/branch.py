@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -53,7 +53,7 @@ def rolled_back(*, source: Path, run_id: str, update: int) -> Noted:
     )
 
 
-def _kept(lines: Iterator[bytes], update: int) -> Iterator[dict[str, Any]]:
+def _kept(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
     for line in lines:
         if not line.endswith(b"\n"):  # torn, or being written right now
             return
@@ -63,8 +63,8 @@ def _kept(lines: Iterator[bytes], update: int) -> Iterator[dict[str, Any]]:
             if record is not None:
                 yield record
             continue
-        at = record["start_update"] if record["event"] == "run_started" else record["update"]
-        if int(at) <= update and record["event"] != "run_ended":
+        at = int(record["start_update"] if record["event"] == "run_started" else record["update"])
+        if at <= update and record["event"] != "run_ended":
             yield record
 
 

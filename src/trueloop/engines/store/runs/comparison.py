@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _GROUPS: Mapping[str, Group] = {
     "plan": "config",
     "code": "code",
     "git": "code",
+    "source": "code",
     "data": "data",
     "sizes": "data",
     "splits": "data",
@@ -100,7 +102,13 @@ def _best(history: History, name: str, mode: Literal["min", "max"] | None) -> Po
 
 
 def _facts(history: History) -> dict[str, Any]:
-    return dotted({key: value for key, value in history.facts.items() if key not in _NO_DIFFERENCE})
+    facts = dotted({key: value for key, value in history.facts.items() if key not in _NO_DIFFERENCE})
+    return {name: _digest(value) if name.startswith("source.") else value for name, value in facts.items()}
+
+
+def _digest(source: Any) -> str:
+    """A recipe's text is too long for a table: that it is another one is told."""
+    return f"sha256:{hashlib.sha256(str(source).encode(errors='replace')).hexdigest()[:12]}"
 
 
 def _group(name: str) -> Group:

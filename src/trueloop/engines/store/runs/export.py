@@ -1,8 +1,9 @@
 """A run for other programs: one CSV table, or one JSON object.
 
-The CSV has a row per update, with the columns of `UpdateRow`; the evaluations made after an update stand in its row,
-one column per split and metric ("val/loss"), empty elsewhere. An evaluation after an update that has no row gets one of
-its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as the journal has them.
+The CSV has a row per update, with the columns of `UpdateRow`, and "lr/1" for the rate of a second group. Evaluations
+made after an update stand in its row, one column per split and metric ("val/loss"), empty elsewhere; one after an
+update that has no row gets one of its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as in
+the journal.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ def as_json(seen: Overview, history: History, file: TextIO) -> None:
 
 
 def _columns(updates: Updates) -> dict[str, Sequence[Any]]:
-    """Return what there is of every update: a column that an older journal does not fill is left out."""
-    found = {field.name: cast("Sequence[Any]", getattr(updates, field.name)) for field in fields(updates)}
-    return {name: column for name, column in found.items() if len(column) == len(updates)}
+    """Return the columns by name; of several groups that have rates of their own, "lr/1" is that of the second."""
+    names = [field.name for field in fields(updates) if field.name != "rates"]
+    rates = {f"lr/{group}": column for group, column in enumerate(updates.rates) if group}
+    return {name: cast("Sequence[Any]", getattr(updates, name)) for name in names} | rates
 
 
 def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[list[Any], dict[str, float]]]:
@@ -78,6 +80,4 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list | tuple):  # one value per parameter group
-        return " ".join(map(str, cast("Sequence[Any]", value)))
     return value

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trueloop.engines.store.journal import FILE_NAME
-from trueloop.engines.store.lines import UPDATES, event_of, spread
+from trueloop.engines.store.lines import READABLE, SCHEMA, UPDATES, event_of, spread
 from trueloop.engines.store.runs.overview import ROLLED_BACK
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded
 
@@ -72,6 +72,8 @@ class _Growth:
 
     def take(self, line: dict[str, Any]) -> bool:
         """Take one line; False where it changes what came before."""
+        if line.get("schema", SCHEMA) not in READABLE:
+            return False
         if line["event"] in UPDATES:
             self._updates(line)
             return True
@@ -90,8 +92,8 @@ class _Growth:
 
     def _updates(self, line: dict[str, Any]) -> None:
         first, count = int(line["update"]), int(line.get("rows", 1))
-        columns = [spread(line[name], count) for name in ("epoch", "total_s", "wait_s", "skipped")]
-        for update, epoch, total_s, wait_s, skipped in zip(range(first, first + count), *columns, strict=True):
+        columns = [spread(line[name], count) for name in ("total_s", "wait_s", "skipped", "epoch")]
+        for update, (total_s, wait_s, skipped, epoch) in enumerate(zip(*columns, strict=True), first):
             if update > self.record["update"]:
                 self.record["update"], self.record["epoch"] = update, int(epoch)
                 self.record["duration_s"] += max(float(total_s), float(wait_s))

@@ -6,13 +6,14 @@ corrupt or of another schema is made anew without a word; where it cannot be wri
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
 
     Cost: a look at each journal, and reading those that changed since; 0.2 s for 10,000 runs that did not.
     """
-    stamps = _stamps(root)
+    with _collector_paused():
+        return _overviews(root, _stamps(root), facts=facts)
+
+
+def _overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[Overview]:
     if not stamps:
         return []
     known = _load(root)
@@ -62,6 +67,18 @@ def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
         _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
     read |= _parsed(fresh, facts=facts) or {}
     return [as_overview(root / name, *read[name]) for name in stamps]
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """Half a million objects are made here that stay: looking for garbage among them takes a quarter of the time."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def names(root: Path) -> list[str]:

@@ -73,7 +73,7 @@ class Overview:
     @property
     def started_at(self) -> float:
         """When the first process began, seconds since 1970; 0 where the journal does not tell."""
-        return self.record.get("started_at", 0.0)
+        return float(self.record.get("started_at", 0.0))
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
@@ -213,7 +213,7 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
 
 
 def _named(point: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(Point._fields, point, strict=True))
+    return {"value": point[0], "update": point[1], "epoch": point[2]}
 
 
 def _saved(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:

@@ -34,7 +34,7 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
     return Card(
         run_id=run_id_of(first_line),
         name=folder or started.name,
-        group=started.name,
+        group=started.name or "run",
         started_ms=started_ms,
         params=params,
         tags=tags,

@@ -159,6 +159,10 @@ def _alarm_clock(seconds: float, ring: Callable[[], object]) -> threading.Timer:
     return timer
 
 
+def _end_soon(_signal: int, _frame: object) -> None:
+    _alarm_clock(GRACE_S, lambda: os._exit(143)).start()
+
+
 def _words(error: TrueloopError) -> str:
     return " ".join(part for part in (error.what, error.why, error.fix) if part)
 
@@ -190,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--store", required=True)
     given = parser.parse_args(words)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides when it is over
-    signal.signal(signal.SIGTERM, lambda *_: _alarm_clock(GRACE_S, lambda: os._exit(143)).start())
+    signal.signal(signal.SIGTERM, _end_soon)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     url = sys.stdin.buffer.readline().decode().strip() if given.store == "-" else given.store

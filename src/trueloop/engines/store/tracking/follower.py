@@ -82,7 +82,7 @@ class Follower:
         return self._noted(
             "store_behind",
             f"The store {self._target.shown} is still being written: process {number} goes on alone. "
-            f"Should it be cut off: trueloop runs sync {self._run_dir}",
+            f"Should it be cut off: {self._target.sync_command(self._run_dir)}",
         )
 
     def _start(self) -> None:
@@ -101,7 +101,10 @@ class Follower:
             )
             os.write(self._pipe, f"{self._target.typed}\n".encode())
         except OSError as error:
-            self._problem = f"The store {self._target.shown} is not written: no process can be started ({error})."
+            self._problem = (
+                f"The store {self._target.shown} is not written: no process can be started ({error}). "
+                f"Later: {self._target.sync_command(self._run_dir)}"
+            )
             return
         finally:
             os.close(reading)
@@ -117,7 +120,7 @@ class Follower:
                     self._hear(json.loads(line))
         code = process.wait()
         if not self._done and not self._problem:
-            again = f"trueloop runs sync {self._run_dir}"
+            again = self._target.sync_command(self._run_dir)
             self._problem = (
                 f"The process that writes the store {self._target.shown} ended early (exit code {code}). "
                 f"The journal is whole; {again} copies what is missing."

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
@@ -81,11 +81,11 @@ class MlflowSink:
                 self._run = self._create(card)
             run_id = self._run.info.run_id
             self._client.update_run(run_id, status="RUNNING", name=card.name)
-            params = [Param(_name(key), value) for key, value in card.params.items()]
+            params = [Param(key, value) for key, value in _named(card.params).items()]
             for some in _chunks(params, TAGS_AT_ONCE):
                 self._client.log_batch(run_id, params=some)
             tags = {**card.tags, STATE: "running", RUN_DIR: card.name}
-            for some in _chunks([RunTag(_name(key), value) for key, value in tags.items()], TAGS_AT_ONCE):
+            for some in _chunks([RunTag(key, value) for key, value in _named(tags).items()], TAGS_AT_ONCE):
                 self._client.log_batch(run_id, tags=some)
 
     def take(self, batch: Batch, mark: Mark) -> None:
@@ -93,9 +93,9 @@ class MlflowSink:
         from mlflow.entities import Metric, RunTag
 
         metrics = [
-            Metric(_name(key), value, point.time_ms, point.step)
+            Metric(key, value, point.time_ms, point.step)
             for point in batch.points
-            for key, value in point.values.items()
+            for key, value in _named(point.values).items()
         ]
         kept = [remark for remark in batch.remarks if remark.number <= REMARKS_KEPT]
         tags = [
@@ -204,8 +204,8 @@ class MlflowSink:
         if model.model_id not in {each.model_id for each in (outputs.model_outputs if outputs else [])}:
             self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, saved.step)])
         metrics = [
-            Metric(_name(key), value, saved.time_ms, saved.step, model_id=model.model_id)
-            for key, value in saved.values.items()
+            Metric(key, value, saved.time_ms, saved.step, model_id=model.model_id)
+            for key, value in _named(saved.values).items()
         ]
         if metrics:
             self._client.log_batch(run_id, metrics=metrics)
@@ -253,8 +253,9 @@ def _artifacts(address: str) -> str | None:
     )
 
 
-def _name(key: str) -> str:
-    return _NOT_IN_A_NAME.sub("_", key)[:250]
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give everything a name that MLflow takes; of two that become one, the last counts."""
+    return {_NOT_IN_A_NAME.sub("_", key)[:250]: value for key, value in values.items()}
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

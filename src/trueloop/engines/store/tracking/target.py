@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -50,6 +51,11 @@ class Target:
     def typed(self) -> str:
         """The address in a form that `target_of` reads; secret like the address."""
         return self.address if self.kind == "mlflow" else f"{self.kind}:{self.address}"
+
+    def sync_command(self, run_dir: Path) -> str:
+        """Return the line that copies a run here; the store is named in it where nothing of its address is hidden."""
+        store = "" if "***" in self.shown else f" --store {shlex.quote(self.shown)}"
+        return f"trueloop runs sync {shlex.quote(str(run_dir))}{store}"
 
     def hide(self, text: str) -> str:
         """Take what is secret out of a text, an error of the store's own for one."""

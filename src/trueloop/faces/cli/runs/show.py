@@ -20,7 +20,7 @@ from trueloop.faces.cli.runs import Root
 from trueloop.ground.words import counted, printable, short
 
 NOTES = 10  # shown without --json; the journal has them all
-APART = ("config", "options", "class_names", "command", "recipe", "run_id")
+APART = ("config", "options", "class_names", "command", "recipe", "run_id", "source", "packages")
 
 
 def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> None:
