@@ -237,7 +237,10 @@ class _Reading:
             return list(map(float, self.columns[name]))  # "nan" and "inf" become floats again
 
         def whole(name: str) -> list[int]:
-            return list(map(int, self.columns[name]))
+            column = list(map(int, self.columns[name]))
+            if column and max(column) >= 2**63:
+                raise ValueError(f"{name} is beyond what can be counted")
+            return column
 
         try:
             rates = numbers("lr")
@@ -253,7 +256,7 @@ class _Reading:
                 total_s=numbers("total_s"),
                 skipped=list(map(bool, self.columns["skipped"])),
             )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise InvalidData(f"An update row of {self.path} is not made of numbers: {error}.") from error
 
     def _rates(self, first: list[float]) -> list[list[float]]:

@@ -153,3 +153,12 @@ def test_the_test_set_is_a_metric_of_its_own(made):
     test = Evaluated(update=6, epoch=3, split="test", metrics={"loss": 0.2}, tables={}, seconds=0.1, best=False)
     made.write("a", [test, RunEnded(update=6, reason="finished", seconds=2)])
     assert overview(path).last("test/loss") == Point(0.2, 6, 3)
+
+
+@pytest.mark.parametrize("examples", [1e308, 10**400, 1e999, "many", None])
+def test_a_number_that_cannot_be_counted_is_damage(made, made_runs_module, examples):
+    path = made.run("a", end="") / "journal.jsonl"
+    lines = made_runs_module.records(path.parent)
+    lines[1]["examples"] = examples
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert overview(path.parent).state == "damaged"
