@@ -106,7 +106,7 @@ def first_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | No
     if kept < 1:
         return None
     lists = [name for name, value in record.items() if isinstance(value, list) and name != "rates"]
-    cut = {name: list(spread(record[name], count))[:kept] for name in lists}
+    cut: dict[str, Any] = {name: list(spread(record[name], count))[:kept] for name in lists}
     if "rates" in record:
         cut["rates"] = list(rates_of(record, count))[:kept]
     cut["rows"] = kept
