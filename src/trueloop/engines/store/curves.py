@@ -147,6 +147,12 @@ def _style(axes: Axes, panel: Panel) -> None:
         axes.legend(frameon=False, fontsize=9, labelcolor=TEXT, handlelength=1.4)
 
 
+def css_colour(colour: str) -> str:
+    """Write a colour of a curve so that a dark page can choose a lighter one."""
+    role = next((role for role, each in COLOURS.items() if each == colour), None)
+    return f"var(--{role}, {colour})" if role else colour
+
+
 def _figure(width_in: float, height_in: float) -> Figure:
     try:
         from matplotlib.figure import Figure
@@ -187,7 +193,7 @@ def _fragment(markup: str, panel: Panel) -> str:
     markup = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", markup)
     markup = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', markup)
     markup = re.sub(r"font-family:[^;\"]*;?", "", markup)
-    for role, colour in COLOURS.items():
-        markup = markup.replace(colour, f"var(--{role}, {colour})")
+    for colour in COLOURS.values():
+        markup = markup.replace(colour, css_colour(colour))
     markup = markup.replace(BAD, f"var(--bad, {BAD})").replace(TEXT, "currentColor")
     return re.sub(r"\s*\n\s*", "\n", markup).strip()

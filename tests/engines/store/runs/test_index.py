@@ -3,6 +3,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -208,3 +209,10 @@ def test_two_processes_that_begin_at_once_get_the_same_answer(made):
     for process in processes:
         assert process.communicate() == ("30\n" * 5, "")
     assert sorted(path.name for path in made.root.iterdir() if path.name.startswith(".")) == [INDEX_NAME]
+
+
+def test_the_folder_itself_may_be_the_root(made, monkeypatch):
+    made.run("a")
+    monkeypatch.chdir(made.root)
+    (run,) = overviews(Path())
+    assert (run.folder, run.path, run.name) == ("a", Path("a"), "a")

@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -162,3 +163,12 @@ def test_a_number_that_cannot_be_counted_is_damage(made, made_runs_module, examp
     lines[1]["examples"] = examples
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert overview(path.parent).state == "damaged"
+
+
+def test_a_run_is_named_by_its_folder_however_it_is_written(made, monkeypatch):
+    path = made.run("a.b")
+    monkeypatch.chdir(path)
+    assert [overview(each).name for each in (path, Path("."), Path("../a.b"), path / "..", path / "." / "")] == [
+        "a.b", "a.b", "a.b", "runs", "a.b"
+    ]  # fmt: skip
+    assert overview(path).path == path

@@ -66,7 +66,8 @@ def _overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[
     if fresh or known is None or len(kept) < len(known):
         _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
     read |= _parsed(fresh, facts=facts) or {}
-    return [as_overview(root / name, *read[name]) for name in stamps]
+    parent = "" if str(root) == "." else f"{root}/"
+    return [as_overview(parent + name, *read[name]) for name in stamps]
 
 
 @contextmanager

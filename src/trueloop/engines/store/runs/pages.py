@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trueloop.engines.store.curves import RUNS, save_panels, svg
+from trueloop.engines.store.curves import RUNS, css_colour, save_panels, svg
 from trueloop.engines.store.history import History
 from trueloop.engines.store.page import page
 from trueloop.engines.store.panels import Panel, panels
@@ -80,7 +80,7 @@ def _header(histories: Mapping[str, History]) -> Markup:
     items = (
         element(
             "li",
-            element("span", class_="dot", style=f"background:{RUNS[k % len(RUNS)]}"),
+            element("span", class_="dot", style=f"background:{css_colour(RUNS[k % len(RUNS)])}"),
             f" {name}: {counted(history.last_update, 'update')}",
         )
         for k, (name, history) in enumerate(histories.items())
