@@ -289,6 +289,15 @@ def journal() -> str:
     return "The journal of a run, by how long its updates take (`journal.py`):\n\n" + table(head, rows)
 
 
+def runs() -> str:
+    """Tell how long questions about many runs take."""
+    found = result("runs")["found"]
+    asked = [[f"`runs {question}`", spread(seconds, 2)] for question, seconds in found["seconds"].items()]
+    first = [["the first question, without the index", f"{found['seconds_first_time']:.1f}"]]
+    words = f"Questions about {found['runs']:,} runs, as whole processes from start to end (`runs.py`):\n\n"
+    return words + table(["", "seconds"], [*asked, *first])
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -302,7 +311,7 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    more = [tell() for tell in (watch, lint, journal) if (RESULTS / f"{tell.__name__}.json").exists()]
+    more = [tell() for tell in (watch, lint, journal, runs) if (RESULTS / f"{tell.__name__}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 
 
