@@ -244,7 +244,7 @@ def main() -> None:
             wall, cpu = (side.ratio(system, BARE, clock) for clock in ("wall", "cpu"))
             line = f"{name}: {system} / bare = {wall} by wall, {cpu} by CPU time, goal {goal}"
             console.print(f"{verdict(wall.median, goal)} {verdict(cpu.median, goal)}  {line}")
-        found[name] = {"systems": content(side), "as_it_says_itself": said}
+        found[name] = {**found.get(name, {}), "systems": content(side), "as_it_says_itself": said}
         if asked.traincheck:
             traincheck = TrainCheck(asked.traincheck.resolve(), name)
             apart = traincheck.compare(1 if asked.quick else TRAINCHECK_ROUNDS)
