@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from trueloop.engines.store.runs.ranking import ranked_points
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.durable import sync
 from trueloop.engines.train.manifest import verify
-from trueloop.faces.run_folder import RunFolder
+from trueloop.faces.run_folder import RunFolder, numbered
 from trueloop.ground.errors import CheckpointError, InvalidConfig, RunFolderError
 
 BESIDE = re.compile(r"\.rolling-back-[0-9a-f]{8}")
@@ -108,7 +108,7 @@ def _new_place(source: Path) -> Path:
 
 def _settle(beside: Path, place: Path, *, anew: bool) -> Path:
     """Give the finished folder its name; of a chosen name that was taken meanwhile, the next one."""
-    for path in _numbered(place) if anew else [place]:
+    for path in numbered(place) if anew else [place]:
         try:
             path.mkdir(exist_ok=not anew)  # from here on the name is ours: nobody else makes a run of it
         except FileExistsError:
@@ -117,14 +117,6 @@ def _settle(beside: Path, place: Path, *, anew: bool) -> Path:
         sync(path.parent)
         return path
     raise AssertionError("there is no end of names")
-
-
-def _numbered(place: Path) -> Iterator[Path]:
-    yield place
-    copy = 1
-    while True:
-        copy += 1
-        yield place.with_name(f"{place.name}-{copy}")
 
 
 def _copied(source: Path, history: History, to: str, beside: Path) -> tuple[Checkpoint, list[str]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from trueloop.engines.store.journal import FILE_NAME
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.identity import Differences, Identity, compare, saved_identity
-from trueloop.faces.run_folder import RunFolder
+from trueloop.faces.run_folder import RunFolder, numbered
 from trueloop.ground.errors import CheckpointError, RunFolderError
 
 ROOT = Path("runs")
@@ -83,7 +83,7 @@ class RunChoice:
 def new_run_folder(name: str, root: Path = ROOT) -> Path:
     """Make ROOT/NAME-TIME, a folder that did not exist: of two processes in one second each gets its own."""
     stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    for path in _names(stem):
+    for path in numbered(stem):
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -92,14 +92,6 @@ def new_run_folder(name: str, root: Path = ROOT) -> Path:
             pass  # `RunFolder` meets the same error, and says what to do
         return path
     raise AssertionError("there is no end of names")
-
-
-def _names(stem: Path) -> Iterator[Path]:
-    yield stem
-    copy = 1
-    while True:
-        copy += 1
-        yield stem.with_name(f"{stem.name}-{copy}")
 
 
 def _look(path: Path, identity: Identity) -> tuple[int, Differences] | None:

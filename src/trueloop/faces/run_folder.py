@@ -18,7 +18,7 @@ import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -185,6 +185,15 @@ def _patiently(lock: Callable[[], None]) -> None:
         except BlockingIOError:
             time.sleep(wait_s)
     return lock()
+
+
+def numbered(stem: Path) -> Iterator[Path]:
+    """Yield a name, and then the same with -2, -3 ... behind it."""
+    yield stem
+    copy = 1
+    while True:
+        copy += 1
+        yield stem.with_name(f"{stem.name}-{copy}")
 
 
 def _holder(handle: int) -> str:

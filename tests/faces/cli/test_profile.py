@@ -38,6 +38,15 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]):
+    assert profile("--help") == 0
+    out = capsys.readouterr().out
+    assert "Usage: trueloop profile RECIPE [OPTIONS]" in out
+    assert all(word in out for word in ("digits", "FILE.py:FUNCTION", "--config", "--json"))
+    assert profile("digits --help") == 0
+    assert "--optim.lr" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [

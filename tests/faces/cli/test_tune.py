@@ -67,6 +67,15 @@ def test_what_is_written_is_read_by_train(asked: list[Recipe], capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["chosen"] == {"threads": 2}
 
 
+def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]):
+    assert tune("--help") == 0
+    out = capsys.readouterr().out
+    assert "Usage: trueloop tune RECIPE [OPTIONS]" in out
+    assert all(word in out for word in ("digits", "FILE.py:FUNCTION", "--config", "--json"))
+    assert tune("digits --help") == 0
+    assert "--optim.lr" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
-from trueloop.faces.cli.recipe_line import flag, settings_app
+from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.faces.cli.settings import Setting, override
-from trueloop.recipes import registry
 
 FLAGS = (
     flag("updates", int, 20, "Updates to look at, after a few that warm up."),
@@ -23,14 +23,15 @@ FLAGS = (
 
 def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Train the recipe that the first word names for a few updates, and say where their time went."""
-    if not tokens or tokens[0].startswith("-"):
-        names = ", ".join(listing.name for listing in registry.listings())
-        raise CycloptsError(
-            msg=f"Name the recipe first: trueloop profile RECIPE. Built in are {names}.",
-            app=App(name="trueloop profile"),
+    if tokens and tokens[0] in ("--help", "-h"):
+        print_overview(
+            "profile",
+            "Train a recipe for a few updates, and say where their time went.",
+            FLAGS,
+            "Nothing of a run is written.",
         )
-    spec, *words = tokens
-    recipe = registry.load(spec)
+        return 0
+    spec, recipe, words = named_recipe(tokens, "profile")
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler speaks of itself on standard error

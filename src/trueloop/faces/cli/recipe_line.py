@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from trueloop.faces.cli.settings import (
     Setting,
@@ -19,6 +19,7 @@ from trueloop.faces.cli.settings import (
     override,
     settings_of,
 )
+from trueloop.recipes import registry
 
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
@@ -90,6 +91,23 @@ class Line:
         from trueloop.engines.store.tracking.target import masked
 
         return ["--store", self.store] if self.store and masked(self.store) == self.store else []
+
+
+def named_recipe(tokens: Sequence[str], command: str) -> tuple[str, Recipe, list[str]]:
+    """Take the first word for the recipe; return it as it was typed, what it means, and the other words.
+
+    Raises:
+        CycloptsError: there is no such word.
+        InvalidConfig: no recipe is called so.
+    """
+    if not tokens or tokens[0].startswith("-"):
+        names = ", ".join(listing.name for listing in registry.listings())
+        raise CycloptsError(
+            msg=f"Name the recipe first: trueloop {command} RECIPE. Built in are {names}.",
+            app=App(name=f"trueloop {command}"),
+        )
+    spec, *words = tokens
+    return spec, registry.load(spec), words
 
 
 def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
-from trueloop.faces.cli.recipe_line import Line, recipe_app
-from trueloop.faces.cli.train_page import print_overview
+from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, named_recipe, recipe_app
 from trueloop.ground.errors import InvalidConfig
-from trueloop.recipes import registry
 
 if TYPE_CHECKING:
     from trueloop.faces.cli.display import Mode
@@ -26,15 +25,15 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
     """
     if tokens and tokens[0] in ("--help", "-h"):
-        print_overview()
-        return 0
-    if not tokens or tokens[0].startswith("-"):
-        names = ", ".join(listing.name for listing in registry.listings())
-        raise CycloptsError(
-            msg=f"Name the recipe first: trueloop train RECIPE. Built in are {names}.", app=App(name="trueloop train")
+        print_overview(
+            "train",
+            "Train a recipe and keep everything that belongs to the run in one folder.",
+            RUN_FLAGS,
+            "Without --run-dir, the same run goes on where it was cut off.",
+            "Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).",
         )
-    spec, *words = tokens
-    recipe = registry.load(spec)
+        return 0
+    spec, recipe, words = named_recipe(tokens, "train")
     app = recipe_app(recipe, spec, lambda line: _train(recipe, spec, line))
     return app(words, exit_on_error=False, print_error=False)
 

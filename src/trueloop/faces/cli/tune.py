@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
-from trueloop.faces.cli.recipe_line import flag, settings_app
+from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.faces.cli.settings import Setting, override
 from trueloop.ground.errors import InvalidConfig
-from trueloop.recipes import registry
 
 FLAGS = (
     flag("seconds", float, 2.0, "Each attempt is measured for so long."),
@@ -24,13 +24,15 @@ FLAGS = (
 
 def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Try threads, micro-batches, loader processes and compiling on the recipe that the first word names."""
-    if not tokens or tokens[0].startswith("-"):
-        names = ", ".join(listing.name for listing in registry.listings())
-        raise CycloptsError(
-            msg=f"Name the recipe first: trueloop tune RECIPE. Built in are {names}.", app=App(name="trueloop tune")
+    if tokens and tokens[0] in ("--help", "-h"):
+        print_overview(
+            "tune",
+            "Try threads, micro-batches and loader processes on a recipe, and say which are fastest.",
+            FLAGS,
+            "What is learnt stays the same but for rounding; nothing of a run is written.",
         )
-    spec, *words = tokens
-    recipe = registry.load(spec)
+        return 0
+    spec, recipe, words = named_recipe(tokens, "tune")
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.faces.cli.configfile import read_config

@@ -1,0 +1,38 @@
+"""What `trueloop train --help` prints, and the same of the other commands that take a recipe."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from trueloop.recipes import registry
+
+
+def print_overview(command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str) -> None:
+    """Print the recipes and a command's own flags; settings are the recipes' own.
+
+    Args:
+        command: its name.
+        purpose: a sentence.
+        flags: made by `recipe_line.flag`.
+        ends: sentences below.
+    """
+    table = Table.grid(padding=(0, 3, 0, 0))
+    for listing in registry.listings():
+        table.add_row(f"[cyan]{listing.name}[/]", listing.summary)
+    table.add_row("[cyan]FILE.py:FUNCTION[/]", "A function of yours that returns a Recipe.")
+    table.add_row()
+    for flag in flags:
+        parameter = flag.annotation.__metadata__[0]
+        table.add_row(f"[cyan]{parameter.name[0]}[/]", parameter.help)
+    console = Console(highlight=False)
+    console.print(f"Usage: trueloop {command} RECIPE [OPTIONS]\n", markup=False)
+    console.print(f"{purpose}\n")
+    console.print(table)
+    console.print()
+    for sentence in ends:
+        console.print(sentence)
+    console.print(f"\nEvery setting, with its default: [bold]trueloop {command} digits --help[/]")
