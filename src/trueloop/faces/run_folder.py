@@ -26,22 +26,14 @@ from typing import Any
 
 from trueloop.engines.store.run_id import run_id
 from trueloop.ground.errors import RunFolderError
+from trueloop.ground.forks import closed_in_children
 
 # .lock is not among them: removed while it is held, it would let a second process lock a new one.
 OWN = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "report.html")
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
-_HELD: set[int] = set()  # open lock files: a forked loader process that kept one would outlive the run with it
-
-
-def _let_go() -> None:
-    while _HELD:
-        os.close(_HELD.pop())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+_HELD = closed_in_children()  # open lock files: a forked loader process that kept one would outlive the run with it
 
 
 class RunFolder:

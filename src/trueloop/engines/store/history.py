@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted
 
@@ -99,3 +99,12 @@ class History:
             evaluating=sum(each.seconds for each in self.evaluations),
             saving=sum(each.seconds for each in self.checkpoints),
         )
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what nested mappings hold, by dotted name; an empty one holds nothing."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

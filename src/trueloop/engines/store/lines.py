@@ -109,10 +109,9 @@ def first_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | No
     cut: dict[str, Any] = {name: list(spread(record[name], count))[:kept] for name in lists}
     if "rates" in record:
         cut["rates"] = list(rates_of(record, count))[:kept]
-    cut["rows"] = kept
-    return {
-        name: value for name, value in {**record, **cut}.items() if name != "memory_mib"
-    }  # which is of the last one
+    shorter = {**record, **cut, "rows": kept}
+    shorter.pop("memory_mib", None)  # of the last of them
+    return shorter
 
 
 def rates_of(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]:

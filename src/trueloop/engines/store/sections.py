@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from trueloop.engines.store.history import History
+from trueloop.engines.store.history import History, leaves
 from trueloop.ground.markup import Markup, element, section, table
 from trueloop.ground.seams import CheckpointSaved, Evaluated
 from trueloop.ground.words import counted, duration, short
@@ -187,15 +187,7 @@ def _groups(title: str, tree: object) -> Iterator[tuple[str, list[tuple[str, obj
     yield title, [(key, value) for key, value in items if not isinstance(value, Mapping)]
     for key, value in items:
         if isinstance(value, Mapping):
-            yield key, list(_dotted("", cast("Mapping[str, Any]", value)))
-
-
-def _dotted(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(f"{prefix}{key}.", cast("Mapping[str, Any]", value))
-        else:
-            yield f"{prefix}{key}", value
+            yield key, list(leaves(cast("Mapping[str, Any]", value)))
 
 
 def _block(title: str, pairs: Sequence[tuple[str, object]]) -> Markup:

@@ -72,13 +72,13 @@ class Account:
 
     def stepped(self, parameters: Iterable[Tensor]) -> None:
         """An optimizer has used the gradients of these."""
-        used, mixed, reference = self._used, self._mixed, weakref.ref
+        used, mixed = self._used, self._mixed
         for parameter in parameters:
             gradient = parameter.grad
             if mixed:
                 mixed.pop(id(parameter), None)
             if gradient is not None:
-                used[id(parameter)] = _Seen(reference(parameter), reference(gradient), version_of(gradient))
+                used[id(parameter)] = _seen(parameter, gradient)
             elif used:
                 used.pop(id(parameter), None)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple, cast
 
-from trueloop.engines.store.history import History
+from trueloop.engines.store.history import History, leaves
 from trueloop.engines.store.journal import FILE_NAME, read
 from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.runs.lock import held
@@ -156,15 +156,9 @@ def settings_of(history: History) -> dict[str, Any]:
     return dotted({name: history.facts.get(name) or {} for name in ("config", "options")})
 
 
-def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten nested mappings into one with dotted names; an empty one is left out."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= dotted(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return dict(leaves(tree))
 
 
 def monitor_of(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from trueloop.engines.store.history import leaves
 from trueloop.engines.store.run_id import run_id_of
 from trueloop.engines.store.tracking.sink import SCHEMA, Card
 from trueloop.ground.seams import RunStarted
@@ -43,13 +44,9 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
 
 
 def _flat(prefix: str, tree: object) -> Iterator[tuple[str, str]]:
-    if not isinstance(tree, Mapping):
-        return
-    for key, value in cast("Mapping[str, Any]", tree).items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            yield f"{prefix}{key}", shortened(_text(value), PARAM_LENGTH)
+    if isinstance(tree, Mapping):
+        for name, value in leaves(cast("Mapping[str, Any]", tree), prefix):
+            yield name, shortened(_text(value), PARAM_LENGTH)
 
 
 def _tags(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -13,20 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.engines.store.tracking.target import Target
+from trueloop.ground.forks import closed_in_children
 from trueloop.ground.seams import Noted, RunEnded, RunEvent, UpdatesDone
 
 WAIT_S = 5.0  # at the end of training, for the store to have everything; it goes on alone after that
 
-_PIPES: set[int] = set()  # a forked loader process that kept one would hide from the follower that we are gone
-
-
-def _let_go() -> None:
-    while _PIPES:
-        os.close(_PIPES.pop())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+_PIPES = closed_in_children()  # a forked loader process that kept one would hide from the follower that we are gone
 
 
 class Follower:
