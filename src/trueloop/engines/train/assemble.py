@@ -11,6 +11,7 @@ from torch import nn
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.ddp import Replicas
+from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.objective import Objective, as_objective
@@ -20,7 +21,7 @@ from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
-from trueloop.engines.train.update import make_update
+from trueloop.engines.train.update import Update, make_update
 from trueloop.engines.train.window import Counts
 from trueloop.ground.errors import InvalidModel
 
@@ -76,7 +77,7 @@ def assemble(
         parallel=parallel,
         counts=given.counts,
         optimizer=optimizer,
-        update=make_update(optimizer, config.clip, guarded=config.guard.enabled),
+        update=_update(optimizer, config, processes),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=Guard(model, config.guard),
@@ -92,7 +93,16 @@ def _parallel(
 ) -> Parallel:
     if processes.size == 1:
         return Alone(forward, objective)
+    if config.parallel == "fsdp":
+        return Sharded(model, forward, objective, processes)
     return Replicas(model, forward, objective, processes, find_unused_parameters=config.find_unused_parameters)
+
+
+def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if is_sharded(parameters):
+        return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
+    return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 
 
 class Given:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trueloop.engines.train.alike import Buffers, start_alike
 from trueloop.engines.train.objective import Loss, Objective
 from trueloop.engines.train.processes import Processes
 from trueloop.ground.errors import InvalidModel
@@ -58,7 +59,7 @@ class Replicas:
         self._step = _Step(forward, objective)
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._ddp: DistributedDataParallel | None = None
-        self._buffers = _Buffers(model)
+        self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
@@ -74,7 +75,7 @@ class Replicas:
         """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
         if self._ddp is None:
             self._ddp = self._build()
-            self.settle()
+            self._buffers.settle()
             return
         try:
             self._ddp._check_reducer_finalized()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented there
@@ -84,12 +85,11 @@ class Replicas:
                 why=str(error).split("\n", 1)[0],
                 fix="Set find_unused_parameters = true, for a model that does not use all of itself on every batch.",
             ) from error
-        self.processes.spread(self._buffers.moving())
+        self._buffers.follow()
 
     def settle(self) -> None:
         """Give every process the first one's buffers, before they are looked at or saved."""
-        flags = self.processes.gather(self._buffers.changed())
-        self.processes.spread(self._buffers.alike({place for each in flags for place in each}))
+        self._buffers.settle()
 
     def divide(self, divisor: Tensor | float) -> Tensor | float:
         """DDP has divided by the number of processes already."""
@@ -128,56 +128,6 @@ class _Step(nn.Module):
     def take(self) -> Sequence[Loss]:
         terms, self._terms = self._terms, ()
         return terms
-
-
-class _Buffers:
-    """Which buffers have been written to or replaced since all processes had the same."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-        self._seen = self._state()
-        self._moving: set[int] = set()
-
-    def changed(self) -> list[int]:
-        """Return the places of those that have changed here, and of those that change in every window."""
-        now = self._state()
-        return [place for place, seen in enumerate(self._seen) if now[place] != seen or place in self._moving]
-
-    def alike(self, places: set[int]) -> list[Tensor]:
-        """Return the buffers of these places, which some process has changed; they are made alike from now on."""
-        self._moving |= places
-        return self.moving()
-
-    def moving(self) -> list[Tensor]:
-        """Return those that are made alike after every window."""
-        return [getattr(*self._places[place]) for place in sorted(self._moving)]
-
-    def _state(self) -> list[tuple[int, int]]:
-        buffers = (getattr(module, name) for module, name in self._places)
-        return [(id(b), 0 if b.is_inference() else b._version) for b in buffers]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one sign of a write
-
-
-def start_alike(model: nn.Module, processes: Processes) -> None:
-    """Give every process the first one's parameters and buffers.
-
-    Raises:
-        InvalidModel: they are not of the same names, shapes and dtypes everywhere.
-    """
-    own = {name: (tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in _named(model).items()}
-    everywhere = processes.gather(own)
-    for rank, theirs in enumerate(everywhere):
-        odd = [name for name in {**everywhere[0], **theirs} if everywhere[0].get(name) != theirs.get(name)]
-        if odd:
-            raise InvalidModel(
-                f"Process {rank} has built another model than process 0: {odd[0]} is "
-                f"{theirs.get(odd[0], 'absent')} there and {everywhere[0].get(odd[0], 'absent')} here.",
-                fix="Build the model from the same settings on every process.",
-            )
-    processes.spread(list(_named(model).values()))
-
-
-def _named(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _average(tensors: Sequence[Tensor], processes: int) -> None:
