@@ -216,7 +216,7 @@ def worker_command(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
-    """Set the variables the processes inherit, take the signals torchrun does not, keep its log to errors."""
+    """Set the variables the processes inherit, take the signals torchrun does not, keep its log for who asks."""
 
     def asked(number: int, frame: FrameType | None) -> None:
         raise stop(f"got signal {number}", signal.Signals(number))
@@ -227,16 +227,15 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
         signal.signal(number, asked)
     before = dict(os.environ)
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
+    logger = logging.getLogger("torch.distributed.elastic")  # says much of what we say in one line
+    passes_on = logger.propagate
     try:
         with tempfile.TemporaryDirectory(prefix="trueloop-", ignore_cleanup_errors=True) as folder:
             os.environ.update(added, **{FOLDER: folder})
-            if "LOGLEVEL" not in before:
-                logger.setLevel(logging.CRITICAL)
+            logger.propagate = passes_on and "LOGLEVEL" in before
             yield Path(folder)
     finally:
-        logger.setLevel(level)
+        logger.propagate = passes_on
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.environ.clear()
