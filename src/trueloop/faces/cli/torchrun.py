@@ -228,14 +228,16 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
         signal.signal(number, asked)
     before = dict(os.environ)
     logger = logging.getLogger("torch.distributed.elastic")  # says much of what we say in one line
-    passes_on = logger.propagate
+    passes_on, nothing = logger.propagate, logging.NullHandler()  # with no handler at all, Python prints by itself
     try:
         with tempfile.TemporaryDirectory(prefix="trueloop-", ignore_cleanup_errors=True) as folder:
             os.environ.update(added, **{FOLDER: folder})
             logger.propagate = passes_on and "LOGLEVEL" in before
+            logger.addHandler(nothing)
             yield Path(folder)
     finally:
         logger.propagate = passes_on
+        logger.removeHandler(nothing)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.environ.clear()
