@@ -181,6 +181,27 @@ def test_every_setting_is_listed_with_its_default():
     assert listed == list(settings(TrainConfig()))
 
 
+# Output ----------------------------------------------------------------------------------------------------------
+
+SHOWN = [block for block in blocks("text") if block.text.startswith("$ trueloop plan --parameters")]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.place)
+def test_what_a_command_prints_is_what_the_page_shows(
+    block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from trueloop.faces.cli.app import main
+
+    monkeypatch.setenv("COLUMNS", "100")
+    line, _, shown = block.text.partition("\n")
+    assert main(shlex.split(line)[2:]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_the_page_on_scale_shows_what_it_speaks_of():
+    assert len([block for block in SHOWN if block.page.name == "scale.md"]) == 3
+
+
 # Links -----------------------------------------------------------------------------------------------------------
 
 
