@@ -5,6 +5,7 @@ TrueloopError
 ├── InvalidData       a dataset, batch or label that cannot be trained on
 ├── InvalidModel      a model, loss or optimizer that does not fit together
 ├── NotFinite         too many updates in a row had to be skipped
+├── OutOfMemory       an update that does not fit into the device's memory
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
 └── MissingExtra      an optional dependency that is not installed
@@ -43,6 +44,10 @@ class InvalidModel(TrueloopError):
 
 class NotFinite(TrueloopError):
     """Too many updates in a row were not finite."""
+
+
+class OutOfMemory(TrueloopError):
+    """An update does not fit into the device's memory, however it is cut up."""
 
 
 class CheckpointError(TrueloopError):

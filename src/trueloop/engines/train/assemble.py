@@ -11,6 +11,7 @@ from torch import nn
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
@@ -62,6 +63,7 @@ def assemble(
     context = autocast(config.precision, device)
     horizon_epochs = config.schedule.horizon_epochs or config.epochs
     updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
+    guard = Guard(model, config.guard)
     return Assembly(
         model=model,
         forward=cast("nn.Module", torch.compile(model)) if config.compile else model,
@@ -71,7 +73,8 @@ def assemble(
         update=make_update(optimizer, config.clip, guarded=config.guard.enabled),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
-        guard=Guard(model, config.guard),
+        guard=guard,
+        halving=Halving(model, guard, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
         on_host=device.type == "cpu",

@@ -137,5 +137,7 @@ class TrainConfig:
     """torch.compile the model."""
     recompute: bool = False
     """Gradient checkpointing of the model's repeated blocks: less memory, more time."""
+    out_of_memory: Literal["halve", "stop"] = "halve"
+    """Where the memory runs out on a window: halve the micro-batch and do the window again, or end the run."""
     evaluate_every_epochs: int = 1
     """Epochs between two evaluations."""

@@ -204,6 +204,8 @@ class Fit:
         if entries:
             self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
         self._tell_saved()
+        for halved in self.parts.halving.take():
+            self._note("out_of_memory", halved.message, halved.details, update=halved.update)
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:

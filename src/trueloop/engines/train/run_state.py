@@ -70,6 +70,7 @@ class RunState:
             "scale": parts.scale.state_dict(),
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
+            "halving": parts.halving.state_dict(),
             "monitor": self.monitor.state_dict(),
             "generators": capture_generators(),
             "order": self.order.state_dict(),
@@ -104,6 +105,8 @@ class RunState:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
+        if "micro_batch" not in changed and "halving" in state:  # else the user has chosen anew
+            parts.halving.load_state_dict(state["halving"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         elsewhere = {"cuda": [], "mps": None} if "on.device" in changed else {}
