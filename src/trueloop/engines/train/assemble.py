@@ -13,11 +13,13 @@ from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory_format import use_channels_last
 from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
 from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
+from trueloop.engines.train.transfer import bringing
 from trueloop.engines.train.update import make_update
 from trueloop.engines.train.window import Counts
 from trueloop.ground.errors import InvalidModel
@@ -52,6 +54,8 @@ def assemble(
     freeze(model, config.freeze)
     if config.recompute:
         enable_recompute(model)
+    if config.channels_last:
+        use_channels_last(model)
     model.to(device)
     if not model.training:
         model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
@@ -77,7 +81,7 @@ def assemble(
         halving=Halving(model, guard, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
-        on_host=device.type == "cpu",
+        bring=bringing(device),
         autocast=lambda: context,
     )
 

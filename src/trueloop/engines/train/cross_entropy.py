@@ -4,7 +4,7 @@ With 16,384 tokens and 50,257 words the logits alone are 3.1 GiB in float32, and
 a gradient of the same size. Here each chunk of tokens goes through the head, adds its sum and is forgotten; backward
 computes its logits again. Two matrices of hidden size remain, at the price of one more product with the head.
 """
-# ruff: noqa: N803, N806 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
+# ruff: noqa: N803, N806, N815 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Sum(Function):
     """The sum over all tokens, with the logits computed again in backward."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917 - autograd passes by position
+    def forward(
         ctx: Any, hidden_ND: Tensor, matrix_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, *rest: Any
     ) -> Tensor:
         weight_N, counted_N, weight_V, plan = rest
@@ -215,6 +215,8 @@ def _check(hidden: Tensor, matrix: Tensor, target: Tensor, weight: Tensor | None
             fix="Give one word's index per token: the shape of the hidden states without their last dimension.",
         )
     if weight is not None and weight.shape != matrix.shape[:1]:
-        raise InvalidData(f"weight has shape {tuple(weight.shape)}, and there are {len(matrix)} words.", fix="One each.")
+        raise InvalidData(
+            f"weight has shape {tuple(weight.shape)}, and there are {len(matrix)} words.", fix="One each."
+        )
     if not 0 <= smoothing <= 1:
         raise InvalidData(f"label_smoothing is {smoothing!r}.", fix="It is a share, in [0, 1].")

@@ -77,6 +77,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "guard.locate": "harmless",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
+    "channels_last": "inexact",
     "out_of_memory": "harmless",  # what it did to a run is saved with it
     "evaluate_every_epochs": "harmless",
     # Facts. A name that is not here goes by its longest beginning that is.

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.train.average import WeightAverage
-from trueloop.engines.train.device import move
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.objective import Loss, Objective, explain_failure
 from trueloop.engines.train.precision import LossScale
 from trueloop.engines.train.schedule import RateSchedule
+from trueloop.engines.train.transfer import Bring
 from trueloop.engines.train.update import Outcome, Update
 from trueloop.engines.train.window import Counts, Waiting, Window, open_window, windows
 from trueloop.ground.errors import InvalidModel
@@ -47,8 +47,8 @@ class Assembly:
     halving: Halving
     average: WeightAverage | None
     device: torch.device
-    on_host: bool
-    """The device is the CPU, where batches already are."""
+    bring: Bring
+    """Batches to the device; on the CPU they are there already."""
     autocast: Callable[[], AbstractContextManager[Any]]
 
 
@@ -104,7 +104,7 @@ def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Wi
     parts.update.clear()  # 1. clear
     total, window = open_window(micros, parts.counts)
     for micro in window:
-        batch = micro.data if parts.on_host else move(micro.data, parts.device)
+        batch = parts.bring(micro.data)
         terms = _forward(parts, batch)  # 2. forward, 3. loss
         root = total.add(micro, terms)
         if len(total.micros) == 1:

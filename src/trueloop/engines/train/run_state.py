@@ -12,6 +12,7 @@ from torch import Tensor
 from trueloop.engines.train.config import ScheduleConfig
 from trueloop.engines.train.identity import Differences, Identity, compare
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory_format import lay_out_moments
 from trueloop.engines.train.monitor import Monitor
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.schedule import Schedule
@@ -175,6 +176,7 @@ class RunState:
         kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
         present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
         optimizer.load_state_dict(state["optimizer"])
+        lay_out_moments(optimizer)
         if changed.of("breaking"):
             for group, settings in zip(optimizer.param_groups, present, strict=True):
                 group.update(settings)

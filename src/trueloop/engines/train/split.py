@@ -72,11 +72,11 @@ def _lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
     elif isinstance(value, list) and nested:
         yield True, len(cast("list[Any]", value))
     else:
-        for _, part in _fields(value):
+        for _, part in fields(value):
             yield from _lengths(part, nested=True)
 
 
-def _fields(value: Any) -> list[tuple[Any, Any]]:
+def fields(value: Any) -> list[tuple[Any, Any]]:
     """(key, part) of a container; nothing of anything else."""
     if isinstance(value, Mapping):
         return list(cast("Mapping[Any, Any]", value).items())
@@ -132,7 +132,7 @@ def _cut_list(value: list[Any], size: int, bounds: _Bounds, place: str) -> list[
 
 def _cut_fields(value: Any, size: int, bounds: _Bounds, place: str) -> Iterator[tuple[Any, ...]]:
     """Yield, bound by bound, the pieces of all fields."""
-    cut = [_cut(part, size, bounds, f"{place}[{key!r}]") for key, part in _fields(value)]
+    cut = [_cut(part, size, bounds, f"{place}[{key!r}]") for key, part in fields(value)]
     return zip(*cut, strict=True) if cut else iter([()] * len(bounds))
 
 
@@ -144,7 +144,7 @@ def _rebuilt(value: Any, parts: tuple[Any, ...]) -> Any:
     if isinstance(value, MutableMapping):
         cast("MutableMapping[Any, Any]", piece).update(zip(cast("Any", value), parts, strict=True))
         return piece
-    for (name, _), part in zip(_fields(value), parts, strict=True):
+    for (name, _), part in zip(fields(value), parts, strict=True):
         object.__setattr__(piece, name, part)  # frozen ones too; the copy is not yet anybody's
     return piece
 
