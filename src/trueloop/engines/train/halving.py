@@ -143,10 +143,10 @@ class Halving:
 
     def _obstacle(self) -> str:
         """Say why smaller pieces would not be the same run; "" where they are."""
-        if not self._enabled:
-            return 'out_of_memory is "stop"'
         if normalises_batches(self._model):
             return "batch normalisation sees one micro-batch at a time, so a smaller one learns otherwise"
+        if not self._enabled:
+            return 'out_of_memory is "stop"'
         if _processes() > 1:
             return "the other processes of this run are in the midst of the same update"
         return ""
