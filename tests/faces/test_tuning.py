@@ -88,7 +88,6 @@ def test_what_does_not_fit_or_compile_is_named_and_passed_over(monkeypatch: pyte
 
 def test_a_micro_batch_that_does_not_fit_is_halved_until_one_does(monkeypatch: pytest.MonkeyPatch):
     def rate(config: TrainConfig) -> float:
-        assert config.out_of_memory == "stop"
         if (config.micro_batch or config.effective_batch) > 5:
             raise OutOfMemory("too large")
         return 100.0

@@ -182,7 +182,8 @@ class Trainer:
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, **order)
-        return self._assemble(device, source.updates_per_epoch), source
+        as_given = replace(self.config, out_of_memory="stop")  # or another micro-batch would be measured than asked for
+        return self._assemble(device, source.updates_per_epoch, config=as_given), source
 
     def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
         """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.

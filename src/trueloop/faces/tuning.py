@@ -100,7 +100,7 @@ class _Tuning:
         validate(recipe.train)
         self._seconds, self._told = seconds, told
         steady = ScheduleConfig(name="constant")
-        self.config = self._own = replace(recipe.train, schedule=steady, out_of_memory="stop")
+        self.config = self._own = replace(recipe.train, schedule=steady)
         prepare_generators(recipe.train)
         self.parts: Parts = recipe.assemble(recipe.options)
         self.trials: list[Trial] = []

@@ -146,7 +146,7 @@ class Halving:
         if normalises_batches(self._model):
             return "batch normalisation sees one micro-batch at a time, so a smaller one learns otherwise"
         if not self._enabled:
-            return 'out_of_memory is "stop"'
+            return 'out_of_memory is "stop", as it always is where the pace is measured'
         if _processes() > 1:
             return "the other processes of this run are in the midst of the same update"
         return ""
