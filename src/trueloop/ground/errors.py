@@ -8,6 +8,7 @@ TrueloopError
 ├── OutOfMemory       an update that does not fit into the device's memory
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
+├── ProcessLost       another process of the run is gone, or never came
 └── MissingExtra      an optional dependency that is not installed
 """
 
@@ -56,6 +57,10 @@ class CheckpointError(TrueloopError):
 
 class RunFolderError(TrueloopError):
     """A run folder that cannot be used."""
+
+
+class ProcessLost(TrueloopError):
+    """Another process of the same run is gone, or cannot be reached."""
 
 
 class MissingExtra(TrueloopError):

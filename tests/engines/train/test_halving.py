@@ -14,7 +14,10 @@ from torch import nn
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import GuardConfig, OptimConfig, TrainConfig
 from trueloop.engines.train.fit import Fit
+from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import train_epoch
+from trueloop.engines.train.processes import Processes
 from trueloop.ground.errors import OutOfMemory
 from trueloop.ground.seams import Noted, UpdatesDone
 
@@ -155,6 +158,24 @@ def test_what_would_not_be_the_same_run_is_refused(
 ):
     with pytest.raises(OutOfMemory, match=words):
         trained(build, cut, model, config=config)
+
+
+def test_several_processes_neither_halve_nor_cut_anew(cut: Any):
+    model = Narrow(3)
+    guard = Guard(model, GuardConfig())
+    halving = Halving(model, guard, Processes(0, 2, torch.device("cpu")), torch.device("cpu"), enabled=True)
+    halving.load_state_dict({"most": 2})  # of a run that has been one process
+    micros = cut(*data(4), effective=4).epoch(0)
+    seen: list[int] = []
+
+    def gather(pieces: Any) -> Any:
+        seen.extend(len(piece.data[0]) for piece in pieces)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(OutOfMemory, match="other processes"):
+        halving.whole(micros, gather, update=1)
+    assert seen == [4]
+    assert halving.state_dict() == {"most": 2}
 
 
 def test_a_batch_that_cannot_be_cut_is_named(build: Any, cut: Any):

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from trueloop.engines.train.assemble import assemble
 from trueloop.engines.train.config import OptimConfig, TrainConfig
 from trueloop.engines.train.loop import train_epoch
 from trueloop.engines.train.memory_format import lay_out_moments, use_channels_last
-from trueloop.ground.errors import InvalidModel
+from trueloop.engines.train.processes import Processes
+from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 CONFIG = TrainConfig(effective_batch=8, optim=OptimConfig(name="adamw", lr=0.05))
 
@@ -57,6 +59,13 @@ def test_three_dimensions_have_a_layout_of_their_own():
 def test_a_model_without_convolutions_is_refused():
     with pytest.raises(InvalidModel, match="Linear has no convolution"):
         use_channels_last(nn.Linear(2, 2))
+
+
+def test_sharded_parameters_have_no_such_layout():
+    two = Processes(0, 2, torch.device("cpu"))
+    config = replace(CONFIG, channels_last=True, parallel="fsdp")
+    with pytest.raises(InvalidConfig, match="sharded"):
+        assemble(network(), nn.CrossEntropyLoss(), config, device=two.device, updates_per_epoch=3, processes=two)
 
 
 def trained(build: Any, cut: Any, config: TrainConfig, state: Any = None) -> Any:

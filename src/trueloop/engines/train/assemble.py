@@ -10,19 +10,23 @@ from torch import nn
 
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.config import TrainConfig
+from trueloop.engines.train.ddp import Replicas
+from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.memory_format import use_channels_last
-from trueloop.engines.train.objective import as_objective
+from trueloop.engines.train.objective import Objective, as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
+from trueloop.engines.train.parallel import Alone, Parallel
 from trueloop.engines.train.precision import LossScale, autocast
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
 from trueloop.engines.train.transfer import bringing
-from trueloop.engines.train.update import make_update
+from trueloop.engines.train.update import Update, make_update
 from trueloop.engines.train.window import Counts
-from trueloop.ground.errors import InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -36,6 +40,7 @@ def assemble(
     device: torch.device,
     updates_per_epoch: int | None,
     given: Given | None = None,
+    processes: Processes = ALONE,
 ) -> Assembly:
     """Build everything the loop turns.
 
@@ -46,22 +51,18 @@ def assemble(
         device: where it runs.
         updates_per_epoch: the horizon of the schedule; None for a stream.
         given: the user's own optimizer, scheduler or counts.
+        processes: that share the run; all of them assemble it.
 
     Raises:
         InvalidConfig, InvalidModel: parts that do not fit together, named.
     """
     given = given or Given()
-    freeze(model, config.freeze)
-    if config.recompute:
-        enable_recompute(model)
-    if config.channels_last:
-        use_channels_last(model)
-    model.to(device)
-    if not model.training:
-        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+    _prepare(model, config, device, processes)
     _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
+    forward = cast("nn.Module", torch.compile(model)) if config.compile else model
+    parallel = _parallel(model, forward, objective, config, processes)
     optimizer = _optimizer(model, config, given)
     check_optimizer(model, optimizer)
     context = autocast(config.precision, device)
@@ -70,20 +71,57 @@ def assemble(
     guard = Guard(model, config.guard)
     return Assembly(
         model=model,
-        forward=cast("nn.Module", torch.compile(model)) if config.compile else model,
+        forward=forward,
         objective=objective,
+        parallel=parallel,
         counts=given.counts,
         optimizer=optimizer,
-        update=make_update(optimizer, config.clip, guarded=config.guard.enabled),
+        update=_update(optimizer, config, processes),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=guard,
-        halving=Halving(model, guard, device, enabled=config.out_of_memory == "halve"),
+        halving=Halving(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
+        on_host=device.type == "cpu",
         bring=bringing(device),
         autocast=lambda: context,
     )
+
+
+def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
+    """Make the model what is trained, before anything refers to its parameters."""
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    if config.channels_last:
+        if config.parallel == "fsdp" and processes.size > 1:
+            raise InvalidConfig(
+                "channels_last is on, and the parameters are to be sharded (parallel = fsdp).",
+                why="FSDP takes parameters in row-major order only.",
+                fix="Set channels_last = false, or parallel = ddp.",
+            )
+        use_channels_last(model)
+    model.to(device)
+    if not model.training:
+        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+
+
+def _parallel(
+    model: nn.Module, forward: nn.Module, objective: Objective, config: TrainConfig, processes: Processes
+) -> Parallel:
+    if processes.size == 1:
+        return Alone(forward, objective)
+    if config.parallel == "fsdp":
+        return Sharded(model, forward, objective, processes)
+    return Replicas(model, forward, objective, processes, find_unused_parameters=config.find_unused_parameters)
+
+
+def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if is_sharded(parameters):
+        return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
+    return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 
 
 class Given:

@@ -36,7 +36,7 @@ class Guard:
                 fix="Use 1 to stop at the first skipped update, or more to tolerate some.",
             )
         self._config = config
-        self._on_cuda = any(parameter.is_cuda for parameter in model.parameters())
+        self._cuda = next((p.device for p in model.parameters() if p.is_cuda), None)
         # By module and name: a module may put another tensor in a buffer's place.
         places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
         self._places = places
@@ -60,8 +60,8 @@ class Guard:
             else:
                 self._known, self._kept = now, [buffer.detach().clone() for buffer in now]
         self.generator = torch.get_rng_state()
-        if self._on_cuda:
-            self._device_generator = torch.cuda.get_rng_state()
+        if self._cuda is not None:
+            self._device_generator = torch.cuda.get_rng_state(self._cuda)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -72,8 +72,8 @@ class Guard:
             known.copy_(kept)
         if self.generator is not None:
             torch.set_rng_state(self.generator)
-        if self._device_generator is not None:
-            torch.cuda.set_rng_state(self._device_generator)
+        if self._cuda is not None and self._device_generator is not None:
+            torch.cuda.set_rng_state(self._device_generator, self._cuda)
 
     @torch.no_grad()
     def undo(self, outcome: Outcome) -> None:

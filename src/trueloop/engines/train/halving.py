@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.memory import is_out_of_memory, taken_by
 from trueloop.engines.train.objective import describe
+from trueloop.engines.train.processes import Processes
 from trueloop.engines.train.split import rows, split
 from trueloop.engines.train.window import Window
 from trueloop.ground.errors import InvalidData, OutOfMemory
@@ -63,13 +64,17 @@ class Halving:
     Args:
         model: whose windows are done again; one with batch normalisation in train mode is not, see `_obstacle`.
         guard: remembers buffers and generators.
+        processes: those that share each window. Several never cut theirs anew: they have to agree on every pass.
         device: whose memory it is.
         enabled: False lets the first failure end the run.
     """
 
-    def __init__(self, model: nn.Module, guard: Guard, device: torch.device, *, enabled: bool) -> None:
+    def __init__(
+        self, model: nn.Module, guard: Guard, processes: Processes, device: torch.device, *, enabled: bool
+    ) -> None:
         self._model = model
         self._guard = guard
+        self._alone = processes.size == 1
         self._device = device
         self._enabled = enabled
         self._told: list[Halved] = []
@@ -93,7 +98,7 @@ class Halving:
         first = 0
         while True:
             try:
-                window = gather(pieces.from_start(self.most))
+                window = gather(pieces.from_start(self.most if self._alone else None))
             except Exception as error:
                 if pieces.drawing or not is_out_of_memory(error):
                     raise
@@ -147,7 +152,7 @@ class Halving:
             return "batch normalisation sees one micro-batch at a time, so a smaller one learns otherwise"
         if not self._enabled:
             return 'out_of_memory is "stop", as it always is where the pace is measured'
-        if _processes() > 1:
+        if not self._alone:
             return "the other processes of this run are in the midst of the same update"
         return ""
 
@@ -155,11 +160,6 @@ class Halving:
 def normalises_batches(model: nn.Module) -> bool:
     """Return True where a layer's output depends on which examples go through it together."""
     return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
-
-
-def _processes() -> int:
-    group = torch.distributed
-    return group.get_world_size() if group.is_available() and group.is_initialized() else 1
 
 
 class _Pieces:

@@ -20,6 +20,7 @@ from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.objective import Loss, Objective, explain_failure
+from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.precision import LossScale
 from trueloop.engines.train.schedule import RateSchedule
 from trueloop.engines.train.transfer import Bring
@@ -38,6 +39,8 @@ class Assembly:
     forward: nn.Module
     """What is called: the model itself, or its compiled twin over the same parameters."""
     objective: Objective
+    parallel: Parallel
+    """The processes that share each window, and how their gradients meet."""
     counts: Counts | None
     optimizer: torch.optim.Optimizer
     update: Update
@@ -47,8 +50,10 @@ class Assembly:
     halving: Halving
     average: WeightAverage | None
     device: torch.device
+    on_host: bool
+    """The device is the CPU, where batches already are."""
     bring: Bring
-    """Batches to the device; on the CPU they are there already."""
+    """Batches to the device."""
     autocast: Callable[[], AbstractContextManager[Any]]
 
 
@@ -84,9 +89,11 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         gather = partial(_gather, parts, first=update == 0)  # 1. to 4.
         total = parts.halving.whole(micros, gather, update=update + 1)
 
+        total.complete()
+        parts.parallel.finish()
         total.check_ratios()
         divisor = total.divisor
-        outcome = parts.update.step(parts.scale.divide(divisor))  # 5. divide, clip, step
+        outcome = parts.update.step(parts.scale.divide(parts.parallel.divide(divisor)))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
         parts.guard.undo(outcome)
         if parts.average:
@@ -102,15 +109,18 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
 def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
     """Run operations 1 to 4 of a window; in a function of its own, so that nothing holds the graph if it fails."""
     parts.update.clear()  # 1. clear
-    total, window = open_window(micros, parts.counts)
+    total, window = open_window(micros, parts.counts, parts.parallel.processes)
     for micro in window:
         batch = parts.bring(micro.data)
-        terms = _forward(parts, batch)  # 2. forward, 3. loss
-        root = total.add(micro, terms)
-        if len(total.micros) == 1:
-            _check_start(parts, terms, root, first=first)
-            parts.scale.open(total.divisor)
-        parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, above
+        with parts.parallel.micro(micro.closes_window):  # the last one adds the gradients of all processes up
+            terms = _forward(parts, batch)  # 2. forward, 3. loss
+            root = total.add(micro, terms)
+            if len(total.micros) == 1:
+                _check_start(parts, terms, root, first=first)
+                parts.scale.open(total.divisor, parts.parallel.processes)
+            if micro.closes_window:
+                total.exchange()
+            parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, above
         del batch, terms, root  # or these logits would lie beside those of the next micro-batch
     return total
 
@@ -118,7 +128,7 @@ def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Wi
 def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
     try:
         with parts.autocast():
-            return parts.objective(parts.forward, batch)
+            return parts.parallel(batch)
     except Exception as error:
         lesson = explain_failure(error, parts.objective, parts.model, batch)
         if lesson is None:
