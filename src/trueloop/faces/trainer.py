@@ -113,6 +113,7 @@ class Trainer:
         Raises:
             InvalidConfig, InvalidData, InvalidModel: what cannot work, named with its value, before training.
             NotFinite: too many updates in a row were not finite.
+            OutOfMemory: an update does not fit, however it is cut up.
             RunFolderError: it cannot be written, or another process is training in it.
             CheckpointError: what cannot be written or trusted.
         """

@@ -13,6 +13,7 @@ from torch import nn
 
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import GuardConfig, OptimConfig, TrainConfig
+from trueloop.engines.train.evaluate import evaluate
 from trueloop.engines.train.fit import Fit
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
@@ -215,6 +216,19 @@ def fitted(build: Any, cut: Any, model: nn.Module, path: Any, heard: Any, *, epo
     return fit.parts
 
 
+def test_evaluation_is_cut_likewise_and_measures_the_same(build: Any, cut: Any):
+    halving = build(Narrow(3), nn.CrossEntropyLoss(), CONFIG).halving
+    batches = [data(7), {"x": data(7)[0], "tokens": 9}]
+    assert halving.cut(batches) is batches
+    halving.load_state_dict({"most": 3})
+    pieces = list(halving.cut(batches))
+    assert [len(piece.data[0]) for piece in pieces[:3]] == [3, 3, 1]
+    assert [piece.data for piece in pieces[3:]] == batches[1:]  # cannot be cut, so it is taken whole
+    model = Narrow(99)
+    whole, cut_up = (evaluate(model, each, nn.CrossEntropyLoss()).metrics for each in (batches[:1], pieces[:3]))
+    assert cut_up["loss"] == pytest.approx(whole["loss"], rel=1e-14)
+
+
 def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_undisturbed_one(
     build: Any, cut: Any, tmp_path: Any, heard: Any
 ):
@@ -229,6 +243,7 @@ def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_undisturbed_one(
     resumed = fitted(build, cut, roomy, tmp_path / "parts", heard, epochs=2)
     assert max(roomy.calls[:4]) <= 6
     assert torch.equal(whole.model.layer.weight, resumed.model.layer.weight)
+    assert {size for size in whole.model.calls if size not in (6, 12)} == {4}  # of the evaluation
     chosen = fitted(build, cut, Narrow(99), tmp_path / "parts", heard, epochs=2, config=replace(CONFIG, micro_batch=12))
     assert chosen.halving.most == 6
     anew = fitted(build, cut, Narrow(99), tmp_path / "parts", heard, epochs=2, config=replace(CONFIG, micro_batch=4))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -112,6 +112,12 @@ class Halving:
             self._halve(pieces, update, said)
             self._guard.restore()
 
+    def cut(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return batches to evaluate on in pieces of what fitted in training; whole where they cannot be cut."""
+        if self.most is None or not self._alone:
+            return batches
+        return (piece for batch in batches for piece in _pieces(batch, self.most or 1))
+
     def take(self) -> list[Halved]:
         """Return what has not been told yet."""
         told, self._told = self._told, []
@@ -198,6 +204,14 @@ class _Pieces:
 
     def _cut(self, micro: MicroBatch) -> list[MicroBatch]:
         return [micro] if self._most is None or micro.data is None else split(micro, self._most)
+
+
+def _pieces(batch: Any, most: int) -> list[MicroBatch]:
+    micro = batch if isinstance(batch, MicroBatch) else MicroBatch(batch, closes_window=True, indices=None)
+    try:
+        return split(micro, most)
+    except InvalidData:
+        return [micro]
 
 
 def _let_go(error: Exception) -> str:
