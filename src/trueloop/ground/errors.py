@@ -8,7 +8,7 @@ TrueloopError
 ├── OutOfMemory       an update that does not fit into the device's memory
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
-├── ProcessLost       another process of the run is gone, or never came
+├── ProcessLost       another process or machine of the run is gone; starting again helps
 └── MissingExtra      an optional dependency that is not installed
 """
 
@@ -60,7 +60,7 @@ class RunFolderError(TrueloopError):
 
 
 class ProcessLost(TrueloopError):
-    """Another process of the same run is gone, or cannot be reached."""
+    """Another process or machine of the run is gone: starting all of them again helps, and nothing else does."""
 
 
 class MissingExtra(TrueloopError):

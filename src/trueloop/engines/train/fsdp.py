@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from trueloop.engines.train.alike import Buffers, start_alike
@@ -47,7 +47,7 @@ class Sharded:
         mesh = init_device_mesh(processes.device.type, (processes.size,))
         for block in repeated_blocks(model).values():
             fully_shard(block, mesh=mesh)
-        self._root = cast("FSDPModule", fully_shard(model, mesh=mesh))
+        self._root = fully_shard(model, mesh=mesh)
         self._forward, self._objective = forward, objective
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()

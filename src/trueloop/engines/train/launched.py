@@ -69,6 +69,16 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     return _by_slurm(said) if step else None
 
 
+def started_again(environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether torchrun has restarted this process, or SLURM has requeued its job: the same command line anew.
+
+    Args:
+        environment: variables by name.
+    """
+    counts = (environment.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return any(count.isdigit() and int(count) > 0 for count in counts)
+
+
 class _Said:
     """The environment, read as numbers; a bad one is named."""
 
