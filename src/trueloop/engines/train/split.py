@@ -55,8 +55,9 @@ def split(micro: MicroBatch, most: int) -> list[MicroBatch]:
         return [micro]
     bounds = [(low, min(low + most, size)) for low in range(0, size, most)]
     pieces = _cut(micro.data, size, bounds, ROOT)
+    told = micro.indices
     return [
-        MicroBatch(piece, micro.closes_window and high == size, micro.indices and micro.indices[low:high])
+        MicroBatch(piece, micro.closes_window and high == size, None if told is None else told[low:high])
         for piece, (low, high) in zip(pieces, bounds, strict=True)
     ]
 
