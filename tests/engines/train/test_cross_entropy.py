@@ -50,6 +50,24 @@ def test_value_count_and_gradients_are_torchs(chunk: Any, smoothing: float, weig
     assert torch.allclose(term.sum / term.count, mean, rtol=1e-12, atol=0)
 
 
+def test_another_index_can_be_ignored_and_a_label_out_of_range_is_an_error():
+    hidden, head, target = parts()
+    target = target.clamp(min=0)
+    term = chunked_cross_entropy(hidden, head, target, ignore_index=0, chunk=3)
+    assert torch.allclose(term.sum, reference(hidden, head, target, ignore_index=0), rtol=1e-12, atol=0)
+    assert int(term.count) == int((target != 0).sum())
+    target[1, 1] = WORDS
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        chunked_cross_entropy(hidden, head, target)
+
+
+def test_where_nothing_counts_the_sum_is_zero_and_so_is_the_gradient():
+    hidden, head, target = parts()
+    term = chunked_cross_entropy(hidden, head, torch.full_like(target, -100))
+    term.sum.backward()
+    assert (float(term.sum), int(term.count), float(hidden.grad.abs().max())) == (0.0, 0, 0.0)
+
+
 def test_only_what_requires_a_gradient_gets_one():
     hidden, head, target = parts()
     head.requires_grad_(False)
