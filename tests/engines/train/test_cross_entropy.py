@@ -65,7 +65,7 @@ def test_where_nothing_counts_the_sum_is_zero_and_so_is_the_gradient():
     hidden, head, target = parts()
     term = chunked_cross_entropy(hidden, head, torch.full_like(target, -100))
     term.sum.backward()
-    assert (float(term.sum), int(term.count), float(hidden.grad.abs().max())) == (0.0, 0, 0.0)
+    assert (term.sum.item(), int(term.count), float(hidden.grad.abs().max())) == (0.0, 0, 0.0)
 
 
 def test_only_what_requires_a_gradient_gets_one():
