@@ -298,6 +298,18 @@ def runs() -> str:
     return words + table(["", "seconds"], [*asked, *first])
 
 
+def room() -> str:
+    """Tell what each way of making room in memory saves and costs."""
+    rows = [
+        [name, *(f"{seen[which] / 2**20:.1f}" for which in ("plain_bytes", "roomy_bytes")), ratio(seen["cpu_ratio"])]
+        for name, seen in result("room")["found"].items()
+    ]
+    return (
+        "Ways of making room in memory: the peak of one forward and backward pass without and with it, and CPU time as "
+        "a ratio (`room.py`):\n\n" + table(["", "MiB without", "MiB with", "time"], rows)
+    )
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -311,7 +323,7 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    more = [tell() for tell in (watch, lint, journal, runs) if (RESULTS / f"{tell.__name__}.json").exists()]
+    more = [tell() for tell in (watch, lint, journal, runs, room) if (RESULTS / f"{tell.__name__}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 
 

@@ -43,6 +43,7 @@ PUBLIC = (
     "Trainer",
     "TrueloopError",
     "__version__",
+    "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",

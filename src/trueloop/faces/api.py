@@ -15,6 +15,7 @@ from trueloop.engines.train.config import (
     ScheduleConfig,
     TrainConfig,
 )
+from trueloop.engines.train.cross_entropy import chunked_cross_entropy
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories
 from trueloop.engines.train.evaluate import evaluate as evaluate_batches
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
@@ -44,6 +45,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "TrueloopError",
+    "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",

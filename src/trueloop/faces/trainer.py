@@ -113,6 +113,7 @@ class Trainer:
         Raises:
             InvalidConfig, InvalidData, InvalidModel: what cannot work, named with its value, before training.
             NotFinite: too many updates in a row were not finite.
+            OutOfMemory: an update does not fit, however it is cut up.
             RunFolderError: it cannot be written, or another process is training in it.
             CheckpointError: what cannot be written or trusted.
         """
@@ -186,7 +187,8 @@ class Trainer:
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, **order)
-        return self._assemble(device, source.updates_per_epoch), source
+        as_given = replace(self.config, out_of_memory="stop")  # or another micro-batch would be measured than asked for
+        return self._assemble(device, source.updates_per_epoch, config=as_given), source
 
     def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
         """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.

@@ -163,7 +163,7 @@ class Noted:
     kind: str
     """A stable word: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
     "resumed_inexact", "resumed_changed", "rolled_back", "save_blocking", "mirror_down", "store_down", "store_behind",
-    and "finding", of the sanitizer, whose details are a finding of the report's JSON."""
+    "out_of_memory", and "finding", of the sanitizer, whose details are a finding of the report's JSON."""
     message: str
     details: Mapping[str, Any]
 

@@ -13,7 +13,9 @@ from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.ddp import Replicas
 from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
 from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory_format import use_channels_last
 from trueloop.engines.train.objective import Objective, as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
 from trueloop.engines.train.parallel import Alone, Parallel
@@ -21,9 +23,10 @@ from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
+from trueloop.engines.train.transfer import bringing
 from trueloop.engines.train.update import Update, make_update
 from trueloop.engines.train.window import Counts
-from trueloop.ground.errors import InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -54,12 +57,7 @@ def assemble(
         InvalidConfig, InvalidModel: parts that do not fit together, named.
     """
     given = given or Given()
-    freeze(model, config.freeze)
-    if config.recompute:
-        enable_recompute(model)
-    model.to(device)
-    if not model.training:
-        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+    _prepare(model, config, device, processes)
     _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
@@ -70,6 +68,7 @@ def assemble(
     context = autocast(config.precision, device)
     horizon_epochs = config.schedule.horizon_epochs or config.epochs
     updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
+    guard = Guard(model, config.guard)
     return Assembly(
         model=model,
         forward=forward,
@@ -80,12 +79,32 @@ def assemble(
         update=_update(optimizer, config, processes),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
-        guard=Guard(model, config.guard),
+        guard=guard,
+        halving=Halving(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
         on_host=device.type == "cpu",
+        bring=bringing(device),
         autocast=lambda: context,
     )
+
+
+def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
+    """Make the model what is trained, before anything refers to its parameters."""
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    if config.channels_last:
+        if config.parallel == "fsdp" and processes.size > 1:
+            raise InvalidConfig(
+                "channels_last is on, and the parameters are to be sharded (parallel = fsdp).",
+                why="FSDP takes parameters in row-major order only.",
+                fix="Set channels_last = false, or parallel = ddp.",
+            )
+        use_channels_last(model)
+    model.to(device)
+    if not model.training:
+        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
 
 
 def _parallel(

@@ -145,5 +145,9 @@ class TrainConfig:
     """torch.compile the model."""
     recompute: bool = False
     """Gradient checkpointing of the model's repeated blocks: less memory, more time."""
+    channels_last: bool = False
+    """Lay out the weights of convolutions channels-last, which their fast kernels want; the numbers stay."""
+    out_of_memory: Literal["halve", "stop"] = "halve"
+    """Where the memory runs out on a window: halve the micro-batch and do the window again, or end the run."""
     evaluate_every_epochs: int = 1
     """Epochs between two evaluations."""

@@ -190,6 +190,8 @@ class Fit:
         if entries:
             self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
         self._tell_saved()
+        for halved in self.parts.halving.take():
+            self._note("out_of_memory", halved.message, halved.details, update=halved.update)
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:
@@ -228,7 +230,7 @@ class Fit:
         with parts.average.applied() if parts.average else nullcontext():
             return evaluate(
                 parts.forward,
-                batches,
+                parts.halving.cut(batches),
                 parts.objective,
                 metrics=self._metrics,
                 device=parts.device,
@@ -340,8 +342,8 @@ class Fit:
         """Evaluate the model as it is now, once, on the test set."""
         parts = self.parts
         result = evaluate(
-            parts.forward, batches, parts.objective, metrics=self._metrics, device=parts.device,
-            context=parts.autocast(), processes=self._measuring,
+            parts.forward, parts.halving.cut(batches), parts.objective, metrics=self._metrics,
+            device=parts.device, context=parts.autocast(), processes=self._measuring,
         )  # fmt: skip
         self.tell_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}

@@ -80,6 +80,8 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "sync_batchnorm": "breaking",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
+    "channels_last": "inexact",
+    "out_of_memory": "harmless",  # what it did to a run is saved with it
     "evaluate_every_epochs": "harmless",
     # Facts. A name that is not here goes by its longest beginning that is.
     "options": "breaking",  # the recipe's own settings

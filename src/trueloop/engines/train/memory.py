@@ -1,4 +1,4 @@
-"""How much memory a run has taken at its peak."""
+"""How much memory a run takes, and whether an error says that there is none left."""
 
 from __future__ import annotations
 
@@ -8,8 +8,33 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from torch import nn
+
+from trueloop.ground.words import size
 
 _PAGES: Final = Path("/proc/self/statm")
+
+# torch has a class of its own for its caching allocators only; the others are told by their words.
+_WORDS: Final = (
+    "DefaultCPUAllocator",
+    "backend out of memory",
+    "CUDA out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True where torch could not get memory for a tensor, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+
+
+def taken_by(model: nn.Module) -> str:
+    """Return the size of a model's parameters and buffers in words."""
+    held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return size(sum(tensor.numel() * tensor.element_size() for tensor in held.values()))
 
 
 def memory_mib(device: torch.device) -> float | None:

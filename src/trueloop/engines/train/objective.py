@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.train.losses import KNOWN_LOSSES, check_pair, divisor, summed
+from trueloop.engines.train.memory import is_out_of_memory
 from trueloop.ground.errors import InvalidData, InvalidModel, TrueloopError
 
 _OURS = (Path(__file__).parents[2], Path(torch.__file__).parent)
@@ -268,7 +269,7 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
         model: the model it was called with.
         batch: the batch it was called with.
     """
-    if isinstance(error, (TrueloopError, torch.OutOfMemoryError)):
+    if isinstance(error, TrueloopError) or is_out_of_memory(error):
         return None
     if isinstance(error, ValueError) and "Expected more than 1 value per channel" in str(error):
         return InvalidData(

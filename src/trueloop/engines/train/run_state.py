@@ -12,6 +12,7 @@ from torch import Tensor
 from trueloop.engines.train.config import ScheduleConfig
 from trueloop.engines.train.identity import Differences, Identity, compare
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory_format import lay_out_moments
 from trueloop.engines.train.monitor import Monitor
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.schedule import Schedule
@@ -71,6 +72,7 @@ class RunState:
             "scale": parts.scale.state_dict(),
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
+            "halving": parts.halving.state_dict(),
             "monitor": self.monitor.state_dict(),
             "generators": generators[0],
             "other_generators": generators[1:],
@@ -106,6 +108,8 @@ class RunState:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
+        if "micro_batch" not in changed and "halving" in state:  # else the user has chosen anew
+            parts.halving.load_state_dict(state["halving"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         self._restore_generators(state, changed)
@@ -183,6 +187,7 @@ class RunState:
         kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
         present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
         optimizer.load_state_dict(state["optimizer"])
+        lay_out_moments(optimizer)
         if changed.of("breaking"):
             for group, settings in zip(optimizer.param_groups, present, strict=True):
                 group.update(settings)
