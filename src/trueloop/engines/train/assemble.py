@@ -12,12 +12,14 @@ from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.loop import Assembly
-from trueloop.engines.train.objective import as_objective
+from trueloop.engines.train.objective import Objective, as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
 from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.recompute import enable_recompute
+from trueloop.engines.train.region import Ingredients
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
 from trueloop.engines.train.update import make_update
+from trueloop.engines.train.whole import WholeUpdate
 from trueloop.engines.train.window import Counts
 from trueloop.ground.errors import InvalidModel
 
@@ -76,7 +78,31 @@ def assemble(
         device=device,
         on_host=device.type == "cpu",
         autocast=lambda: context,
+        whole=_whole(model, objective, optimizer, config, given) if config.compile else None,
     )
+
+
+def _whole(
+    model: nn.Module, objective: Objective, optimizer: torch.optim.Optimizer, config: TrainConfig, given: Given
+) -> WholeUpdate:
+    refusals = (
+        (config.precision == "fp16", "fp16 needs a loss scale."),
+        (config.recompute, "recompute decides anew in every pass what is kept."),
+        (given.counts is not None, "its counts are declared beforehand."),
+        (_processes() > 1, f"{_processes()} processes share it."),
+    )
+    ingredients = Ingredients(
+        model=model,
+        objective=objective,
+        clip=config.clip,
+        guarded=config.guard.enabled,
+        autocast=torch.bfloat16 if config.precision == "bf16" else None,
+    )
+    return WholeUpdate(ingredients, optimizer, next((why for is_so, why in refusals if is_so), None))
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 class Given:

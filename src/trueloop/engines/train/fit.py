@@ -16,13 +16,14 @@ from typing import Any, Final, cast
 from torch import Tensor
 
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
+from trueloop.engines.train.compiled import train_epoch
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate
 from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.incident import look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
-from trueloop.engines.train.loop import Assembly, train_epoch
+from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.memory import memory_mib, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
@@ -204,6 +205,8 @@ class Fit:
         if entries:
             self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
         self._tell_saved()
+        for told in self.parts.whole.take() if self.parts.whole else ():
+            self._note(*told)
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:

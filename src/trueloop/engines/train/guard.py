@@ -45,12 +45,12 @@ class Guard:
         self.generator: Tensor | None = None
         self.skipped = 0
 
-    def remember(self) -> None:
-        """Keep the buffers and the CPU generator as they are before a window.
+    def remember(self, *, buffers: bool = True) -> None:
+        """Keep the CPU generator as it is before a window, and the buffers unless somebody else puts them back.
 
         Cost: one copy of the buffers, where there are any, and 5 kB of generator state.
         """
-        if self._places:
+        if self._places and buffers:
             now = self._buffers()
             if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
                 copy(self._kept, now)

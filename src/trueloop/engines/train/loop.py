@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from trueloop.engines.train.update import Outcome, Update
 from trueloop.engines.train.window import Counts, Waiting, open_window, windows
 from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import MicroBatch
+
+if TYPE_CHECKING:
+    from trueloop.engines.train.whole import WholeUpdate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class Assembly:
     on_host: bool
     """The device is the CPU, where batches already are."""
     autocast: Callable[[], AbstractContextManager[Any]]
+    whole: WholeUpdate | None = None
+    """Windows of one micro-batch in one compiled program, where asked for; see `compiled`."""
 
 
 class Done(NamedTuple):

@@ -141,7 +141,9 @@ class _Ranged:
 def _ranged(parts: Assembly) -> Assembly:
     objective = cast("Any", _Ranged(parts.objective, "forward"))
     update = cast("Any", _Ranged(parts.update, "update", "clear", "step"))
-    return replace(parts, objective=objective, update=update)
+    return replace(
+        parts, objective=objective, update=update, whole=None
+    )  # a compiled program has no parts to tell apart
 
 
 def _is_node(each: Any) -> bool:

@@ -70,6 +70,7 @@ class RunState:
             "scale": parts.scale.state_dict(),
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
+            "compiled": parts.whole.state_dict() if parts.whole else None,
             "monitor": self.monitor.state_dict(),
             "generators": capture_generators(),
             "order": self.order.state_dict(),
@@ -104,6 +105,8 @@ class RunState:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
+        if parts.whole and state.get("compiled"):
+            parts.whole.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         elsewhere = {"cuda": [], "mps": None} if "on.device" in changed else {}

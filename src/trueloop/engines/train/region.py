@@ -1,0 +1,125 @@
+"""One update as a pure program over tensors: what `whole` hands to torch.compile as a single region.
+
+Forward under autocast, loss as sum and count, gradient, norm, division, clipping, optimizer, and the guard's decision:
+the same operations in the same order as `loop` and `update` have them. Clearing is not needed: gradients are results
+here and never lie in ``.grad``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.formulas import Formula
+from trueloop.engines.train.objective import Loss, Objective
+
+Region = Callable[[Any, Tensor], Tensor]
+"""(batch, settings of the groups) -> loss, norm before clipping, skipped and divisor, in float64; the weights, the
+optimizer's state and the buffers are changed in place, or left as they were where skipped is 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepping:
+    """One parameter, and how it is stepped."""
+
+    parameter: Tensor
+    state: Mapping[str, Tensor]
+    """The optimizer's own tensors."""
+    formula: Formula
+    group: int
+    """Row of its settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingredients:
+    """What a region is made of."""
+
+    model: nn.Module
+    objective: Objective
+    clip: float | None
+    """Upper bound of the joint gradient norm."""
+    guarded: bool
+    """What is not finite is not stepped, and the buffers are put back."""
+    autocast: torch.dtype | None
+
+
+def make_region(made_of: Ingredients, steppings: Sequence[Stepping]) -> Region:
+    """Return one update as a function, not compiled yet; each time another one to torch, which compiles by code."""
+    model, objective = made_of.model, made_of.objective
+    parameters = [each.parameter for each in steppings]
+    device = parameters[0].device.type
+    bound = math.inf if made_of.clip is None else made_of.clip
+    guarded, dtype = made_of.guarded, made_of.autocast
+    places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
+    places = places if guarded else []
+
+    def update(batch: Any, settings: Tensor) -> Tensor:
+        known = [getattr(module, name) for module, name in places]
+        kept = [buffer.clone() for buffer in known]
+        with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            terms = objective(model, batch)
+        root, loss, divisor = _total(terms)
+        gradients = torch.autograd.grad(root, parameters)
+        with torch.no_grad():
+            norm = _norm(gradients) / divisor
+            norm = torch.where(divisor == 0, math.nan, norm)
+            finite = torch.isfinite(norm)
+            taken = finite & (divisor != 0) if guarded else divisor != 0
+            by = torch.where(finite, (norm / bound).clamp(min=1.0), 1.0) * divisor
+            for each, gradient in zip(steppings, gradients, strict=True):
+                _step(each, gradient, by, taken, settings)
+            for (module, name), before, copy in zip(places, known, kept, strict=True):
+                now = getattr(module, name)
+                right = torch.where(taken, now, copy)
+                if now is before:
+                    now.copy_(right)
+                else:
+                    setattr(module, name, right)
+            return torch.stack([loss.detach().double(), norm.double(), 1.0 - taken.double(), divisor.double()])
+
+    # torch keeps what it has compiled by code object: without one of its own every run would count as a recompilation
+    own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
+    return cast("Region", own)
+
+
+def _step(each: Stepping, gradient: Tensor, by: Tensor, taken: Tensor, settings: Tensor) -> None:
+    parameter = each.parameter
+    work = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+    numbers = settings[each.group].to(work).unbind()
+    value, state = each.formula.step(parameter, gradient / by.to(work), each.state, numbers)
+    parameter.copy_(torch.where(taken, value, parameter))
+    for name, after in state.items():
+        each.state[name].copy_(torch.where(taken, after, each.state[name]))
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack([precise(torch.linalg.vector_norm(each)) for each in gradients]))
+
+
+def _total(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
+    """What backward is called on, the window's loss, and what the gradient is divided by: `window.Window` for one."""
+    if len(terms) == 1:
+        (term,) = terms
+        root = term.sum if term.weight == 1.0 else term.sum * term.weight
+        if term.count is None:
+            return root, root, torch.ones((), dtype=torch.float64, device=root.device)
+        count = _number(term.count, root)
+        return root, torch.where(count == 0, math.nan, root.detach() / count), count
+    counts = [torch.ones((), device=terms[0].sum.device) if t.count is None else _number(t.count, t.sum) for t in terms]
+    shares = [torch.where(count == 0, 0.0, 1 / count) for count in counts]
+    root = torch.stack([t.sum * (share * t.weight) for t, share in zip(terms, shares, strict=True)]).sum()
+    some = torch.stack([count != 0 for count in counts]).any()
+    return root, root, some.double()
+
+
+def _number(count: Tensor | float, beside: Tensor) -> Tensor:
+    if isinstance(count, Tensor):
+        return count.double()
+    return torch.full((), count, dtype=torch.float64, device=beside.device)

@@ -1,0 +1,273 @@
+"""The compiled update: which windows take it, what it may not be asked, and what is said about it.
+
+Inductor makes one program of a whole update (`region`) for the shape of the run's ordinary window. A window of another
+shape, such as an epoch's short last one, goes through the loop uncompiled; once there have been many of those, they
+share a second program, whose dimensions are open. So a run compiles twice at most, whatever its windows look like, and
+the same windows are compiled again when it is resumed.
+
+What cannot be compiled whole is named, and is trained by the loop with only its model compiled.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any, Final, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from trueloop.engines.train.formulas import Formula, formula_of
+from trueloop.engines.train.objective import describe
+from trueloop.engines.train.region import Ingredients, Region, Stepping, make_region
+
+MANY: Final = 32
+"""Windows of another shape than the ordinary one before these are compiled, too: fewer would not pay for it."""
+_NO_COMPILER: Final = ("No working C++ compiler", "Failed to find C compiler", "InvalidCxxCompiler")
+
+
+class Told(NamedTuple):
+    """Something about compiling that a person should read; see `seams.Noted`."""
+
+    kind: str
+    message: str
+
+
+class Program:
+    """One region under torch.compile."""
+
+    def __init__(self, region: Region, *, opened: bool, on_host: bool) -> None:
+        # The C++ wrapper saves Python's way through the kernels, which is what a small model's update consists of.
+        options: dict[str, str | int | bool] = {"fallback_random": True, "cpp_wrapper": on_host}
+        self.run = cast(
+            "Region", torch.compile(region, fullgraph=True, dynamic=None if opened else False, options=options)
+        )
+        self.compiled = False
+
+
+class WholeUpdate:
+    """Updates of one micro-batch each, compiled as a whole.
+
+    Args:
+        made_of: everything that an update turns.
+        optimizer: over the parameters; its state is read and written.
+        refused: why nothing can be compiled whole here, where that is known beforehand.
+    """
+
+    def __init__(self, made_of: Ingredients, optimizer: torch.optim.Optimizer, refused: str | None = None) -> None:
+        self._of = made_of
+        self._optimizer = optimizer
+        self._device = optimizer.param_groups[0]["params"][0].device
+        self._on_host = self._device.type == "cpu"
+        self._told: list[Told] = []
+        self._regular = ""  # the ordinary window in words, as a checkpoint keeps it
+        self._shapes: Any = None  # the same as `shapes_of` has it
+        self._others = 0
+        self._held: Any = None
+        self._programs: dict[bool, Program] = {}
+        self._formulas: list[Formula] = []
+        self._numbers = torch.zeros(0)
+        self._rows: Any = None
+        self.gave_up = False
+        """The loop takes every window."""
+        self.lacks_compiler = False
+        """Not even the model can be compiled."""
+        if why := refused or _refusal(made_of, optimizer):
+            self._give_up(why)
+
+    def program_for(self, batch: Any) -> Program | None:
+        """Return the program for a window that consists of this batch; None where the loop has to take it.
+
+        Cost: a walk over the batch; where the program is new, `call` compiles it.
+        """
+        if self.gave_up or not self._ready():
+            return None
+        shapes = shapes_of(batch)
+        if self._shapes is None:
+            here = describe(batch)
+            self._regular = self._regular or here
+            self._shapes = shapes if here == self._regular else None
+        if shapes == self._shapes:
+            return self._program(opened=False)
+        self._others += 1
+        if self._others <= MANY or self._shapes is None:
+            return None
+        differing = list(_differing(batch, shapes, self._shapes))
+        if any(dimension is None for _, dimension in differing):
+            return None
+        for tensor, dimension in differing:
+            torch._dynamo.maybe_mark_dynamic(tensor, dimension)  # noqa: SLF001
+        return self._program(opened=True)
+
+    def call(self, program: Program, batch: Any) -> Tensor | None:
+        """Take one update; see `region.Region` for what it returns.
+
+        Returns:
+            None where it turned out that it cannot be compiled; nothing has changed then.
+
+        Raises:
+            RuntimeError: what torch raises about the batch itself.
+        """
+        if program.compiled:
+            try:
+                return program.run(batch, self._settings())
+            except _errors():
+                pass  # its guards ask for another compilation, which needs the patch below
+        started = perf_counter()
+        try:
+            with _config().patch(trace_autograd_ops=True):
+                result = program.run(batch, self._settings())
+        except _errors() as error:
+            lacking = any(word in str(error) for word in _NO_COMPILER)
+            self._give_up(_NEEDS_COMPILER if lacking else _words(error), lacks_compiler=lacking)
+            return None
+        program.compiled = True
+        seconds = perf_counter() - started
+        self._told.append(Told("compiled", f"The whole update is compiled for {describe(batch)}, in {seconds:.0f} s."))
+        return result
+
+    def take(self) -> list[Told]:
+        """Return what is to be told, once."""
+        told, self._told = self._told, []
+        return told
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which windows are compiled, so that a resumed run compiles the same ones."""
+        return {"regular": self._regular, "others": self._others}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the choice of an earlier process."""
+        self._regular, self._others, self._shapes = state["regular"], state["others"], None
+
+    def _give_up(self, why: str, *, lacks_compiler: bool = False) -> None:
+        self.gave_up, self.lacks_compiler = True, lacks_compiler
+        self._programs.clear()
+        rest = "Nothing is compiled." if lacks_compiler else "Only the model is compiled."
+        self._told.append(Told("compiled_in_part", f"The update is not compiled as a whole: {why} {rest}"))
+
+    def _settings(self) -> Tensor:
+        """The numbers of every group, (groups, settings) in float64, on the device."""
+        groups = self._optimizer.param_groups
+        rows = [formula.settings(group) for formula, group in zip(self._formulas, groups, strict=True)]
+        if self._on_host:
+            self._rows[:] = rows
+            return self._numbers
+        return torch.tensor(rows, dtype=torch.float64).to(self._device, non_blocking=True)
+
+    def _ready(self) -> bool:
+        """True once the optimizer has made its state, in an update that the loop took."""
+        state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
+        groups = self._optimizer.param_groups
+        if self._held is not None and state.get(groups[0]["params"][0]) is self._held:
+            return True
+        self._programs.clear()  # made over tensors that a loaded state has replaced
+        formulas = cast("list[Formula]", [formula_of(self._optimizer, group) for group in groups])
+        needs = [(p, formula.state) for formula, group in zip(formulas, groups, strict=True) for p in group["params"]]
+        lacking = [p for p, names in needs if any(not isinstance(state[p].get(name), Tensor) for name in names)]
+        if lacking:
+            if len(lacking) < len(needs):
+                self._give_up(f"{len(lacking)} of {len(needs)} parameters have received no gradient yet.")
+            return False
+        self._formulas, self._held = formulas, state[groups[0]["params"][0]]
+        self._numbers = torch.zeros(len(groups), len(formulas[0].settings(groups[0])), dtype=torch.float64)
+        self._rows = self._numbers.numpy()
+        return True
+
+    def _program(self, *, opened: bool) -> Program:
+        if opened not in self._programs:
+            steppings = list(self._steppings())
+            region = make_region(self._of, steppings)
+            self._programs[opened] = Program(region, opened=opened, on_host=self._on_host)
+        return self._programs[opened]
+
+    def _steppings(self) -> Iterator[Stepping]:
+        state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
+        for number, (formula, group) in enumerate(zip(self._formulas, self._optimizer.param_groups, strict=True)):
+            for p in group["params"]:
+                kept = {name: state[p][name] for name in formula.state}
+                yield Stepping(parameter=p, state=kept, formula=formula, group=number)
+
+
+def shapes_of(batch: Any) -> Any:
+    """Shape and dtype of every tensor in a batch, nested as it is; of anything else, its type."""
+    if isinstance(batch, Tensor):
+        return batch.shape, batch.dtype
+    if isinstance(batch, Mapping):
+        return {key: shapes_of(value) for key, value in cast("Mapping[Any, Any]", batch).items()}
+    if isinstance(batch, (tuple, list)):
+        return [shapes_of(value) for value in cast("Sequence[Any]", batch)]
+    return type(batch)
+
+
+def _differing(batch: Any, here: Any, ordinary: Any) -> Iterator[tuple[Any, int | None]]:
+    """Yield (tensor, dimension) where a batch has another size; a dimension of None where more differs than a size.
+
+    Sizes of 0 and 1 are more: torch compiles for them apart.
+    """
+    if here == ordinary:
+        return
+    if isinstance(batch, Tensor) and isinstance(ordinary, tuple):
+        shape, dtype = cast("tuple[torch.Size, torch.dtype]", ordinary)
+        if batch.dtype != dtype or batch.dim() != len(shape):
+            yield batch, None
+            return
+        for dimension, (mine, its) in enumerate(zip(batch.shape, shape, strict=True)):
+            if mine != its:
+                yield batch, dimension if mine > 1 else None
+    elif isinstance(batch, Mapping) and isinstance(ordinary, dict) and here.keys() == cast("Any", ordinary).keys():
+        for key, value in cast("Mapping[Any, Any]", batch).items():
+            yield from _differing(value, here[key], ordinary[key])
+    elif isinstance(batch, (tuple, list)) and isinstance(ordinary, list) and len(here) == len(cast("Any", ordinary)):
+        for value, mine, its in zip(cast("Sequence[Any]", batch), here, cast("Any", ordinary), strict=True):
+            yield from _differing(value, mine, its)
+    else:
+        yield batch, None
+
+
+_NEEDS_COMPILER: Final = (
+    "this machine has no C++ compiler, and torch.compile needs one (apt install g++, or name yours in CXX)."
+)
+
+
+def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | None:
+    """Say what is known beforehand to have no place in a compiled update."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kinds = {p.device.type for p in parameters}
+    modules = list(made_of.model.modules())
+    steps = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    checks = (
+        (hasattr(_config(), "trace_autograd_ops"), f"torch {torch.__version__} cannot compile a backward pass inside."),
+        (kinds <= {"cpu"} or kinds <= {"cuda"}, f"it runs on {' and '.join(sorted(kinds))}."),
+        (
+            all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters),
+            "not all parameters are real and plain.",
+        ),
+        (
+            all(formula_of(optimizer, group) for group in optimizer.param_groups),
+            f"the step of {type(optimizer).__name__} with these settings is not one that trueloop knows.",
+        ),
+        (not any(steps), "the optimizer has hooks."),
+        (not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters), "parameters have hooks."),
+        (not any(m._backward_hooks or m._backward_pre_hooks for m in modules), "modules have backward hooks."),
+    )
+    return next((why for holds, why in checks if not holds), None)
+
+
+def _words(error: Exception) -> str:
+    """The first thing torch says about why, in one line, and where."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{lines[0].rstrip('.') if lines else type(error).__name__}."
+
+
+def _errors() -> type[Exception]:
+    from torch._dynamo.exc import TorchDynamoException
+
+    return TorchDynamoException
+
+
+def _config() -> Any:
+    import torch._dynamo.config as config  # imported when something is compiled: it takes a second
+
+    return config
