@@ -43,6 +43,7 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         done = _compiled(parts, whole, first, update) if update and first.closes_window else None
         if done is None:
             (done,) = loop.train_epoch(_uncompiled(parts, whole), chain((first,), micros), update=update)
+            whole.after_loop()
         update += 1
         now = perf_counter()
         yield done._replace(wait_s=done.wait_s + wait_s, total_s=now - started)

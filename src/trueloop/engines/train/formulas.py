@@ -6,7 +6,6 @@ same numbers but for rounding, from the same state, so that a checkpoint of the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -21,14 +20,18 @@ Stepped = tuple[Tensor, dict[str, Tensor]]
 
 
 class Formula(NamedTuple):
-    """One optimizer's arithmetic."""
+    """One optimizer's arithmetic, in two stages: numbers of a group's, then what is done with them for each weight."""
 
     settings: Callable[[Mapping[str, Any]], tuple[float, ...]]
     """A group's numbers, read before every update: they arrive as a tensor, and changing one compiles nothing anew."""
+    numbers: Callable[[Sequence[Tensor], Tensor | None], Sequence[Tensor]]
+    """(settings, updates taken with this one) -> what `step` needs, all in float64 with one entry per group."""
+    step: Callable[[Tensor, Tensor, State, Sequence[Tensor]], Stepped]
+    """(parameter, gradient, state, numbers) -> new values; nothing is changed in place."""
     state: tuple[str, ...]
     """What `step` reads and writes beside the parameter."""
-    step: Callable[[Tensor, Tensor, State, Sequence[Tensor]], Stepped]
-    """(parameter, gradient, state, settings) -> new values; nothing is changed in place."""
+    counts: bool
+    """The state has a "step" as well, which says how many updates were taken."""
 
 
 def formula_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Formula | None:
@@ -39,104 +42,124 @@ def formula_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Fo
     return known(group)
 
 
+def _as_they_are(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:
+    return settings
+
+
 def _adam_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
     beta1, beta2 = group["betas"]
-    logs = (math.log(beta) if beta else -math.inf for beta in (beta1, beta2))
-    return (float(group["lr"]), group["weight_decay"], group["eps"], 1 - beta1, 1 - beta2, *logs)
+    return (group["lr"], group["weight_decay"], group["eps"], beta1, beta2)
 
 
-def _moments(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    """Adam's step, without decay. Source: Kingma & Ba, 2015, arXiv:1412.6980."""
-    lr, _decay, eps, new1, new2, log1, log2 = settings
-    step = state["step"] + 1
+def _adam_numbers(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:
+    assert steps is not None
+    lr, decay, eps, beta1, beta2 = settings
+    return lr / (1 - beta1**steps), lr * decay, decay, eps, 1 - beta1, 1 - beta2, (1 - beta2**steps).sqrt()
+
+
+def _adamw(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    """Source: Loshchilov & Hutter, 2019, arXiv:1711.05101."""
+    return _moments(p * (1 - numbers[1]), g, state, numbers)
+
+
+def _adam(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    """Source: Kingma & Ba, 2015, arXiv:1412.6980."""
+    return _moments(p, g + numbers[2] * p, state, numbers)
+
+
+def _moments(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    rate, _shrink, _decay, eps, new1, new2, bias2 = numbers
     average = state["exp_avg"] + (g - state["exp_avg"]) * new1
     square = state["exp_avg_sq"] + (g * g - state["exp_avg_sq"]) * new2
-    # 1 - beta^step loses four digits in float32; expm1 loses none
-    bias1, bias2 = (-torch.expm1(step.to(lr.dtype) * log) for log in (log1, log2))
-    moved = p - (lr / bias1) * (average / (square.sqrt() / bias2.sqrt() + eps))
-    return moved, {"step": step, "exp_avg": average, "exp_avg_sq": square}
-
-
-def _adamw(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    """Source: Loshchilov & Hutter, 2019, arXiv:1711.05101."""
-    return _moments(p * (1 - settings[0] * settings[1]), g, state, settings)
-
-
-def _adam(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    return _moments(p, g + settings[1] * p, state, settings)
+    return p - rate * (average / (square.sqrt() / bias2 + eps)), {"exp_avg": average, "exp_avg_sq": square}
 
 
 def _sgd_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
-    return (float(group["lr"]), group["weight_decay"], group["momentum"])
+    return (group["lr"], group["weight_decay"], group["momentum"])
 
 
-def _sgd_plain(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    lr, decay, _momentum = settings
+def _sgd(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    lr, decay, _momentum = numbers
     return p - lr * (g + decay * p), {}
 
 
-def _sgd_momentum(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    lr, decay, momentum = settings
+def _sgd_momentum(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    lr, decay, momentum = numbers
     average = state["momentum_buffer"] * momentum + (g + decay * p)
     return p - lr * average, {"momentum_buffer": average}
 
 
-def _sgd_nesterov(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    lr, decay, momentum = settings
+def _sgd_nesterov(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    lr, decay, momentum = numbers
     g = g + decay * p
     average = state["momentum_buffer"] * momentum + g
     return p - lr * (g + momentum * average), {"momentum_buffer": average}
 
 
+def _sgd_of(group: Mapping[str, Any]) -> Formula:
+    if not group["momentum"]:
+        return Formula(_sgd_settings, _as_they_are, _sgd, (), counts=False)
+    step = _sgd_nesterov if group["nesterov"] else _sgd_momentum
+    return Formula(_sgd_settings, _as_they_are, step, ("momentum_buffer",), counts=False)
+
+
 def _rmsprop_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
-    return (float(group["lr"]), group["weight_decay"], group["momentum"], 1 - group["alpha"], group["eps"])
+    return (group["lr"], group["weight_decay"], group["momentum"], 1 - group["alpha"], group["eps"])
 
 
-def _rmsprop(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
+def _rmsprop(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
     """Source: Tieleman & Hinton, 2012, lecture 6.5 of Neural Networks for Machine Learning."""
-    lr, decay, momentum, new, eps = settings
+    lr, decay, momentum, new, eps = numbers
     g = g + decay * p
     square = state["square_avg"] + (g * g - state["square_avg"]) * new
     g = g / (square.sqrt() + eps)
-    after = {"step": state["step"] + 1, "square_avg": square}
     if "momentum_buffer" not in state:
-        return p - lr * g, after
-    after["momentum_buffer"] = state["momentum_buffer"] * momentum + g
-    return p - lr * after["momentum_buffer"], after
-
-
-def _adagrad_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
-    return (float(group["lr"]), group["weight_decay"], group["lr_decay"], group["eps"])
-
-
-def _adagrad(p: Tensor, g: Tensor, state: State, settings: Sequence[Tensor]) -> Stepped:
-    """Source: Duchi, Hazan & Singer, 2011, JMLR 12."""
-    lr, decay, slower, eps = settings
-    g = g + decay * p
-    total = state["sum"] + g * g
-    rate = lr / (1 + state["step"].to(lr.dtype) * slower)
-    return p - rate * (g / (total.sqrt() + eps)), {"step": state["step"] + 1, "sum": total}
-
-
-def _sgd_of(group: Mapping[str, Any]) -> Formula:
-    if not group["momentum"]:
-        return Formula(_sgd_settings, (), _sgd_plain)
-    return Formula(_sgd_settings, ("momentum_buffer",), _sgd_nesterov if group["nesterov"] else _sgd_momentum)
+        return p - lr * g, {"square_avg": square}
+    average = state["momentum_buffer"] * momentum + g
+    return p - lr * average, {"square_avg": square, "momentum_buffer": average}
 
 
 def _rmsprop_of(group: Mapping[str, Any]) -> Formula:
     momentum = ("momentum_buffer",) if group["momentum"] else ()
-    return Formula(_rmsprop_settings, ("step", "square_avg", *momentum), _rmsprop)
+    return Formula(_rmsprop_settings, _as_they_are, _rmsprop, ("square_avg", *momentum), counts=True)
 
 
-_ADAM: Final = ("step", "exp_avg", "exp_avg_sq")
+def _adagrad_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
+    return (group["lr"], group["weight_decay"], group["lr_decay"], group["eps"])
+
+
+def _adagrad_numbers(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:
+    assert steps is not None
+    lr, decay, slower, eps = settings
+    return lr / (1 + (steps - 1) * slower), decay, eps
+
+
+def _adagrad(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+    """Source: Duchi, Hazan & Singer, 2011, JMLR 12."""
+    rate, decay, eps = numbers
+    g = g + decay * p
+    total = state["sum"] + g * g
+    return p - rate * (g / (total.sqrt() + eps)), {"sum": total}
+
+
+def _adamw_of(group: Mapping[str, Any]) -> Formula:
+    return Formula(_adam_settings, _adam_numbers, _adamw, ("exp_avg", "exp_avg_sq"), counts=True)
+
+
+def _adam_of(group: Mapping[str, Any]) -> Formula:
+    step = _adamw if group.get("decoupled_weight_decay") else _adam
+    return Formula(_adam_settings, _adam_numbers, step, ("exp_avg", "exp_avg_sq"), counts=True)
+
+
+def _adagrad_of(group: Mapping[str, Any]) -> Formula:
+    return Formula(_adagrad_settings, _adagrad_numbers, _adagrad, ("sum",), counts=True)
+
+
 _FORMULAS: Final[Mapping[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], Formula]]] = {
-    LeanAdamW: lambda group: Formula(_adam_settings, _ADAM, _adamw),
-    torch.optim.AdamW: lambda group: Formula(_adam_settings, _ADAM, _adamw),
-    torch.optim.Adam: lambda group: Formula(
-        _adam_settings, _ADAM, _adamw if group.get("decoupled_weight_decay") else _adam
-    ),
+    LeanAdamW: _adamw_of,
+    torch.optim.AdamW: _adamw_of,
+    torch.optim.Adam: _adam_of,
     torch.optim.SGD: _sgd_of,
     torch.optim.RMSprop: _rmsprop_of,
-    torch.optim.Adagrad: lambda group: Formula(_adagrad_settings, ("step", "sum"), _adagrad),
+    torch.optim.Adagrad: _adagrad_of,
 }

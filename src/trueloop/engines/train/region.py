@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +25,13 @@ Region = Callable[[Any, Tensor], Tensor]
 optimizer's state and the buffers are changed in place, or left as they were where skipped is 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepping:
-    """One parameter, and how it is stepped."""
+class Stepping(NamedTuple):
+    """One group of the optimizer's, and how it is stepped."""
 
-    parameter: Tensor
-    state: Mapping[str, Tensor]
-    """The optimizer's own tensors."""
     formula: Formula
-    group: int
-    """Row of its settings."""
+    parameters: Sequence[Tensor]
+    states: Sequence[Mapping[str, Tensor]]
+    """The optimizer's own tensors, one mapping per parameter; all have taken equally many updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +50,7 @@ class Ingredients:
 def make_region(made_of: Ingredients, steppings: Sequence[Stepping]) -> Region:
     """Return one update as a function, not compiled yet; each time another one to torch, which compiles by code."""
     model, objective = made_of.model, made_of.objective
-    parameters = [each.parameter for each in steppings]
+    parameters = [parameter for each in steppings for parameter in each.parameters]
     device = parameters[0].device.type
     bound = math.inf if made_of.clip is None else made_of.clip
     guarded, dtype = made_of.guarded, made_of.autocast
@@ -68,13 +65,11 @@ def make_region(made_of: Ingredients, steppings: Sequence[Stepping]) -> Region:
         root, loss, divisor = _total(terms)
         gradients = torch.autograd.grad(root, parameters)
         with torch.no_grad():
-            norm = _norm(gradients) / divisor
-            norm = torch.where(divisor == 0, math.nan, norm)
+            norm = torch.where(divisor == 0, math.nan, _norm(gradients) / divisor)
             finite = torch.isfinite(norm)
             taken = finite & (divisor != 0) if guarded else divisor != 0
             by = torch.where(finite, (norm / bound).clamp(min=1.0), 1.0) * divisor
-            for each, gradient in zip(steppings, gradients, strict=True):
-                _step(each, gradient, by, taken, settings)
+            _step(steppings, gradients, by, taken, settings)
             for (module, name), before, copy in zip(places, known, kept, strict=True):
                 now = getattr(module, name)
                 right = torch.where(taken, now, copy)
@@ -89,14 +84,30 @@ def make_region(made_of: Ingredients, steppings: Sequence[Stepping]) -> Region:
     return cast("Region", own)
 
 
-def _step(each: Stepping, gradient: Tensor, by: Tensor, taken: Tensor, settings: Tensor) -> None:
-    parameter = each.parameter
-    work = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-    numbers = settings[each.group].to(work).unbind()
-    value, state = each.formula.step(parameter, gradient / by.to(work), each.state, numbers)
-    parameter.copy_(torch.where(taken, value, parameter))
-    for name, after in state.items():
-        each.state[name].copy_(torch.where(taken, after, each.state[name]))
+def _step(
+    steppings: Sequence[Stepping], gradients: Sequence[Tensor], by: Tensor, taken: Tensor, settings: Tensor
+) -> None:
+    """Divide and step every parameter, or leave all as they are where ``taken`` is false.
+
+    What is one number for many weights is worked out first and stacked: Inductor would otherwise put it into the loop
+    over the weights, and work out a power and two roots for every sixteen of them.
+    """
+    formula = steppings[0].formula
+    steps = torch.stack([each.states[0]["step"] for each in steppings]).double() + 1 if formula.counts else None
+    shared = (by.expand(len(steppings)), taken.double().expand(len(steppings)))
+    numbers = torch.stack([*shared, *formula.numbers(settings.unbind(1), steps)], dim=1)
+    left = iter(gradients)
+    for group, each in enumerate(steppings):
+        after = None if steps is None else steps[group]
+        for parameter, state in zip(each.parameters, each.states, strict=True):
+            work = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+            divisor, go, *own = numbers[group].to(work).unbind()
+            value, stepped = each.formula.step(parameter, next(left) / divisor, state, own)
+            if after is not None:
+                stepped["step"] = after.to(state["step"].dtype)
+            parameter.copy_(torch.where(go != 0, value, parameter))
+            for name, new in stepped.items():
+                state[name].copy_(torch.where(go != 0, new, state[name]))
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:

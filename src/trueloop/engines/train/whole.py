@@ -67,7 +67,7 @@ class WholeUpdate:
         self._others = 0
         self._held: Any = None
         self._programs: dict[bool, Program] = {}
-        self._formulas: list[Formula] = []
+        self._steppings: list[Stepping] = []
         self._numbers = torch.zeros(0)
         self._rows: Any = None
         self.gave_up = False
@@ -128,6 +128,11 @@ class WholeUpdate:
         self._told.append(Told("compiled", f"The whole update is compiled for {describe(batch)}, in {seconds:.0f} s."))
         return result
 
+    def after_loop(self) -> None:
+        """Hear that the loop took a window: what it did not step has another count of updates from here on."""
+        if not self.gave_up and any(p.grad is None for group in self._optimizer.param_groups for p in group["params"]):
+            self._give_up("in some windows not every parameter receives a gradient.")
+
     def take(self) -> list[Told]:
         """Return what is to be told, once."""
         told, self._told = self._told, []
@@ -150,7 +155,7 @@ class WholeUpdate:
     def _settings(self) -> Tensor:
         """The numbers of every group, (groups, settings) in float64, on the device."""
         groups = self._optimizer.param_groups
-        rows = [formula.settings(group) for formula, group in zip(self._formulas, groups, strict=True)]
+        rows = [each.formula.settings(group) for each, group in zip(self._steppings, groups, strict=True)]
         if self._on_host:
             self._rows[:] = rows
             return self._numbers
@@ -163,31 +168,32 @@ class WholeUpdate:
         if self._held is not None and state.get(groups[0]["params"][0]) is self._held:
             return True
         self._programs.clear()  # made over tensors that a loaded state has replaced
-        formulas = cast("list[Formula]", [formula_of(self._optimizer, group) for group in groups])
-        needs = [(p, formula.state) for formula, group in zip(formulas, groups, strict=True) for p in group["params"]]
-        lacking = [p for p, names in needs if any(not isinstance(state[p].get(name), Tensor) for name in names)]
+        steppings: list[Stepping] = []
+        for group in groups:
+            formula = cast("Formula", formula_of(self._optimizer, group))
+            names = ("step", *formula.state) if formula.counts else formula.state
+            states = [{name: state[p].get(name) for name in names} for p in group["params"]]
+            steppings.append(Stepping(formula, group["params"], states))
+        held = [state for each in steppings for state in each.states]
+        lacking = sum(None in state.values() for state in held)
         if lacking:
-            if len(lacking) < len(needs):
-                self._give_up(f"{len(lacking)} of {len(needs)} parameters have received no gradient yet.")
+            if lacking < len(held):
+                self._give_up(f"{lacking} of {len(held)} parameters have received no gradient yet.")
             return False
-        self._formulas, self._held = formulas, state[groups[0]["params"][0]]
-        self._numbers = torch.zeros(len(groups), len(formulas[0].settings(groups[0])), dtype=torch.float64)
+        for each in steppings:
+            if each.formula.counts and len({float(state["step"]) for state in each.states}) > 1:
+                self._give_up("its parameters have not all been updated equally often.")
+                return False
+        self._steppings, self._held = steppings, state[groups[0]["params"][0]]
+        self._numbers = torch.zeros(len(groups), len(steppings[0].formula.settings(groups[0])), dtype=torch.float64)
         self._rows = self._numbers.numpy()
         return True
 
     def _program(self, *, opened: bool) -> Program:
         if opened not in self._programs:
-            steppings = list(self._steppings())
-            region = make_region(self._of, steppings)
+            region = make_region(self._of, self._steppings)
             self._programs[opened] = Program(region, opened=opened, on_host=self._on_host)
         return self._programs[opened]
-
-    def _steppings(self) -> Iterator[Stepping]:
-        state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
-        for number, (formula, group) in enumerate(zip(self._formulas, self._optimizer.param_groups, strict=True)):
-            for p in group["params"]:
-                kept = {name: state[p][name] for name in formula.state}
-                yield Stepping(parameter=p, state=kept, formula=formula, group=number)
 
 
 def shapes_of(batch: Any) -> Any:
