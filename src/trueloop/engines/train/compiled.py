@@ -6,10 +6,11 @@ by rounding, since Inductor adds up in another order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
+from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from trueloop.engines.train.device import move
 from trueloop.engines.train.loop import Assembly, Done
 from trueloop.engines.train.objective import explain_failure, items_if_known
 from trueloop.engines.train.update import Outcome
-from trueloop.engines.train.whole import WholeUpdate
+from trueloop.engines.train.whole import Program, WholeUpdate
 from trueloop.engines.train.window import Waiting, windows
 from trueloop.ground.seams import MicroBatch
 
@@ -40,26 +41,40 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
     for micros in windows(batches, waiting):
         first = next(micros)
         wait_s = waiting.take()
-        done = _compiled(parts, whole, first, update) if update and first.closes_window else None
-        if done is None:
+        rates = None
+        told = None
+        if update and first.closes_window:
+            batch = first.data if parts.on_host else move(first.data, parts.device)
+            if program := whole.program_for(batch):
+                parts.schedule.set(update)
+                rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
+                told = _call(parts, whole, program, batch)
+        if told is None or rates is None:
             (done,) = loop.train_epoch(_uncompiled(parts, whole), chain((first,), micros), update=update)
             whole.after_loop()
+            wait_s += done.wait_s
+            waiting.take()  # the loop has counted it
+            yield done._replace(wait_s=wait_s, total_s=perf_counter() - started)
+        else:
+            loss, norm, skipped, divisor = told
+            if parts.average:
+                parts.average.update(skipped)
+            parts.schedule.advance()
+            examples = (items_if_known(first.data) or 0) if first.indices is None else len(first.indices)
+            window = [] if parts.on_host and not skipped else [first]  # only what was not stepped is looked at again
+            outcome = Outcome(norm, skipped)
+            yield Done(loss, outcome, divisor, rates, examples, wait_s, perf_counter() - started, window)
         update += 1
-        now = perf_counter()
-        yield done._replace(wait_s=done.wait_s + wait_s, total_s=now - started)
-        waiting.take()  # the loop has counted it
         started = perf_counter()
 
 
-def _compiled(parts: Assembly, whole: WholeUpdate, micro: MicroBatch, update: int) -> Done | None:
-    """Take one window in one call; None where the loop has to."""
-    batch = micro.data if parts.on_host else move(micro.data, parts.device)
-    program = whole.program_for(batch)
-    if program is None:
-        return None
-    parts.schedule.set(update)
-    rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
-    parts.guard.remember(buffers=False)  # the program puts them back itself
+def _call(
+    parts: Assembly, whole: WholeUpdate, program: Program, batch: Any
+) -> Sequence[float] | Sequence[Tensor] | None:
+    """Take one update: loss, norm, skipped and divisor, on the host where they are known there; None for the loop."""
+    guard = parts.guard
+    if program.draws:
+        guard.remember(buffers=False)  # these the program puts back itself
     try:
         told = whole.call(program, batch)
     except RuntimeError as error:
@@ -69,13 +84,12 @@ def _compiled(parts: Assembly, whole: WholeUpdate, micro: MicroBatch, update: in
         raise lesson from error
     if told is None:
         return None
-    loss, norm, skipped, divisor = told.tolist() if parts.on_host else told.unbind()
-    outcome = Outcome(norm, skipped)
-    if parts.average:
-        parts.average.update(skipped)
-    parts.schedule.advance()
-    examples = (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
-    return Done(loss, outcome, divisor, rates, examples, 0.0, 0.0, [micro])
+    if not parts.on_host:
+        return told.unbind()
+    numbers = told.tolist()
+    if numbers[2] and not program.draws:
+        guard.remember(buffers=False)  # the generator is as it was before
+    return numbers
 
 
 def _uncompiled(parts: Assembly, whole: WholeUpdate) -> Assembly:

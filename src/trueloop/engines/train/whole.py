@@ -36,15 +36,19 @@ class Told(NamedTuple):
 
 
 class Program:
-    """One region under torch.compile."""
+    """One region under torch.compile, for one shape of window, or for those with open dimensions."""
 
-    def __init__(self, region: Region, *, opened: bool, on_host: bool) -> None:
-        # The C++ wrapper saves Python's way through the kernels, which is what a small model's update consists of.
-        options: dict[str, str | int | bool] = {"fallback_random": True, "cpp_wrapper": on_host}
-        self.run = cast(
-            "Region", torch.compile(region, fullgraph=True, dynamic=None if opened else False, options=options)
-        )
+    def __init__(self, region: Region, *, on_host: bool) -> None:
+        # Random numbers as the loop draws them. The C++ wrapper saves Python's way from kernel to kernel, of which a
+        # small model's update consists. (dynamic=False would cost 8 µs per call, and is not needed: shapes are told
+        # apart before, and torch's guards check them once more: asserting them in the program costs 5 µs.)
+        options: dict[str, str | int | bool] = {
+            "fallback_random": True, "cpp_wrapper": on_host, "size_asserts": False, "alignment_asserts": False,
+        }  # fmt: skip
+        self.run = cast("Region", torch.compile(region, fullgraph=True, options=options))
         self.compiled = False
+        self.draws = True
+        """It may draw random numbers on the host; known once it has run."""
 
 
 class WholeUpdate:
@@ -115,7 +119,7 @@ class WholeUpdate:
                 return program.run(batch, self._settings())
             except _errors():
                 pass  # its guards ask for another compilation, which needs the patch below
-        started = perf_counter()
+        started, before = perf_counter(), torch.get_rng_state()
         try:
             with _config().patch(trace_autograd_ops=True):
                 result = program.run(batch, self._settings())
@@ -124,6 +128,7 @@ class WholeUpdate:
             self._give_up(_NEEDS_COMPILER if lacking else _words(error), lacks_compiler=lacking)
             return None
         program.compiled = True
+        program.draws = not torch.equal(before, torch.get_rng_state())
         seconds = perf_counter() - started
         self._told.append(Told("compiled", f"The whole update is compiled for {describe(batch)}, in {seconds:.0f} s."))
         return result
@@ -192,7 +197,7 @@ class WholeUpdate:
     def _program(self, *, opened: bool) -> Program:
         if opened not in self._programs:
             region = make_region(self._of, self._steppings)
-            self._programs[opened] = Program(region, opened=opened, on_host=self._on_host)
+            self._programs[opened] = Program(region, on_host=self._on_host)
         return self._programs[opened]
 
 
@@ -274,6 +279,6 @@ def _errors() -> type[Exception]:
 
 
 def _config() -> Any:
-    import torch._dynamo.config as config  # imported when something is compiled: it takes a second
+    from torch._dynamo import config  # imported when something is compiled: it takes a second
 
     return config
