@@ -77,7 +77,7 @@ def _call(
         guard.remember(buffers=False)  # these the program puts back itself
     try:
         told = whole.call(program, batch)
-    except RuntimeError as error:
+    except Exception as error:
         lesson = explain_failure(error, parts.objective, parts.model, batch)
         if lesson is None:
             raise

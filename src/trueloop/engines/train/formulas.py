@@ -54,7 +54,8 @@ def _adam_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
 def _adam_numbers(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:
     assert steps is not None
     lr, decay, eps, beta1, beta2 = settings
-    return lr / (1 - beta1**steps), lr * decay, decay, eps, 1 - beta1, 1 - beta2, (1 - beta2**steps).sqrt()
+    bias1, bias2 = 1 - beta1**steps, 1 - beta2**steps
+    return lr / bias1, lr * decay, decay, eps, bias2.sqrt(), beta1, 1 - beta1, beta2, 1 - beta2
 
 
 def _adamw(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
@@ -68,9 +69,9 @@ def _adam(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Step
 
 
 def _moments(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
-    rate, _shrink, _decay, eps, new1, new2, bias2 = numbers
-    average = state["exp_avg"] + (g - state["exp_avg"]) * new1
-    square = state["exp_avg_sq"] + (g * g - state["exp_avg_sq"]) * new2
+    rate, _shrink, _decay, eps, bias2, old1, new1, old2, new2 = numbers
+    average = state["exp_avg"] * old1 + g * new1
+    square = state["exp_avg_sq"] * old2 + g * g * new2
     return p - rate * (average / (square.sqrt() / bias2 + eps)), {"exp_avg": average, "exp_avg_sq": square}
 
 
@@ -104,14 +105,14 @@ def _sgd_of(group: Mapping[str, Any]) -> Formula:
 
 
 def _rmsprop_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
-    return (group["lr"], group["weight_decay"], group["momentum"], 1 - group["alpha"], group["eps"])
+    return (group["lr"], group["weight_decay"], group["momentum"], group["alpha"], 1 - group["alpha"], group["eps"])
 
 
 def _rmsprop(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
     """Source: Tieleman & Hinton, 2012, lecture 6.5 of Neural Networks for Machine Learning."""
-    lr, decay, momentum, new, eps = numbers
+    lr, decay, momentum, old, new, eps = numbers
     g = g + decay * p
-    square = state["square_avg"] + (g * g - state["square_avg"]) * new
+    square = state["square_avg"] * old + g * g * new
     g = g / (square.sqrt() + eps)
     if "momentum_buffer" not in state:
         return p - lr * g, {"square_avg": square}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.formulas import Formula
 from trueloop.engines.train.objective import Loss, Objective
+
+_NUMBERS = count()
 
 Region = Callable[[Any, Tensor], Tensor]
 """(batch, settings of the groups) -> loss, norm before clipping, skipped and divisor, in float64; the weights, the
@@ -79,9 +82,10 @@ def make_region(made_of: Ingredients, steppings: Sequence[Stepping]) -> Region:
                     setattr(module, name, right)
             return torch.stack([loss.detach().double(), norm.double(), 1.0 - taken.double(), divisor.double()])
 
-    # torch keeps what it has compiled by code object: without one of its own every run would count as a recompilation
-    own = FunctionType(update.__code__.replace(), update.__globals__, update.__name__, None, update.__closure__)
-    return cast("Region", own)
+    # torch keeps what it has compiled by code object, and which sizes it has seen to vary by the name of the code: with
+    # the same ones for all, a run's sizes would count as other sizes of the run before it in this process.
+    code = update.__code__.replace(co_name=f"update_{next(_NUMBERS)}")
+    return cast("Region", FunctionType(code, update.__globals__, code.co_name, None, update.__closure__))
 
 
 def _step(

@@ -9,9 +9,11 @@ What cannot be compiled whole is named, and is trained by the loop with only its
 """
 
 # pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple, cast
@@ -26,6 +28,7 @@ from trueloop.engines.train.region import Ingredients, Region, Stepping, make_re
 MANY: Final = 32
 """Windows of another shape than the ordinary one before these are compiled, too: fewer would not pay for it."""
 _NO_COMPILER: Final = ("No working C++ compiler", "Failed to find C compiler", "InvalidCxxCompiler")
+_PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class Told(NamedTuple):
@@ -42,10 +45,10 @@ class Program:
         # Random numbers as the loop draws them. The C++ wrapper saves Python's way from kernel to kernel, of which a
         # small model's update consists. (dynamic=False would cost 8 µs per call, and is not needed: shapes are told
         # apart before, and torch's guards check them once more: asserting them in the program costs 5 µs.)
-        options: dict[str, str | int | bool] = {
+        options: dict[str, Any] = {
             "fallback_random": True, "cpp_wrapper": on_host, "size_asserts": False, "alignment_asserts": False,
         }  # fmt: skip
-        self.run = cast("Region", torch.compile(region, fullgraph=True, options=options))
+        self.run: Region = torch.compile(region, fullgraph=True, options=options)
         self.compiled = False
         self.draws = True
         """It may draw random numbers on the host; known once it has run."""
@@ -102,7 +105,7 @@ class WholeUpdate:
         if any(dimension is None for _, dimension in differing):
             return None
         for tensor, dimension in differing:
-            torch._dynamo.maybe_mark_dynamic(tensor, dimension)  # noqa: SLF001
+            torch._dynamo.maybe_mark_dynamic(tensor, dimension)
         return self._program(opened=True)
 
     def call(self, program: Program, batch: Any) -> Tensor | None:
@@ -174,13 +177,14 @@ class WholeUpdate:
             return True
         self._programs.clear()  # made over tensors that a loaded state has replaced
         steppings: list[Stepping] = []
+        held: list[dict[str, Tensor | None]] = []
         for group in groups:
             formula = cast("Formula", formula_of(self._optimizer, group))
             names = ("step", *formula.state) if formula.counts else formula.state
             states = [{name: state[p].get(name) for name in names} for p in group["params"]]
-            steppings.append(Stepping(formula, group["params"], states))
-        held = [state for each in steppings for state in each.states]
-        lacking = sum(None in state.values() for state in held)
+            steppings.append(Stepping(formula, group["params"], cast("list[dict[str, Tensor]]", states)))
+            held += states
+        lacking = sum(any(value is None for value in kept.values()) for kept in held)
         if lacking:
             if lacking < len(held):
                 self._give_up(f"{lacking} of {len(held)} parameters have received no gradient yet.")
@@ -247,7 +251,7 @@ def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | No
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kinds = {p.device.type for p in parameters}
     modules = list(made_of.model.modules())
-    steps = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    steps = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     checks = (
         (hasattr(_config(), "trace_autograd_ops"), f"torch {torch.__version__} cannot compile a backward pass inside."),
         (kinds <= {"cpu"} or kinds <= {"cuda"}, f"it runs on {' and '.join(sorted(kinds))}."),
@@ -267,9 +271,15 @@ def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | No
 
 
 def _words(error: Exception) -> str:
-    """The first thing torch says about why, in one line, and where."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{lines[0].rstrip('.') if lines else type(error).__name__}."
+    """Why torch cannot compile it, in one sentence, and the user's line where it says so."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    why = lines[0] if lines else type(error).__name__
+    if "data-dependent" in text:
+        why = "what it does depends on the value of a tensor (.item(), a comparison), which a program cannot know"
+    places = _PLACE.findall(text.rpartition("from user code")[2])
+    where = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
+    return f"{why.rstrip('.')}{where}."
 
 
 def _errors() -> type[Exception]:
