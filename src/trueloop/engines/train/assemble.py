@@ -22,9 +22,11 @@ from trueloop.engines.train.parallel import Alone, Parallel
 from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.recompute import enable_recompute
+from trueloop.engines.train.region import Ingredients
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
 from trueloop.engines.train.transfer import bringing
 from trueloop.engines.train.update import Update, make_update
+from trueloop.engines.train.whole import WholeUpdate
 from trueloop.engines.train.window import Counts
 from trueloop.ground.errors import InvalidConfig, InvalidModel
 
@@ -86,6 +88,7 @@ def assemble(
         on_host=device.type == "cpu",
         bring=bringing(device),
         autocast=lambda: context,
+        whole=_whole(parallel, model, objective, optimizer, config, given) if config.compile else None,
     )
 
 
@@ -122,6 +125,31 @@ def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Pr
     if is_sharded(parameters):
         return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
+
+
+def _whole(
+    parallel: Parallel,
+    model: nn.Module,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    given: Given,
+) -> WholeUpdate:
+    processes = parallel.processes
+    refusals = (
+        (config.precision == "fp16", "fp16 needs a loss scale."),
+        (config.recompute, "recompute decides anew in every pass what is kept."),
+        (given.counts is not None, "its counts are declared beforehand."),
+        (processes.size > 1, f"{processes.size} processes share it."),
+    )
+    ingredients = Ingredients(
+        model=model,
+        objective=objective,
+        clip=config.clip,
+        guarded=config.guard.enabled,
+        autocast=torch.bfloat16 if config.precision == "bf16" else None,
+    )
+    return WholeUpdate(ingredients, optimizer, next((why for is_so, why in refusals if is_so), None))
 
 
 class Given:

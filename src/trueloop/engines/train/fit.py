@@ -14,13 +14,14 @@ from typing import Any, Final, cast
 from torch import Tensor
 
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
+from trueloop.engines.train.compiled import train_epoch
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate, measuring
 from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.incident import agreed, look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
-from trueloop.engines.train.loop import Assembly, train_epoch
+from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.memory import memory_mib, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
@@ -192,6 +193,8 @@ class Fit:
         self._tell_saved()
         for halved in self.parts.halving.take():
             self._note("out_of_memory", halved.message, halved.details, update=halved.update)
+        for told in self.parts.whole.take() if self.parts.whole else ():
+            self._note(*told)
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:

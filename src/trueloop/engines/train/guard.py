@@ -47,13 +47,13 @@ class Guard:
         self._device_generator: Tensor | None = None
         self.skipped = 0
 
-    def remember(self) -> None:
-        """Keep the buffers and torch's generators as they are before a window.
+    def remember(self, *, buffers: bool = True) -> None:
+        """Keep torch's generators as they are before a window, and the buffers unless somebody else puts them back.
 
         Cost: one copy of the buffers, where there are any, and 5 kB of generator state; no synchronisation, as the
         state of a CUDA generator is two numbers on the host.
         """
-        if self._places:
+        if self._places and buffers:
             now = self._buffers()
             if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
                 copy(self._kept, now)

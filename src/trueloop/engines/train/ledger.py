@@ -45,7 +45,7 @@ class Ledger:
         """Take one update; return True when it is time to `take` them."""
         on_host = not isinstance(done.outcome.skipped, Tensor)
         urgent = on_host and bool(done.outcome.skipped)
-        if on_host and not urgent:
+        if on_host and not urgent and done.window:
             done = done._replace(window=[])  # finite: its batches will not be needed again
         self._pending.append((done, update, epoch))
         if self._every:

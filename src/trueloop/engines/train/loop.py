@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from trueloop.engines.train.update import Outcome, Update
 from trueloop.engines.train.window import Counts, Waiting, Window, open_window, windows
 from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import MicroBatch
+
+if TYPE_CHECKING:
+    from trueloop.engines.train.whole import WholeUpdate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class Assembly:
     bring: Bring
     """Batches to the device."""
     autocast: Callable[[], AbstractContextManager[Any]]
+    whole: WholeUpdate | None = None
+    """Windows of one micro-batch in one compiled program, where asked for; see `compiled`."""
 
 
 class Done(NamedTuple):

@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 
 import torch
 
-from trueloop.engines.train.loop import Assembly, Done, train_epoch
+from trueloop.engines.train.compiled import train_epoch
+from trueloop.engines.train.loop import Assembly, Done
 from trueloop.engines.train.memory import peak_memory_mib
 from trueloop.ground.errors import InvalidData
 from trueloop.ground.seams import BatchSource, MicroBatch

@@ -73,6 +73,7 @@ class RunState:
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
             "halving": parts.halving.state_dict(),
+            "compiled": parts.whole.state_dict() if parts.whole else None,
             "monitor": self.monitor.state_dict(),
             "generators": generators[0],
             "other_generators": generators[1:],
@@ -110,6 +111,8 @@ class RunState:
         parts.guard.load_state_dict(state["guard"])
         if "micro_batch" not in changed and "halving" in state:  # else the user has chosen anew
             parts.halving.load_state_dict(state["halving"])
+        if parts.whole and state.get("compiled"):
+            parts.whole.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         self._restore_generators(state, changed)

@@ -1,0 +1,99 @@
+"""The loop's second way: a window of one micro-batch is one call of a compiled program; every other one is the loop's.
+
+What is reported, saved and resumed is the same either way, and so are the random numbers drawn. The arithmetic differs
+by rounding, since Inductor adds up in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from trueloop.engines.train import loop
+from trueloop.engines.train.loop import Assembly, Done
+from trueloop.engines.train.objective import explain_failure, items_if_known
+from trueloop.engines.train.parallel import Alone
+from trueloop.engines.train.update import Outcome
+from trueloop.engines.train.whole import Program, WholeUpdate
+from trueloop.engines.train.window import Waiting, windows
+from trueloop.ground.seams import MicroBatch
+
+
+def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[Done]:
+    """Train on one epoch and yield after every update, compiled where asked for and possible; see `loop.train_epoch`.
+
+    Args:
+        parts: the assembled run.
+        batches: the epoch's micro-batches, or what is left of them.
+        update: updates done so far in the whole run; decides the learning rate.
+    """
+    whole = parts.whole
+    if whole is None:
+        yield from loop.train_epoch(parts, batches, update=update)
+        return
+    waiting = Waiting()
+    started = perf_counter()
+    for micros in windows(batches, waiting):
+        first = next(micros)
+        wait_s = waiting.take()
+        rates = None
+        told = None
+        if update and first.closes_window:
+            batch = parts.bring(first.data)
+            if program := whole.program_for(batch):
+                parts.schedule.set(update)
+                rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
+                told = _call(parts, whole, program, batch)
+        if told is None or rates is None:
+            (done,) = loop.train_epoch(_uncompiled(parts, whole), chain((first,), micros), update=update)
+            whole.after_loop()
+            wait_s += done.wait_s
+            waiting.take()  # the loop has counted it
+            yield done._replace(wait_s=wait_s, total_s=perf_counter() - started)
+        else:
+            loss, norm, skipped, divisor = told
+            if parts.average:
+                parts.average.update(skipped)
+            parts.schedule.advance()
+            examples = (items_if_known(first.data) or 0) if first.indices is None else len(first.indices)
+            window = [] if parts.on_host and not skipped else [first]  # only what was not stepped is looked at again
+            outcome = Outcome(norm, skipped)
+            yield Done(loss, outcome, divisor, rates, examples, wait_s, perf_counter() - started, window)
+        update += 1
+        started = perf_counter()
+
+
+def _call(
+    parts: Assembly, whole: WholeUpdate, program: Program, batch: Any
+) -> Sequence[float] | Sequence[Tensor] | None:
+    """Take one update: loss, norm, skipped and divisor, on the host where they are known there; None for the loop."""
+    guard = parts.guard
+    if program.draws:
+        guard.remember(buffers=False)  # these the program puts back itself
+    try:
+        told = whole.call(program, batch)
+    except Exception as error:
+        lesson = explain_failure(error, parts.objective, parts.model, batch)
+        if lesson is None:
+            raise
+        raise lesson from error
+    if told is None:
+        return None
+    if not parts.on_host:
+        return told.unbind()
+    numbers = told.tolist()
+    if numbers[2] and not program.draws:
+        guard.remember(buffers=False)  # the generator is as it was before
+    return numbers
+
+
+def _uncompiled(parts: Assembly, whole: WholeUpdate) -> Assembly:
+    """Parts for the loop: nothing is compiled for a single odd window, the model where no window is compiled whole."""
+    if whole.gave_up and not whole.lacks_compiler:
+        return parts
+    return replace(parts, forward=parts.model, parallel=Alone(parts.model, parts.objective))
