@@ -71,7 +71,7 @@ class Done(NamedTuple):
     """What the gradient was divided by; 0 where the window counted nothing."""
     rates: tuple[float, ...]
     """Learning rate of each group, as used."""
-    examples: int
+    examples: Tensor | float
     wait_s: float
     total_s: float
     window: list[MicroBatch]

@@ -56,7 +56,7 @@ class Window:
         self._counts: list[Tensor | float | None] = []
         self._first: Sequence[Tensor | float | None] = ()
         self.micros: list[MicroBatch] = []
-        self.examples = 0
+        self.examples: Tensor | float = 0
 
     def add(self, micro: MicroBatch, terms: Sequence[Loss]) -> Tensor:
         """Take one micro-batch and its terms; return the scalar to call backward on.
@@ -97,11 +97,10 @@ class Window:
     def complete(self) -> None:
         """Take the sums and counts of all processes, after the last backward pass."""
         if self._pending is not None:
-            *numbers, examples = self._pending()
+            *numbers, self.examples = self._pending()
             rest = iter(numbers)
             self._sums = [next(rest) for _ in self._sums]
             self._counts = [None if count is None else next(rest) for count in self._counts]
-            self.examples = int(examples)
 
     def _of_all(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
         totals = iter(self._processes.total([count for count in counts if count is not None]))
