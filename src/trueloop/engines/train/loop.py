@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
-from trueloop.engines.train.objective import Loss, Objective, explain_failure
+from trueloop.engines.train.objective import Loss, Objective, check_graph, explain_failure
 from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.precision import LossScale
 from trueloop.engines.train.schedule import RateSchedule
 from trueloop.engines.train.transfer import Bring
 from trueloop.engines.train.update import Outcome, Update
 from trueloop.engines.train.window import Counts, Waiting, Window, open_window, windows
-from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import MicroBatch
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
 
         total.complete()
         parts.parallel.finish()
-        total.check_ratios()
         divisor = total.divisor
         outcome = parts.update.step(parts.scale.divide(parts.parallel.divide(divisor)))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
@@ -121,7 +119,9 @@ def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Wi
             terms = _forward(parts, batch)  # 2. forward, 3. loss
             root = total.add(micro, terms)
             if len(total.micros) == 1:
-                _check_start(parts, terms, root, first=first)
+                if first:
+                    parts.objective.check(terms)
+                check_graph(root)
                 parts.scale.open(total.divisor, parts.parallel.processes)
             if micro.closes_window:
                 total.exchange()
@@ -139,16 +139,3 @@ def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
         if lesson is None:
             raise
         raise lesson from error
-
-
-def _check_start(parts: Assembly, terms: Sequence[Loss], root: Tensor, *, first: bool) -> None:
-    """Refuse a loss without a graph, and in the run's first window a pair that torch would take wrongly."""
-    if first:
-        parts.objective.check(terms)
-    if not root.requires_grad:
-        raise InvalidModel(
-            "The loss does not depend on any trainable parameter.",
-            why="backward() would have nothing to compute, and the model would never change.",
-            fix="Check that the output reaches the loss without detach(), .data, .item() or no_grad(), and that not "
-            "everything is frozen.",
-        )

@@ -187,6 +187,21 @@ def _scalar(value: Any) -> Tensor:
     )
 
 
+def check_graph(root: Tensor) -> None:
+    """Refuse a loss that backward could not start from.
+
+    Raises:
+        InvalidModel: it has no graph.
+    """
+    if not root.requires_grad:
+        raise InvalidModel(
+            "The loss does not depend on any trainable parameter.",
+            why="backward() would have nothing to compute, and the model would never change.",
+            fix="Check that the output reaches the loss without detach(), .data, .item() or no_grad(), and that not "
+            "everything is frozen.",
+        )
+
+
 def split_pair(batch: Any) -> tuple[Any, Any]:
     """Return (inputs, target) of a batch, or say why it has none.
 

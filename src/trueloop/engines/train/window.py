@@ -95,12 +95,17 @@ class Window:
             self._pending = self._processes.begin_total([*self._sums, *counts, self.examples])
 
     def complete(self) -> None:
-        """Take the sums and counts of all processes, after the last backward pass."""
+        """Take the sums and counts of all processes, after the last backward pass.
+
+        Raises:
+            InvalidModel: see `check_ratios`.
+        """
         if self._pending is not None:
             *numbers, self.examples = self._pending()
             rest = iter(numbers)
             self._sums = [next(rest) for _ in self._sums]
             self._counts = [None if count is None else next(rest) for count in self._counts]
+        self.check_ratios()
 
     def _of_all(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
         totals = iter(self._processes.total([count for count in counts if count is not None]))
