@@ -186,6 +186,16 @@ def test_a_batch_that_cannot_be_cut_is_named(build: Any, cut: Any):
         next(train_epoch(parts, iter([batch]), update=0))
 
 
+def test_a_later_batch_that_cannot_be_cut_is_taken_whole_where_it_fits(build: Any, cut: Any):
+    model = Narrow(8)
+    parts = build(model, lambda model, batch: model(batch[0]).square().mean(), CONFIG)
+    first = next(cut(*data(), effective=12).epoch(0))
+    second = first._replace(data=(data(7)[0], 40), indices=range(7))
+    parts.halving.load_state_dict({"most": 6})
+    assert len(list(train_epoch(parts, iter([first, second]), update=0))) == 2
+    assert model.calls == [6, 6, 7]
+
+
 def test_other_errors_and_those_of_the_loader_pass(build: Any, cut: Any):
     parts = build(Narrow(99), nn.CrossEntropyLoss(), CONFIG)
 

@@ -203,10 +203,11 @@ class _Pieces:
             split(micro, most)
 
     def _cut(self, micro: MicroBatch) -> list[MicroBatch]:
-        return [micro] if self._most is None or micro.data is None else split(micro, self._most)
+        return [micro] if self._most is None else _pieces(micro, self._most)
 
 
 def _pieces(batch: Any, most: int) -> list[MicroBatch]:
+    """Cut a batch; one that cannot be cut stays whole, as it may fit all the same."""
     micro = batch if isinstance(batch, MicroBatch) else MicroBatch(batch, closes_window=True, indices=None)
     try:
         return split(micro, most)
