@@ -20,6 +20,8 @@ from trueloop.engines.store.tracking import Follower, copy_run, follower, target
 from trueloop.ground.errors import InvalidConfig, MissingExtra
 from trueloop.ground.seams import Evaluated, Noted, RunEnded
 
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
+
 G = torch.Generator().manual_seed(0)
 X = torch.randn(200, 5, generator=G)
 Y = (X @ torch.randn(5, 3, generator=G)).argmax(1)
