@@ -8,6 +8,9 @@ settings.load_profile("trueloop")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files with slow tests first, or the last one keeps one worker busy while the others have nothing left to do.
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
     marked = [item for item in items if item.get_closest_marker("reads_saved")]
     if marked:
         import torch
