@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,22 +45,24 @@ class Forker:
             )  # fmt: skip
 
     def start(self, *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Forked:
-        """Run `python WORDS`: `-m`, a module and its arguments, or a script and its arguments.
+        """Run `python WORDS`: `-W error` or nothing; `-m`, a module and its arguments, or a script and its arguments.
 
         Args:
             words: as after `python`.
             cwd: the program's folder.
             env: its whole environment; None stands for this process's.
         """
-        out, err = (str(Path(self._folder.name) / f"{len(self._started)}.{name}") for name in ("out", "err"))
+        out, err = (Path(self._folder.name) / f"{len(self._started)}.{name}" for name in ("out", "err"))
+        for path in (out, err):
+            path.touch()  # a look may come before the child could
         order = {
-            "words": [str(word) for word in words], "cwd": str(cwd), "out": out, "err": err,
+            "words": [str(word) for word in words], "cwd": str(cwd), "out": str(out), "err": str(err),
             "env": {**(os.environ if env is None else env), "OMP_NUM_THREADS": "1"},
         }  # fmt: skip
         told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with tells:
             socket.send_fds(self._orders, [json.dumps(order).encode()], [tells.fileno()])
-        self._started.append(Forked(told, Path(out), Path(err)))
+        self._started.append(Forked(told, out, err))
         return self._started[-1]
 
     def run(self, *words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -174,7 +177,7 @@ def become(words: list[str], cwd: str, out: str, err: str, env: dict[str, str]) 
     """Give this child what a new process has."""
     os.setsid()
     for descriptor, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -193,6 +196,9 @@ def main() -> None:
     words = serve(socket.socket(fileno=int(sys.argv[1])))
     if words is None:
         return
+    if words[:2] == ["-W", "error"]:
+        warnings.simplefilter("error")
+        words = words[2:]
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], os.getcwd()
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -230,7 +230,9 @@ def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed:
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_group", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_preempted_is_saved_and_continued(tmp_path: Path, undisturbed: dict, forker: Any, workers: int, whole_group: bool):
+def test_preempted_is_saved_and_continued(
+    tmp_path: Path, undisturbed: dict, forker: Any, workers: int, whole_group: bool
+):
     commands = Commands(tmp_path / "project", forker, workers)
     process = commands.start()
     commands.wait_for(process, "update-000000020")
