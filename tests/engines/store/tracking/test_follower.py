@@ -154,6 +154,12 @@ FOLLOWERS = []
 
 
 @pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A follower has the lowest priority: where the machine is busy, it is waited for longer than a user would."""
+    monkeypatch.setattr(Follower.wait, "__defaults__", (200.0,))
+
+
+@pytest.fixture(autouse=True)
 def remembered(monkeypatch):
     """Every follower that a test starts."""
     FOLLOWERS.clear()
