@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,20 +14,14 @@ HERE = Path(__file__).parent
 WATCHING = HERE.parent / "watching.py"
 
 
-def launch(script: Path, processes: int, *options: str) -> list[dict]:
+def launch(forker: Any, script: Path, processes: int, *options: str) -> list[dict]:
     """Start the script in so many processes as torchrun would, and return what each of them tells."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
     started = [
-        subprocess.Popen(
-            [sys.executable, str(WATCHING), *options, str(script)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        forker.start(WATCHING, *options, script, cwd=HERE, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(processes)
     ]
     try:
@@ -45,9 +38,9 @@ def launch(script: Path, processes: int, *options: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("script", "processes"), [("digits_ddp.py", 2), ("spawned_ddp.py", 1), ("threads_in_parallel.py", 1)]
 )
-def test_every_rank_is_left_in_peace(script: str, processes: int):
+def test_every_rank_is_left_in_peace(forker: Any, script: str, processes: int):
     path = HERE / "distributed" / script
-    bare, watched = launch(path, processes, "--bare"), launch(path, processes)
+    bare, watched = launch(forker, path, processes, "--bare"), launch(forker, path, processes)
     for alone, seen in zip(bare, watched, strict=True):
         assert seen["printed"] == alone["printed"]
         assert seen["randomness"] == alone["randomness"]
