@@ -126,6 +126,7 @@ def test_a_killed_process_brings_all_of_them_back(
         "        (here / f'ready-{rank}').touch()\n"
         "        while not (stop.requested or restart): time.sleep(0.01)"
     )
+    act += "\n    if stop.requested: raise RuntimeError('gloo/transport/tcp/pair.cc:537] Read error: Connection reset')"
     assert workers(act, max_restarts=1) == 0
     assert {name for name in started(tmp_path) if name[0] == "1"} == {"1-0", "1-1"}
     assert "Restart 1: rank 1 was killed.\n" in capfd.readouterr().err

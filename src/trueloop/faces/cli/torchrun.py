@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import launched
-from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, killed, read_outcomes
+from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, first_failed, killed, read_outcomes
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
 
@@ -248,7 +248,7 @@ def _signals() -> list[signal.Signals]:
     """Return those that are passed on to the processes; under nohup, SIGHUP is not."""
     names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
     here = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    return [number for number in here if signal.getsignal(number) != signal.SIG_IGN]
+    return [number for number in here if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def threads_each(processes: int) -> int:
@@ -346,7 +346,7 @@ def _by_signal(exit_code: int) -> bool:
 
 def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
     """Say how a run ended that was told to stop."""
-    failed = next((outcome for outcome in outcomes if outcome.failed), None)
+    failed = first_failed(outcomes)
     if failed:
         _show(failed)
         raise error_of(failed)
@@ -358,7 +358,7 @@ def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch)
     rank, exit_code = first
     codes = {outcome.code for outcome in outcomes} - {0}
     if not _by_signal(exit_code):
-        failed = next((outcome for outcome in outcomes if outcome.failed), None)
+        failed = first_failed(outcomes)
         if failed:
             _show(failed)
             raise error_of(failed)
