@@ -190,7 +190,7 @@ class WholeUpdate:
                 self._give_up(f"{lacking} of {len(held)} parameters have received no gradient yet.")
             return False
         for each in steppings:
-            if each.formula.counts and len({float(state["step"]) for state in each.states}) > 1:
+            if each.formula.counts and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1:
                 self._give_up("its parameters have not all been updated equally often.")
                 return False
         self._steppings, self._held = steppings, state[groups[0]["params"][0]]
