@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from torch import nn
@@ -144,10 +146,12 @@ def test_an_objective_that_reads_a_value_is_trained_by_the_loop(build, cut, hear
     torch.testing.assert_close(weights(whole), weights(plain), rtol=1e-12, atol=1e-12)
 
 
-def test_windows_of_several_micro_batches_are_the_loops(build, cut, heard, traced):
+def test_windows_of_several_micro_batches_are_the_loops_with_a_compiled_gradient(build, cut, heard, traced):
     config = TrainConfig(epochs=1, compile=True, effective_batch=8, micro_batch=3)
     run = fit(build, cut, config, heard)
     run.run(name="run", facts={})
+    assert traced == [[(3, 6)]]  # those of 2 are left over from windows of 8, and run as they are written
+    assert [message.partition(" is compiled")[0] for _, message in notes(heard)] == ["The gradient of a micro-batch"]
     plain = fit(build, cut, TrainConfig(epochs=1, effective_batch=8, micro_batch=3))
     plain.run(name="run", facts={})
     torch.testing.assert_close(weights(run), weights(plain), rtol=1e-12, atol=1e-12)
@@ -176,21 +180,28 @@ def test_a_batch_that_does_not_fit_is_explained(build, cut, traced):
 
 
 @pytest.mark.parametrize("compiler", [None, "no-such-compiler"])
-def test_inductor_compiles_it_or_a_missing_compiler_is_named(build, cut, compiler, monkeypatch):
+def test_inductor_compiles_it_or_a_missing_compiler_is_named(build, cut, compiler):
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
 
+    missing = ExitStack()
     if compiler:
-        monkeypatch.setattr(inductor.cpp, "cxx", (None, compiler))
-        monkeypatch.setattr(inductor, "fx_graph_cache", False)
-        monkeypatch.setattr(functorch, "enable_autograd_cache", False)
+        missing.enter_context(inductor.patch({"cpp.cxx": (None, compiler), "fx_graph_cache": False}))
+        missing.enter_context(functorch.patch(enable_autograd_cache=False))
+    with missing:
+        (kind, message), seen = trained_by_inductor(build, cut)
+    assert kind == ("compiled_in_part" if compiler else "compiled")
+    assert ("C++ compiler" in message) == bool(compiler)
+    torch.testing.assert_close(seen[0], seen[1], rtol=1e-12, atol=1e-12)
+
+
+def trained_by_inductor(build, cut):
+    """Train without compiling and with it; return what was told, and the weights of both."""
     seen, last = [], None
     for on in (False, True):
         torch.manual_seed(0)
         last = fit(build, cut, TrainConfig(compile=on, optim=OptimConfig(lr=0.05)), model=network(dropout=0.3))
         list(train_epoch(last.parts, cut(X[:40], Y[:40], effective=8).epoch(0), update=0))
         seen.append(weights(last))
-    ((kind, message),) = last.parts.whole.take()
-    assert kind == ("compiled_in_part" if compiler else "compiled")
-    assert ("C++ compiler" in message) == bool(compiler)
-    torch.testing.assert_close(seen[0], seen[1], rtol=1e-12, atol=1e-12)
+    (told,) = last.parts.whole.take()
+    return told, seen

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.formulas import Formula
 from trueloop.engines.train.objective import Loss, Objective
+from trueloop.ground.errors import InvalidModel
 
 _NUMBERS = count()
 
@@ -82,10 +83,44 @@ def make_region(made_of: Ingredients, steppings: Sequence[Stepping]) -> Region:
                     setattr(module, name, right)
             return torch.stack([loss.detach().double(), norm.double(), 1.0 - taken.double(), divisor.double()])
 
-    # torch keeps what it has compiled by code object, and which sizes it has seen to vary by the name of the code: with
-    # the same ones for all, a run's sizes would count as other sizes of the run before it in this process.
-    code = update.__code__.replace(co_name=f"update_{next(_NUMBERS)}")
-    return cast("Region", FunctionType(code, update.__globals__, code.co_name, None, update.__closure__))
+    return cast("Region", _apart(update))
+
+
+GradientRegion = Callable[[Any], "tuple[Tensor, Tensor | None, *tuple[Tensor, ...]]"]
+"""A micro-batch -> its weighted sum, its count (None for a plain sum), and the gradient of the sum for each parameter;
+the buffers are changed as a forward pass changes them, and nothing is divided, clipped or stepped."""
+
+
+def make_gradient_region(made_of: Ingredients, parameters: Sequence[Tensor]) -> GradientRegion:
+    """Return forward, loss and backward of one micro-batch as a function, for windows of several.
+
+    Raises (while it runs):
+        InvalidModel: several terms, whose weights are known at the end of the window only.
+    """
+    model, objective, dtype = made_of.model, made_of.objective, made_of.autocast
+    device = parameters[0].device.type
+
+    def gradients(batch: Any) -> Any:
+        with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            terms = objective(model, batch)
+        if len(terms) != 1:
+            raise InvalidModel("Several terms over several micro-batches.")
+        (term,) = terms
+        root = term.sum if term.weight == 1.0 else term.sum * term.weight
+        count = None if term.count is None else _number(term.count, root)
+        return root.detach(), count, *torch.autograd.grad(root, parameters)
+
+    return cast("GradientRegion", _apart(gradients))
+
+
+def _apart(function: Any) -> FunctionType:
+    """The same function with a code of its own.
+
+    torch keeps what it has compiled by code object, and which sizes it has seen to vary by the name of the code: with
+    the same ones for all, a run's sizes would count as other sizes of the run before it in this process.
+    """
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
+    return FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
 
 
 def _step(

@@ -23,10 +23,11 @@ from torch import Tensor
 
 from trueloop.engines.train.formulas import Formula, formula_of
 from trueloop.engines.train.objective import describe
-from trueloop.engines.train.region import Ingredients, Region, Stepping, make_region
+from trueloop.engines.train.region import Ingredients, Stepping, make_gradient_region, make_region
 
 MANY: Final = 32
 """Windows of another shape than the ordinary one before these are compiled, too: fewer would not pay for it."""
+_UPDATE, _GRADIENT = "The whole update", "The gradient of a micro-batch"
 _NO_COMPILER: Final = ("No working C++ compiler", "Failed to find C compiler", "InvalidCxxCompiler")
 _PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -41,21 +42,22 @@ class Told(NamedTuple):
 class Program:
     """One region under torch.compile, for one shape of window, or for those with open dimensions."""
 
-    def __init__(self, region: Region, *, on_host: bool) -> None:
+    def __init__(self, region: Any, what: str, *, on_host: bool) -> None:
+        self.what = what
         # Random numbers as the loop draws them. The C++ wrapper saves Python's way from kernel to kernel, of which a
         # small model's update consists. (dynamic=False would cost 8 µs per call, and is not needed: shapes are told
         # apart before, and torch's guards check them once more: asserting them in the program costs 5 µs.)
         options: dict[str, Any] = {
             "fallback_random": True, "cpp_wrapper": on_host, "size_asserts": False, "alignment_asserts": False,
         }  # fmt: skip
-        self.run: Region = torch.compile(region, fullgraph=True, options=options)
+        self.run: Any = torch.compile(region, fullgraph=True, options=options)
         self.compiled = False
         self.draws = True
         """It may draw random numbers on the host; known once it has run."""
 
 
 class WholeUpdate:
-    """Updates of one micro-batch each, compiled as a whole.
+    """Compiled programs of a run: whole updates of one micro-batch each, and gradients where a window has several.
 
     Args:
         made_of: everything that an update turns.
@@ -66,14 +68,15 @@ class WholeUpdate:
     def __init__(self, made_of: Ingredients, optimizer: torch.optim.Optimizer, refused: str | None = None) -> None:
         self._of = made_of
         self._optimizer = optimizer
-        self._device = optimizer.param_groups[0]["params"][0].device
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._device = self.parameters[0].device
         self._on_host = self._device.type == "cpu"
         self._told: list[Told] = []
         self._regular = ""  # the ordinary window in words, as a checkpoint keeps it
         self._shapes: Any = None  # the same as `shapes_of` has it
         self._others = 0
         self._held: Any = None
-        self._programs: dict[bool, Program] = {}
+        self._programs: dict[tuple[str, bool], Program] = {}
         self._steppings: list[Stepping] = []
         self._numbers = torch.zeros(0)
         self._rows: Any = None
@@ -84,48 +87,45 @@ class WholeUpdate:
         if why := refused or _refusal(made_of, optimizer):
             self._give_up(why)
 
-    def program_for(self, batch: Any) -> Program | None:
+    def update_program(self, batch: Any) -> Program | None:
         """Return the program for a window that consists of this batch; None where the loop has to take it.
 
-        Cost: a walk over the batch; where the program is new, `call` compiles it.
+        Cost: a walk over the batch; where the program is new, its first call compiles it.
         """
         if self.gave_up or not self._ready():
             return None
-        shapes = shapes_of(batch)
-        if self._shapes is None:
-            here = describe(batch)
-            self._regular = self._regular or here
-            self._shapes = shapes if here == self._regular else None
-        if shapes == self._shapes:
-            return self._program(opened=False)
-        self._others += 1
-        if self._others <= MANY or self._shapes is None:
-            return None
-        differing = list(_differing(batch, shapes, self._shapes))
-        if any(dimension is None for _, dimension in differing):
-            return None
-        for tensor, dimension in differing:
-            torch._dynamo.maybe_mark_dynamic(tensor, dimension)
-        return self._program(opened=True)
+        opened = self._opened(batch)
+        return None if opened is None else self._program(_UPDATE, opened=opened)
 
-    def call(self, program: Program, batch: Any) -> Tensor | None:
-        """Take one update; see `region.Region` for what it returns.
+    def gradient_program(self, batch: Any) -> Program | None:
+        """Return the program for one micro-batch of several in a window; None where it has to run uncompiled."""
+        if self.gave_up:
+            return None
+        opened = self._opened(batch)
+        return None if opened is None else self._program(_GRADIENT, opened=opened)
+
+    def take_update(self, program: Program, batch: Any) -> Tensor | None:
+        """Take one update; see `region.Region` for what it returns, and `call` for the rest."""
+        return self.call(program, batch, self._settings())
+
+    def call(self, program: Program, batch: Any, *more: Tensor) -> Any:
+        """Run a program, compiling it where it has not been.
 
         Returns:
             None where it turned out that it cannot be compiled; nothing has changed then.
 
         Raises:
-            RuntimeError: what torch raises about the batch itself.
+            Exception: what torch raises about the batch itself.
         """
         if program.compiled:
             try:
-                return program.run(batch, self._settings())
+                return program.run(batch, *more)
             except _errors():
                 pass  # its guards ask for another compilation, which needs the patch below
         started, before = perf_counter(), torch.get_rng_state()
         try:
             with _config().patch(trace_autograd_ops=True):
-                result = program.run(batch, self._settings())
+                result = program.run(batch, *more)
         except _errors() as error:
             lacking = any(word in str(error) for word in _NO_COMPILER)
             self._give_up(_NEEDS_COMPILER if lacking else _words(error), lacks_compiler=lacking)
@@ -133,12 +133,12 @@ class WholeUpdate:
         program.compiled = True
         program.draws = not torch.equal(before, torch.get_rng_state())
         seconds = perf_counter() - started
-        self._told.append(Told("compiled", f"The whole update is compiled for {describe(batch)}, in {seconds:.0f} s."))
+        self._told.append(Told("compiled", f"{program.what} is compiled for {describe(batch)}, in {seconds:.0f} s."))
         return result
 
     def after_loop(self) -> None:
         """Hear that the loop took a window: what it did not step has another count of updates from here on."""
-        if not self.gave_up and any(p.grad is None for group in self._optimizer.param_groups for p in group["params"]):
+        if not self.gave_up and any(p.grad is None for p in self.parameters):
             self._give_up("in some windows not every parameter receives a gradient.")
 
     def take(self) -> list[Told]:
@@ -190,7 +190,7 @@ class WholeUpdate:
                 self._give_up(f"{lacking} of {len(held)} parameters have received no gradient yet.")
             return False
         for each in steppings:
-            if each.formula.counts and len({float(state["step"]) for state in each.states}) > 1:
+            if each.formula.counts and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1:
                 self._give_up("its parameters have not all been updated equally often.")
                 return False
         self._steppings, self._held = steppings, state[groups[0]["params"][0]]
@@ -198,11 +198,31 @@ class WholeUpdate:
         self._rows = self._numbers.numpy()
         return True
 
-    def _program(self, *, opened: bool) -> Program:
-        if opened not in self._programs:
-            region = make_region(self._of, self._steppings)
-            self._programs[opened] = Program(region, on_host=self._on_host)
-        return self._programs[opened]
+    def _opened(self, batch: Any) -> bool | None:
+        """Which program takes this batch: the ordinary one, the one with open dimensions, or (None) neither."""
+        shapes = shapes_of(batch)
+        if self._shapes is None:
+            here = describe(batch)
+            self._regular = self._regular or here
+            self._shapes = shapes if here == self._regular else None
+        if shapes == self._shapes:
+            return False
+        self._others += 1
+        if self._others <= MANY or self._shapes is None:
+            return None
+        differing = list(_differing(batch, shapes, self._shapes))
+        if any(dimension is None for _, dimension in differing):
+            return None
+        for tensor, dimension in differing:
+            torch._dynamo.maybe_mark_dynamic(tensor, dimension)
+        return True
+
+    def _program(self, what: str, *, opened: bool) -> Program:
+        if (what, opened) not in self._programs:
+            of = self._of
+            region = make_region(of, self._steppings) if what == _UPDATE else make_gradient_region(of, self.parameters)
+            self._programs[what, opened] = Program(region, what, on_host=self._on_host)
+        return self._programs[what, opened]
 
 
 def shapes_of(batch: Any) -> Any:
