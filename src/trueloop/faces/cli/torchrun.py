@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # to save in, after a signal; SLURM, Kubernetes and a second Ctrl-C end it sooner
 JOIN_S: Final = 600  # torchrun's own
+LINGER_S: Final = 1.0  # that the machine all meet at stays after the last process, for the others to take their leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +186,7 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
         _announce(launch, silent=silent)
         try:
             _await_rendezvous(launch)
+            store = _held_store(launch)
             run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
@@ -197,6 +199,8 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
+    if store is not None:
+        time.sleep(LINGER_S)
     return 0
 
 
@@ -335,6 +339,22 @@ def _await_rendezvous(launch: Launch) -> None:
                 f"port {port} is open between them.",
             ) from error
         return
+
+
+def _held_store(launch: Launch) -> object:
+    """Open what all meet at, where that is here: torchrun shares it, and it outlives torchrun by a moment.
+
+    Torch closes it with the last process of this machine, and the others fill the screen with a broken connection.
+    """
+    if launch.rendezvous is None or not _is_here(_host_and_port(launch.rendezvous)[0]):
+        return None
+    from torch.distributed import TCPStore
+
+    host, port = _host_and_port(launch.rendezvous)
+    try:
+        return TCPStore(host, port, is_master=True, multi_tenant=True, wait_for_workers=False)
+    except RuntimeError:  # the port is taken: by another of the machines, where several are one; else torchrun will say
+        return None
 
 
 # After the end ---------------------------------------------------------------------------------------------------
