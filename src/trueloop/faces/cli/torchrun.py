@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import launched
 from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, first_failed, killed, read_outcomes
+from trueloop.faces.cli.rendezvous import await_listener, held_store, host_and_port, is_here
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
 
@@ -109,7 +108,7 @@ def _with_place(launch: Launch, nodes: int | None, environment: Mapping[str, str
             fix="Name one of them and a free port, the same on each: --rendezvous node1:29500",
         )
     if launch.rendezvous is not None:
-        _host_and_port(launch.rendezvous)
+        host_and_port(launch.rendezvous)
         if nodes is None:
             raise InvalidConfig(
                 f"--rendezvous is {launch.rendezvous!r}, but --nodes is not given.",
@@ -185,8 +184,8 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
-            _await_rendezvous(launch)
-            store = _held_store(launch)
+            await_listener(launch.rendezvous, patience_s=launch.patience_s)
+            store = held_store(launch.rendezvous)
             run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
@@ -279,7 +278,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
     if launch.rendezvous is None:
         flags += ["--standalone", "--local-addr", "localhost"]  # a machine need not be able to resolve its own name
     else:
-        host = "" if _is_here(_host_and_port(launch.rendezvous)[0]) else ",is_host=0"
+        host = "" if is_here(launch.rendezvous) else ",is_host=0"
         configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{host}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
@@ -294,67 +293,6 @@ def _torchrun_flags(launch: Launch) -> list[str]:
 def _escaped(word: str) -> str:
     """Keep a `$` as it is: torchrun replaces `${local_rank}` and makes one of two."""
     return word.replace("$", "$$")
-
-
-def _host_and_port(rendezvous: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", rendezvous)
-    if not match or not 0 < int(match[3]) < 65536:
-        raise InvalidConfig(f"--rendezvous is {rendezvous!r}.", fix="Write host:port, such as node1:29500.")
-    return match[1] or match[2], int(match[3])
-
-
-def _is_here(host: str) -> bool:
-    """Whether an address of that name is this machine's: only such a one can be bound to."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _await_rendezvous(launch: Launch) -> None:
-    """Wait until somebody listens there; torch waits deaf to signals, and then does not say for whom."""
-    if launch.rendezvous is None or _is_here(_host_and_port(launch.rendezvous)[0]):
-        return
-    host, port = _host_and_port(launch.rendezvous)
-    deadline = time.monotonic() + launch.patience_s
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError as error:
-            if time.monotonic() < deadline:
-                time.sleep(0.5)
-                continue
-            raise ProcessLost(
-                f"Nobody answers at {launch.rendezvous} ({error}).",
-                why=f"This machine has waited {launch.patience_s:.0f} s for the one that is to listen there.",
-                fix=f"Start the same command on {host}, which must be one of the {launch.nodes} machines, and see that "
-                f"port {port} is open between them.",
-            ) from error
-        return
-
-
-def _held_store(launch: Launch) -> object:
-    """Open what all meet at, where that is here: torchrun shares it, and it outlives torchrun by a moment.
-
-    Torch closes it with the last process of this machine, and the others fill the screen with a broken connection.
-    """
-    if launch.rendezvous is None or not _is_here(_host_and_port(launch.rendezvous)[0]):
-        return None
-    from torch.distributed import TCPStore
-
-    host, port = _host_and_port(launch.rendezvous)
-    try:
-        return TCPStore(host, port, is_master=True, multi_tenant=True, wait_for_workers=False)
-    except RuntimeError:  # the port is taken: by another of the machines, where several are one; else torchrun will say
-        return None
 
 
 # After the end ---------------------------------------------------------------------------------------------------
