@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import launched
 from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, first_failed, killed, read_outcomes
+from trueloop.faces.cli.rendezvous import await_listener, held_store, host_and_port, is_here
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # to save in, after a signal; SLURM, Kubernetes and a second Ctrl-C end it sooner
 JOIN_S: Final = 600  # torchrun's own
+LINGER_S: Final = 1.0  # that the machine all meet at stays after the last process, for the others to take their leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _with_place(launch: Launch, nodes: int | None, environment: Mapping[str, str
             fix="Name one of them and a free port, the same on each: --rendezvous node1:29500",
         )
     if launch.rendezvous is not None:
-        _host_and_port(launch.rendezvous)
+        host_and_port(launch.rendezvous)
         if nodes is None:
             raise InvalidConfig(
                 f"--rendezvous is {launch.rendezvous!r}, but --nodes is not given.",
@@ -184,7 +184,8 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
-            _await_rendezvous(launch)
+            await_listener(launch.rendezvous, patience_s=launch.patience_s)
+            store = held_store(launch.rendezvous)
             run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
@@ -197,6 +198,8 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
+    if store is not None:
+        time.sleep(LINGER_S)
     return 0
 
 
@@ -275,7 +278,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
     if launch.rendezvous is None:
         flags += ["--standalone", "--local-addr", "localhost"]  # a machine need not be able to resolve its own name
     else:
-        host = "" if _is_here(_host_and_port(launch.rendezvous)[0]) else ",is_host=0"
+        host = "" if is_here(launch.rendezvous) else ",is_host=0"
         configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{host}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
@@ -290,51 +293,6 @@ def _torchrun_flags(launch: Launch) -> list[str]:
 def _escaped(word: str) -> str:
     """Keep a `$` as it is: torchrun replaces `${local_rank}` and makes one of two."""
     return word.replace("$", "$$")
-
-
-def _host_and_port(rendezvous: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", rendezvous)
-    if not match or not 0 < int(match[3]) < 65536:
-        raise InvalidConfig(f"--rendezvous is {rendezvous!r}.", fix="Write host:port, such as node1:29500.")
-    return match[1] or match[2], int(match[3])
-
-
-def _is_here(host: str) -> bool:
-    """Whether an address of that name is this machine's: only such a one can be bound to."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _await_rendezvous(launch: Launch) -> None:
-    """Wait until somebody listens there; torch waits deaf to signals, and then does not say for whom."""
-    if launch.rendezvous is None or _is_here(_host_and_port(launch.rendezvous)[0]):
-        return
-    host, port = _host_and_port(launch.rendezvous)
-    deadline = time.monotonic() + launch.patience_s
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError as error:
-            if time.monotonic() < deadline:
-                time.sleep(0.5)
-                continue
-            raise ProcessLost(
-                f"Nobody answers at {launch.rendezvous} ({error}).",
-                why=f"This machine has waited {launch.patience_s:.0f} s for the one that is to listen there.",
-                fix=f"Start the same command on {host}, which must be one of the {launch.nodes} machines, and see that "
-                f"port {port} is open between them.",
-            ) from error
-        return
 
 
 # After the end ---------------------------------------------------------------------------------------------------
