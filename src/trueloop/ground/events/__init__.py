@@ -32,6 +32,7 @@ from trueloop.ground.events.data import (
     ScaledTogether,
     SeedRepeated,
 )
+from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, ReplicaStepped
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
 from trueloop.ground.events.forward import (
     BatchNormOfOne,
@@ -81,11 +82,14 @@ __all__ = [
     "LossSeen",
     "ModeSet",
     "ModelCalled",
+    "ModelReplicated",
     "NotFinite",
     "OptimizerCreated",
     "OrderSeen",
+    "RanksCompared",
     "Ref",
     "Refs",
+    "ReplicaStepped",
     "ScaledTogether",
     "ScheduleAdvanced",
     "SeedRepeated",
