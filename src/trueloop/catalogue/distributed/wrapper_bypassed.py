@@ -82,9 +82,7 @@ class Detector:
         past = [each for each in calls if each.parameters & used]
         return self._tell(event, wrapped, past[-1] if past else None, len(used))
 
-    def _tell(
-        self, event: ReplicaStepped, wrapped: ModelReplicated, past: ModelCalled | None, used: int
-    ) -> Evidence:
+    def _tell(self, event: ReplicaStepped, wrapped: ModelReplicated, past: ModelCalled | None, used: int) -> Evidence:
         alone = "; with one process that makes no difference yet" if wrapped.size == 1 else ""
         place: Place | None = past.place if past is not None and past.place is not None else event.place
         related = [(wrapped.place, "it is wrapped here"), (event.place, "stepped here")]

@@ -28,7 +28,7 @@ class Sketch(NamedTuple):
 
 
 def comparable(parameter: Tensor) -> bool:
-    """True for a parameter that lies in this process as a whole, as plain numbers: not a shard, nor on a strange device."""
+    """True for a parameter that lies in this process as a whole, as plain numbers: not a shard."""
     plain = type(parameter) in (Tensor, nn.Parameter) and parameter.layout is torch.strided
     return plain and parameter.device.type in ("cpu", "cuda")
 

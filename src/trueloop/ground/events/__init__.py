@@ -23,6 +23,7 @@ from trueloop.ground.events.backward import (
 )
 from trueloop.ground.events.data import (
     BatchDrawn,
+    EpochDrawn,
     GeneratorCopied,
     LabelsInBlocks,
     LoaderExhausted,
@@ -64,6 +65,7 @@ __all__ = [
     "CheckpointRead",
     "CheckpointWritten",
     "DropoutUntold",
+    "EpochDrawn",
     "ErrorRaised",
     "Event",
     "ForwardBypassed",
