@@ -144,6 +144,6 @@ if __name__ == "__main__":
     train(0, meeting)
     other.join()
 """,
-    fix="Load weights, step and choose rates on every rank alike; what one rank alone decides must be all-reduced first.",
+    fix="Load weights, step and choose rates on every rank alike; all-reduce what one rank alone would decide by.",
     detector=Detector,
 )

@@ -10,12 +10,12 @@ Why nothing raises
     stays 0 until somebody calls ``set_epoch``, and a fixed order is a valid one.
 
 Look-alikes
-    A sampler with ``shuffle=False``, or a single epoch; ``set_epoch`` called through ``loader.sampler``, through a batch
-    sampler around it, in a helper, or by Accelerate, Lightning or the Hugging Face Trainer; a run resumed at a later
-    epoch; two models or optimizers that take turns on one order; a model built anew or rolled back in between; epochs
-    of one batch. Named where two epochs in a row, over one dataset, were made from the same epoch and seed, and one
-    optimizer stepped on two batches or more of both. Who repeats an order on purpose is named too: hence a warning. In
-    the text it shows where a loop over epochs trains on such a loader and nothing ever sets its epoch.
+    A sampler with ``shuffle=False``, or a single epoch; ``set_epoch`` called through ``loader.sampler``, through a
+    batch sampler around it, in a helper, or by Accelerate, Lightning or the Hugging Face Trainer; a run resumed at a
+    later epoch; two models or optimizers that take turns on one order; a model built anew or rolled back in between;
+    epochs of one batch. Named where two epochs in a row, over one dataset, were made from the same epoch and seed, and
+    one optimizer stepped on two batches or more of both. Who repeats an order on purpose is named too: hence a warning.
+    In the text it shows where a loop over epochs trains on such a loader and nothing ever sets its epoch.
 
 Fix
     Call ``sampler.set_epoch(epoch)`` before each epoch.

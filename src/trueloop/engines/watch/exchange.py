@@ -62,6 +62,8 @@ class Exchange:
 
     def __init__(self) -> None:
         self.answers: deque[tuple[Letter, Numbers]] = deque(maxlen=MOST)
+        self.broken: deque[Exception] = deque(maxlen=1)
+        """What went wrong here."""
         self._letters: deque[Letter] = deque(maxlen=MOST)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -119,7 +121,10 @@ class Exchange:
             if not store.check([key]):
                 return True
             moment, numbers = _unpacked(store.get(key))
-        except Exception:  # noqa: BLE001 - the store is gone, as at the end of a run: nothing can be compared any more
+        except RuntimeError:  # the store is gone, as at the end of a run, or too slow: this one is not compared
+            return False
+        except Exception as error:  # noqa: BLE001 - the host is sacred: nothing of ours is printed by its threads
+            self.broken.append(error)
             return False
         if moment == letter.moment:
             self.answers.append((letter, numbers))

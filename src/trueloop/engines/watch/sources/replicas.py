@@ -252,6 +252,8 @@ class Replicas:
         ))  # fmt: skip
 
     def _answer(self) -> None:
+        if self._exchange.broken:
+            raise self._exchange.broken.popleft()
         while self._exchange.answers:
             letter, numbers = self._exchange.answers.popleft()
             self._compare(letter.about, letter.sketch.numbers.tolist(), numbers)
