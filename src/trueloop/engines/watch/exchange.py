@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 import torch.distributed as dist
 
-from trueloop.engines.watch.sketch import Sketch
+from trueloop.engines.watch.sketch import WIDTH, Sketch
 
 PATIENCE_S: Final = 60.0  # until numbers that have not come are given up
 FAREWELL_S: Final = 0.5  # that the end of the watch waits for those on their way
@@ -29,7 +29,7 @@ PAUSES_S: Final = (0.002, 0.5)  # between two looks into the store, at first and
 MOST: Final = 16  # on their way at a time
 SLOTS: Final = 4  # keys of each rank for one model, written in turn
 
-Numbers = list[tuple[float, float]]
+Numbers = list[list[float]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,11 +160,11 @@ class Stores:
 
 
 def _packed(moment: tuple[int, int], numbers: Sequence[Sequence[float]]) -> str:
-    flat = [value for pair in numbers for value in pair]
+    flat = [value for each in numbers for value in each]
     return base64.b64encode(pack(f"<2q{len(flat)}d", *moment, *flat)).decode()
 
 
 def _unpacked(text: bytes) -> tuple[tuple[int, int], Numbers]:
     content = base64.b64decode(text)
     first, second, *flat = unpack(f"<2q{(len(content) - 16) // 8}d", content)
-    return (first, second), list(zip(flat[::2], flat[1::2], strict=True))
+    return (first, second), [list(flat[start : start + WIDTH]) for start in range(0, len(flat), WIDTH)]

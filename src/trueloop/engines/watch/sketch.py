@@ -1,6 +1,6 @@
 """A few numbers that stand for the parameters of a model, to be compared with those of another process.
 
-Of each parameter they are its squared norm and its product with a row of signs that is the same everywhere. Two
+Of each parameter they are its squared norm and its products with three rows of signs that are the same everywhere. Two
 parameters that differ by d have products that differ by about the norm of d, so that rounding can be told from a
 mistake, which a digest of the bits could not.
 """
@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+ROWS: Final = 3  # of signs: with one, a difference would hide from one comparison in thirty
+WIDTH: Final = 1 + ROWS
 MOST: Final = 2**18  # values of one parameter, evenly spaced
 ULPS: Final = 32.0  # of the type a parameter is kept in, that may differ after one step, and by its root after more
 SMALL: Final = 1e-3  # of the largest norm, below which a parameter's own is too small to be measured by
@@ -23,7 +25,7 @@ class Sketch(NamedTuple):
     """The numbers, as soon as the device has computed them."""
 
     numbers: Tensor
-    """[parameters, 2], float64, in main memory; not to be read before ``ready()``."""
+    """[parameters, WIDTH], float64, in main memory; not to be read before ``ready()``."""
     ready: Callable[[], bool]
 
 
@@ -47,8 +49,9 @@ def sketch(parameters: Sequence[Tensor]) -> Sketch | None:
     with torch.no_grad():
         samples = [_sample(parameter.detach()) for parameter in parameters]
         signs = _signs(max(map(len, samples)), device)
-        pairs = [number for each in samples for number in (torch.dot(each, each), torch.dot(each, signs[: len(each)]))]
-        numbers = torch.stack(pairs).reshape(-1, 2)
+        squares = torch.stack([torch.dot(each, each) for each in samples])
+        products = torch.stack([torch.mv(signs[:, : len(each)], each) for each in samples])
+        numbers = torch.cat([squares[:, None], products], dim=1)
         if device.type == "cpu":
             return Sketch(numbers, lambda: True)
         there = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
@@ -64,7 +67,7 @@ def apart(
     """Return which parameters differ by more than rounding, and by which share of their size, the most different first.
 
     Args:
-        own: two numbers for each parameter, as above.
+        own: [parameters][WIDTH], as above.
         other: those of another process.
         epsilons: of the type each parameter is kept in.
         steps: taken since both were equal; the rounding of each adds up like a random walk.
@@ -78,7 +81,8 @@ def apart(
             found += [(index, math.inf)] if any(finite) else []
             continue
         size = max(math.sqrt(mine[0]), math.sqrt(theirs[0]), floor)
-        share = max(abs(mine[1] - theirs[1]), abs(math.sqrt(mine[0]) - math.sqrt(theirs[0]))) / size if size else 0.0
+        far = max(abs(one - two) for one, two in zip(mine[1:], theirs[1:], strict=True))
+        share = max(far, abs(math.sqrt(mine[0]) - math.sqrt(theirs[0]))) / size if size else 0.0
         if share > ULPS * epsilon * math.sqrt(max(1, steps)):
             found.append((index, share))
     return sorted(found, key=lambda each: -each[1])
@@ -98,7 +102,7 @@ def _sample(parameter: Tensor) -> Tensor:
 
 
 def _signs(count: int, device: torch.device) -> Tensor:
-    """Return +1 and -1 in an order without a pattern that is the same in every process; no generator is touched."""
+    """Return [ROWS, count] of +1 and -1, without a pattern and the same everywhere; no generator is touched."""
     mixed = torch.arange(1, count + 1, dtype=torch.int64, device=device) * 0x1E3779B97F4A7C15
     mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
-    return ((mixed >> 37) & 1).double() * 2 - 1
+    return torch.stack([((mixed >> bit) & 1).double() * 2 - 1 for bit in range(37, 37 + ROWS)])
