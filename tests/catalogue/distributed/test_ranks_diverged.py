@@ -259,6 +259,24 @@ def test_the_update_at_which_they_parted_is_told(ran):
     assert re.search(r"\(\d of 6 parameters, by up to \d", told.messages[0])
 
 
+def test_of_three_ranks_the_one_that_parts_is_named(on_ranks):
+    script = (
+        HEAD
+        + """
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=0.1 if rank == 2 else 0.0)
+for step in range(20):
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()  # <- DST001
+"""
+    )
+    first, second, third = on_ranks({"one": script}, ranks=3)["one"]
+    assert not second.found
+    assert first.found == third.found == expected(script)
+    assert all("ranks 0 and 2 hold different values" in told.messages[0] for told in (first, third))
+
+
 def test_a_rank_that_nobody_watches_is_not_waited_for(on_ranks):
     told = on_ranks({"one": HEAD + GUILTY["a rate for each rank"]}, unwatched=(1,))["one"][0]
     assert not told.found

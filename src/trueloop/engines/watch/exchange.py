@@ -111,21 +111,23 @@ class Exchange:
         if not letter.told and not letter.sketch.ready():
             return True
         try:
-            store = letter.store()
-            if not letter.told:
-                store.set(letter.key(letter.rank), _packed(letter.moment, letter.sketch.numbers.tolist()))
-                letter.told = True
-            if letter.other is None:
-                return False
-            key = letter.key(letter.other)
-            if not store.check([key]):
-                return True
-            moment, numbers = _unpacked(store.get(key))
+            return self._deliver(letter, letter.store())
         except RuntimeError:  # the store is gone, as at the end of a run, or too slow: this one is not compared
             return False
         except Exception as error:  # noqa: BLE001 - the host is sacred: nothing of ours is printed by its threads
             self.broken.append(error)
             return False
+
+    def _deliver(self, letter: Letter, store: Any) -> bool:
+        if not letter.told:
+            store.set(letter.key(letter.rank), _packed(letter.moment, letter.sketch.numbers.tolist()))
+            letter.told = True
+        if letter.other is None:
+            return False
+        key = letter.key(letter.other)
+        if not store.check([key]):
+            return True
+        moment, numbers = _unpacked(store.get(key))
         if moment == letter.moment:
             self.answers.append((letter, numbers))
         return moment < letter.moment

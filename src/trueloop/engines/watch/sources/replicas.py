@@ -172,7 +172,8 @@ class Replicas:
         self._made += 1
         known = self._replicas.put(wrapper, _Replica(
             ref=registry.of(wrapper), refs=registry.many(held.values()), ids=frozenset(map(id, held.values())),
-            names=list(kept), parameters=[weakref.ref(parameter) for parameter in kept.values()],
+            names=[name.replace("_orig_mod.", "") for name in kept],
+            parameters=[weakref.ref(parameter) for parameter in kept.values()],
             name=f"{attempt}/{group.group_name}/{self._made}/{identity}",
         ))  # fmt: skip
         self._stream.emit(
