@@ -139,9 +139,9 @@ class _Ranged:
 
 
 def _ranged(parts: Assembly) -> Assembly:
-    objective = cast("Any", _Ranged(parts.objective, "forward"))
+    parallel = cast("Any", _Ranged(parts.parallel, "forward"))
     update = cast("Any", _Ranged(parts.update, "update", "clear", "step"))
-    return replace(parts, objective=objective, update=update)
+    return replace(parts, parallel=parallel, update=update)
 
 
 def _is_node(each: Any) -> bool:
