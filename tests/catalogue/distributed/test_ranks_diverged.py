@@ -145,6 +145,33 @@ for step in range(16):
             dist.all_reduce(p.data)
             p.data /= 2
 """,
+    "local SGD that begins with local steps": """
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(16):
+    with contextlib.nullcontext() if step % 4 == 3 else model.no_sync():
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    if step % 4 == 3:
+        for p in model.parameters():
+            dist.all_reduce(p.data)
+            p.data /= 2
+""",
+    "wrapped after the first update, which was averaged by hand": """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for p in net.parameters():
+    dist.broadcast(p.data, src=0)
+loss_of(net).backward()
+for p in net.parameters():
+    dist.all_reduce(p.grad)
+    p.grad /= 2
+model = DistributedDataParallel(net, init_sync=False)
+for step in range(8):
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model).backward()
+""",
     "local SGD by torch's own hook": """
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -226,7 +253,8 @@ for step in range(8):
 """,
 }
 
-JUDGED = {"accumulated under no_sync", "statistics of its own on each rank", "compressed gradients",
+JUDGED = {"wrapped after the first update, which was averaged by hand",
+          "accumulated under no_sync", "statistics of its own on each rank", "compressed gradients",
           "a GAN, two wrappers and two optimizers", "shards of one optimizer",
           "parameters that are left out"}  # fmt: skip
 

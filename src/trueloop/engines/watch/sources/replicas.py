@@ -203,10 +203,14 @@ class Replicas:
                 self._tell_step(wrapper, known, optimizer)
             before = known.stepped.get(id(optimizer), 0)
             known.stepped[id(optimizer)] = known.rounds
-            if before != known.rounds:
+            if before != known.rounds:  # before the first round the wrapper may just have been built
                 if known.alike and _due(known.rounds) and _reduced(wrapper, known):
                     self._send(wrapper, known)
-            elif known.alike and any(p.grad is not None for p in parameters_of(optimizer) if id(p) in known.ids):
+            elif (
+                known.alike
+                and (known.rounds or known.forwards)
+                and any(p.grad is not None for p in parameters_of(optimizer) if id(p) in known.ids)
+            ):
                 known.alike = False
             known.forwards, known.backward_at = 0, None
         self._answer()
