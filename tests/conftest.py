@@ -1,10 +1,16 @@
 """One thread per test: two shared cores make torch's thread pool slower, not faster."""
 
+import gc
+import os
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("trueloop", deadline=None)  # timing is never asserted in a test
 settings.load_profile("trueloop")
+if hasattr(os, "register_at_fork"):
+    # A process group of an earlier test, dead but not collected, waits for its threads when a forked child collects it.
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

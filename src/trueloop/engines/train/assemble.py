@@ -117,7 +117,7 @@ def _parallel(
         return Alone(forward, objective)
     if config.parallel == "fsdp":
         return Sharded(model, forward, objective, processes)
-    return Replicas(model, forward, objective, processes, find_unused_parameters=config.find_unused_parameters)
+    return Replicas(model, forward, objective, processes, find_unused=config.find_unused_parameters == "always")
 
 
 def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:

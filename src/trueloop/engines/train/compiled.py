@@ -87,7 +87,7 @@ def _call(
             raise OutOfMemory(
                 f"The memory of {parts.device} ran out in a compiled update on {describe(batch)}.",
                 why="A compiled update cannot be done again in smaller pieces: it may have begun to write weights.",
-                fix="Set a smaller micro_batch (trueloop tune finds one), or compile = false: it is halved by itself then.",
+                fix="Set a smaller micro_batch (trueloop tune finds one), or compile = false, which halves it.",
             ) from error
         lesson = explain_failure(error, parts.objective, parts.model, batch)
         if lesson is None:

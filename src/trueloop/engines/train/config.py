@@ -136,9 +136,9 @@ class TrainConfig:
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """How several processes share the model: each holds all of it (ddp), or a part of every block (fsdp: torch's
     fully_shard)."""
-    find_unused_parameters: bool | None = None
-    """Look in every window for parameters that this process has not used (ddp); None = where the first window leaves
-    some unused."""
+    find_unused_parameters: Literal["auto", "always"] = "auto"
+    """Look in every window for parameters that this process has not used (ddp): always, or where the first window
+    leaves some unused."""
     sync_batchnorm: bool = False
     """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
     compile: bool = False
