@@ -134,7 +134,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     compile: bool = False
-    """torch.compile the model."""
+    """Compile the whole update into one program; where that cannot be, the reason is noted and the model compiled."""
     recompute: bool = False
     """Gradient checkpointing of the model's repeated blocks: less memory, more time."""
     evaluate_every_epochs: int = 1
