@@ -53,6 +53,33 @@ def overhead() -> str:
     )
 
 
+def fast() -> str:
+    """Tell how fast whole runs and compiled updates are."""
+    found = result("speed")["found"]
+    tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "digits CNN"}
+    textbooks = ("textbook, mixed precision", "textbook, float32")
+    runs = [
+        [tasks[task], name, *(ratio(seen["wall_ratio_to"][each]) for each in textbooks)]
+        for task, systems in found["whole runs"].items()
+        for name, seen in systems.items()
+        if name not in textbooks
+    ]
+    references = ("raw loop", "production loop by hand, fused")
+    loops = [
+        [tasks[task], name, *(ratio(seen["wall_ratio_to"][each]) for each in references)]
+        for task, systems in found["loops"].items()
+        for name, seen in systems.items()
+        if name != "raw loop"
+    ]
+    return (
+        "Time per update of whole runs, a dataset in and shuffled batches out, beside the loops of torch's tutorials "
+        "and of nanoGPT with and without mixed precision (`speed.py`):\n\n"
+        + table(["task", "system", *(f"/ {each}" for each in textbooks)], runs)
+        + "\nTime per update on ready batches, once everything is compiled; the raw loop neither clips nor schedules "
+        "nor records (`speed.py`):\n\n" + table(["task", "system", *(f"/ {each}" for each in references)], loops)
+    )
+
+
 def ratio(measured: dict[str, float]) -> str:
     return spread(measured, 2)
 
@@ -323,7 +350,8 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    more = [tell() for tell in (watch, lint, journal, runs, room) if (RESULTS / f"{tell.__name__}.json").exists()]
+    tellers = {"speed": fast, "watch": watch, "lint": lint, "journal": journal, "runs": runs, "room": room}
+    more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 
 

@@ -142,7 +142,7 @@ class TrainConfig:
     sync_batchnorm: bool = False
     """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
     compile: bool = False
-    """torch.compile the model."""
+    """Compile the whole update into one program; where that cannot be, the reason is noted and the model compiled."""
     recompute: bool = False
     """Gradient checkpointing of the model's repeated blocks: less memory, more time."""
     channels_last: bool = False
