@@ -11,12 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
 from trueloop.engines.train.config import TrainConfig
+from trueloop.faces.cli.outcomes import Outcome
 from trueloop.faces.cli.torchrun import (
     Launch,
     asked_launch,
@@ -215,6 +218,27 @@ def test_two_machines_meet(workers: Callable[..., int], tmp_path: Path):
         ("2", "0", "0"),
         ("2", "1", "0"),
     ]
+
+
+@pytest.mark.parametrize(("code", "why"), [(130, None), (143, None), (0, "did not meet"), (1, "did not meet")])
+def test_machines_that_do_not_come_back_after_all_were_told_to_stop(
+    code: int, why: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    """Ctrl-C on one of them ends the processes on each, and torchrun on the others waits for it to return."""
+
+    def run(_: Any) -> None:
+        folder = Path(os.environ["TRUELOOP_OUTCOMES"])
+        outcome = Outcome(rank=0, restart=0, code=code, ended_at=0.0)
+        (folder / "0-0.json").write_text(json.dumps(asdict(outcome)))
+        raise RendezvousConnectionError("The connection has failed.")
+
+    monkeypatch.setattr("torch.distributed.run.run", run)
+    launch = Launch(processes=1, nodes=2, rendezvous="localhost:29500")
+    if why is None:
+        assert run_processes(launch, ["true"]) == code
+    else:
+        with pytest.raises(ProcessLost, match=why):
+            run_processes(launch, ["true"])
 
 
 # What is asked ---------------------------------------------------------------------------------------------------
