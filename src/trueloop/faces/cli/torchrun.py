@@ -226,7 +226,10 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
     def asked(number: int, frame: FrameType | None) -> None:
         raise stop(f"got signal {number}", signal.Signals(number))
 
-    added = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads_each(launch.processes))}
+    # Torch 2.13 hands the store of one attempt to the next, where a process finds the address of a dead one, and waits.
+    added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if "OMP_NUM_THREADS" not in os.environ:
+        added["OMP_NUM_THREADS"] = str(threads_each(launch.processes))
     handlers = {number: signal.getsignal(number) for number in _signals()}
     for number in handlers.keys() - {signal.SIGINT}:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
