@@ -186,7 +186,9 @@ def test_where_the_launcher_is_killed_its_processes_save_and_end(tmp_path: Path)
         "sys.exit(run_processes(Launch(processes=2), sys.argv[1:]))"
     )
     command = [sys.executable, "-c", launcher, sys.executable, str(script), str(tmp_path)]
-    started = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    started = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    )
     wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
     started.kill()
     started.wait()
