@@ -24,17 +24,17 @@ RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 def test_seven_billion_by_hand():
     made = scale(7e9, layers=32, width=4096, vocabulary=32_000, sequence=4096, micro_batch=2, devices=64)
     assert (made.parameter_bytes, made.gradient_bytes, made.moment_bytes) == (28 * 10**9, 28 * 10**9, 56 * 10**9)
-    assert made.replicated_copy_bytes == 14 * 10**9
+    assert made.copy_bytes == 14 * 10**9
     tokens = 2 * 4096
     block = tokens * 4096 * 36  # bf16 under autocast: 2 norms in float32, 14 numbers in bf16
     head = tokens * (4096 * 6 + 4 * 32_000)
     assert made.activation_bytes == 32 * block + head
     assert made.recomputed_activation_bytes == 32 * tokens * 4096 * 4 + block + head
     assert made.replicated_bytes == 126 * 10**9 + made.activation_bytes
-    gathered = 2 * (2 * 12 * 4096**2 + 2 * 4096 * 32_000) + 4 * 12 * 4096**2
-    assert made.sharded_bytes == (28 + 28 + 56) * 10**9 // 64 + gathered + made.activation_bytes
+    gathered = 4 * (2 * 12 * 4096**2 + 2 * 4096 * 32_000) + 4 * 12 * 4096**2
+    assert made.sharded_bytes == (28 + 28 + 56) * 10**9 // 64 + 14 * 10**9 + gathered + made.activation_bytes
     assert made.replicated_traffic_bytes == 2 * 63 * 28 * 10**9 // 64
-    assert made.sharded_traffic_bytes == 63 * (2 * 14 + 28) * 10**9 // 64
+    assert made.sharded_traffic_bytes == 63 * (2 * 28 + 28) * 10**9 // 64
     assert made.checkpoint_bytes == 84 * 10**9
     assert made.tokens_per_update == 64 * tokens
     assert made.flop_per_update == (6 * 7 * 10**9 + 12 * 32 * 4096 * 4096) * 64 * tokens
@@ -43,15 +43,15 @@ def test_seven_billion_by_hand():
 def test_one_device_sends_nothing_and_shards_nothing():
     made = scale(1e6, devices=1, precision="off")
     assert made.replicated_traffic_bytes == made.sharded_traffic_bytes == 0
-    assert made.sharded_bytes == made.replicated_bytes + made.sharded_gathered_bytes
-    assert made.replicated_copy_bytes == 0
+    assert made.sharded_bytes == made.replicated_bytes + made.gathered_bytes
+    assert made.copy_bytes == 0
 
 
 def test_more_micro_batches_gather_more_often_and_reduce_once():
     once, often = scale(1e9, devices=8), scale(1e9, devices=8, accumulate=4)
     assert often.replicated_traffic_bytes == once.replicated_traffic_bytes
-    assert once.sharded_traffic_bytes == 7 * (2 * 2 + 4) * 10**9 // 8
-    assert often.sharded_traffic_bytes == 7 * (4 * 2 * 2 + 4) * 10**9 // 8
+    assert once.sharded_traffic_bytes == 7 * (2 * 4 + 4) * 10**9 // 8
+    assert often.sharded_traffic_bytes == 7 * (4 * 2 * 4 + 4) * 10**9 // 8
     assert (once.sharded_gradient_bytes, often.sharded_gradient_bytes) == (4 * 10**9 // 8, 4 * 10**9)
 
 
@@ -73,6 +73,12 @@ def test_the_shape_that_is_assumed_is_near_that_of_gpt_3(parameters: float, laye
     assert 12 * made.layers * made.width**2 == pytest.approx(parameters, rel=0.1)
 
 
+def test_what_the_page_says_fits_eight_devices_of_80_gb():
+    """docs/scale.md, on copies."""
+    fits, does_not = (scale(n, devices=8, sequence=4096).sharded_recomputed_bytes for n in (16e9, 18e9))
+    assert fits < 80e9 < does_not
+
+
 # Against published numbers ---------------------------------------------------------------------------------------
 
 
@@ -82,6 +88,12 @@ def test_states_of_zero():
     states = made.parameter_bytes + made.gradient_bytes + made.moment_bytes
     assert states == 120 * 10**9
     assert states / 64 == pytest.approx(1.9e9, rel=0.02)
+
+
+def test_traffic_of_zero():
+    """Section 7.2.2: stage 3 sends 1.5 times what data parallelism does."""
+    made = scale(7.5e9, devices=64)
+    assert made.sharded_traffic_bytes == pytest.approx(1.5 * made.replicated_traffic_bytes)
 
 
 def test_activations_of_korthikanti():
@@ -182,6 +194,25 @@ def test_the_activations_of_a_real_model(precision: str, tolerance: float):
     model, _, kept = trained(precision)
     made = scale(sum(p.numel() for p in model.parameters()), **SIZES, precision=precision)
     assert kept == pytest.approx(made.activation_bytes, rel=tolerance)
+
+
+def test_the_copies_that_autocast_keeps_of_a_real_model():
+    """Of the weights that backward multiplies by: all of linear layers."""
+    model = Gpt()
+    weights = {tuple(module.weight.shape) for module in model.modules() if isinstance(module, nn.Linear)}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.dtype == torch.bfloat16 and {tuple(tensor.shape), tuple(tensor.shape)[::-1]} & weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    tokens = torch.zeros((2, 96), dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
+        model(tokens)
+    linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+    assert sum(kept.values()) == 2 * linear
+    assert scale(linear).copy_bytes == 2 * linear
 
 
 def test_the_journals_bytes_are_those_measured():

@@ -96,8 +96,12 @@ class Scale:
         return FLOAT32 * MOMENTS[self.optimizer] * self.parameters
 
     @property
-    def replicated_copy_bytes(self) -> int:
-        """Low-precision copies that autocast makes once per forward pass and backward keeps: 2 N; none in float32."""
+    def copy_bytes(self) -> int:
+        """Low-precision copies of the weights: 2 N, none in float32.
+
+        Autocast makes them once per forward pass, keeps them to its end, and backward keeps those it needs: of whole
+        weights also where these are sharded, and also where blocks are recomputed.
+        """
         return 0 if self.precision == "off" else self.compute_bytes * self.parameters
 
     @property
@@ -106,10 +110,10 @@ class Scale:
         return self.gradient_bytes if self.accumulate > 1 else -(-self.gradient_bytes // self.devices)
 
     @property
-    def sharded_gathered_bytes(self) -> int:
-        """Parameters of two blocks (at work, and on its way), embedding and head, and the gradients of one block."""
+    def gathered_bytes(self) -> int:
+        """Float32: parameters of two blocks (at work, on its way), embedding and head; gradients of one block."""
         whole = 2 * self.block_parameters + 2 * self.width * self.vocabulary
-        return self.compute_bytes * whole + FLOAT32 * self.block_parameters
+        return FLOAT32 * (whole + self.block_parameters)
 
     @property
     def activation_bytes(self) -> int:
@@ -130,14 +134,15 @@ class Scale:
     @property
     def replicated_bytes(self) -> int:
         """All of it on one device, activations kept."""
-        states = self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.replicated_copy_bytes
+        states = self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.copy_bytes
         return states + self.activation_bytes
 
     @property
     def sharded_bytes(self) -> int:
         """All of it on one of P devices, activations kept."""
         shards = -(-(self.parameter_bytes + self.moment_bytes) // self.devices)
-        return shards + self.sharded_gradient_bytes + self.sharded_gathered_bytes + self.activation_bytes
+        held = self.sharded_gradient_bytes + self.gathered_bytes + self.copy_bytes
+        return shards + held + self.activation_bytes
 
     @property
     def replicated_recomputed_bytes(self) -> int:
@@ -158,8 +163,8 @@ class Scale:
 
     @property
     def sharded_traffic_bytes(self) -> int:
-        """(P-1)/P × (2 K × c N + 4 N): parameters gathered in every forward and backward, gradients reduced once."""
-        gathered = 2 * self.accumulate * self.compute_bytes * self.parameters
+        """(P-1)/P × (2 K × 4 N + 4 N): parameters gathered in every forward and backward, gradients reduced once."""
+        gathered = 2 * self.accumulate * self.parameter_bytes
         return (self.devices - 1) * (gathered + self.gradient_bytes) // self.devices
 
     @property

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.launched import Launched, launched
@@ -174,7 +175,10 @@ def _meet(here: Launched, device: torch.device) -> None:
     # torchrun has a store running at that address; elsewhere the first process opens it.
     method = "env://" if here.by == "torchrun" else meeting
     try:
-        dist.init_process_group(backend, init_method=method, rank=here.rank, world_size=here.size, timeout=PATIENCE)
+        store, _, _ = next(rendezvous(method, here.rank, here.size, timeout=PATIENCE))
+        # Torchrun keeps its store over a restart, and in it lie the addresses of processes that are gone.
+        store = dist.PrefixStore(f"restart-{here.restarts}", store)
+        dist.init_process_group(backend, store=store, rank=here.rank, world_size=here.size, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise ProcessLost(
             f"Process {here.rank} of {here.size} could not meet the others at {here.address}:{here.port}.",

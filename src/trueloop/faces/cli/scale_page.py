@@ -45,13 +45,15 @@ def _cut(made: Scale) -> str:
 
 def _memory(made: Scale) -> Iterator[Row]:
     n, p, c = _si(made.parameters), made.devices, made.compute_bytes
-    copies = size(made.replicated_copy_bytes) if made.replicated_copy_bytes else "0 bytes"
     yield "parameters", size(made.parameter_bytes), size(made.parameter_bytes // p), f"{FLOAT32} × {n}, / {p}"
     whole = ", whole until the update" if made.accumulate > 1 else f", / {p}"
     yield "gradients", size(made.gradient_bytes), size(made.sharded_gradient_bytes), f"{FLOAT32} × {n}{whole}"
     moments = FLOAT32 * MOMENTS[made.optimizer]
     yield "moments", size(made.moment_bytes), size(made.moment_bytes // p), f"{moments} × {n}, / {p}"
-    yield "copies, gathered", copies, size(made.sharded_gathered_bytes), f"{c} × {n}; two blocks, embedding, head"
+    if made.copy_bytes:
+        copies = size(made.copy_bytes)
+        yield f"copies in {made.precision}", copies, copies, f"{c} × {n}, autocast's, of whole weights"
+    yield "gathered", "0 bytes", size(made.gathered_bytes), "two blocks, embedding, head; one block's gradients"
     kept = size(made.activation_bytes)
     yield "activations", kept, kept, f"L s b h ({2 * FLOAT32} + {14 * c}) + s b ({FLOAT32 + c} h + 4 v)"
     yield "in all", size(made.replicated_bytes), size(made.sharded_bytes), ""
@@ -67,7 +69,7 @@ def _memory(made: Scale) -> Iterator[Row]:
 
 def _update(made: Scale) -> Iterator[Row]:
     sent, sharded = made.replicated_traffic_bytes, made.sharded_traffic_bytes
-    formula = f"2 (P-1)/P × 4 N; (P-1)/P × ({2 * made.accumulate} × {made.compute_bytes} N + 4 N)"
+    formula = f"2 (P-1)/P × 4 N; (P-1)/P × ({2 * made.accumulate} × 4 N + 4 N)"
     yield "sent by a device", size(sent), size(sharded), formula
     times = duration(made.replicated_traffic_s), duration(made.sharded_traffic_s)
     yield "  at the bandwidth", *times, f"{made.bandwidth_gb_s:g} GB/s, none of it hidden"

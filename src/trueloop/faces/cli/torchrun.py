@@ -193,6 +193,8 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
             first = min(error.failures.items(), key=lambda item: (item[1].timestamp, not _by_signal(item[1].exitcode)))
             return _failed(read_outcomes(folder), (first[0], first[1].exitcode), launch)
         except RendezvousError as error:
+            if code := _told_to_stop(read_outcomes(folder)):
+                return code  # and torchrun waited in vain for the machines that had been told so, too
             raise ProcessLost(
                 f"The machines did not meet at {launch.rendezvous}: {str(error).rstrip('.') or type(error).__name__}.",
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
@@ -224,7 +226,10 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
     def asked(number: int, frame: FrameType | None) -> None:
         raise stop(f"got signal {number}", signal.Signals(number))
 
-    added = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads_each(launch.processes))}
+    # Torch 2.13 hands the store of one attempt to the next, where a process finds the address of a dead one, and waits.
+    added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if "OMP_NUM_THREADS" not in os.environ:
+        added["OMP_NUM_THREADS"] = str(threads_each(launch.processes))
     handlers = {number: signal.getsignal(number) for number in _signals()}
     for number in handlers.keys() - {signal.SIGINT}:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
@@ -314,15 +319,20 @@ def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
 def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch) -> int:
     """Say what went wrong first; the other processes only fell with it."""
     rank, exit_code = first
-    codes = {outcome.code for outcome in outcomes} - {0}
     if not _by_signal(exit_code):
         failed = first_failed(outcomes)
         if failed:
             _show(failed)
             raise error_of(failed)
-        if codes and codes <= {*EXIT_CODES.values()}:  # each was told to stop, past torchrun
-            return max(codes)
+        if code := _told_to_stop(outcomes):
+            return code
     raise killed(rank, exit_code, restarts=launch.max_restarts)
+
+
+def _told_to_stop(outcomes: Sequence[Outcome]) -> int:
+    """Return the exit code of processes that were all told to stop, past torchrun or on another machine; else 0."""
+    codes = {outcome.code for outcome in outcomes} - {0}
+    return max(codes) if codes and codes <= {*EXIT_CODES.values()} else 0
 
 
 def _show(failed: Outcome) -> None:
