@@ -118,7 +118,7 @@ class Trainer:
         """
         check_store(self.store, self.run_dir)
         device = self._prepare()
-        processes = join(device)
+        processes = join(device, patience_s=self.config.patience_s, silence_s=self.config.silence_s)
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda", processes=processes)
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
         shared = measuring(self.metrics, processes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, cast
 
@@ -25,12 +26,12 @@ from trueloop.engines.train.memory import memory_mib, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
-from trueloop.engines.train.processes import ALONE
+from trueloop.engines.train.processes import ALONE, as_lost
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
-from trueloop.ground.errors import CheckpointError, TrueloopError
+from trueloop.ground.errors import CheckpointError, ProcessLost, TrueloopError
 from trueloop.ground.seams import (
     BatchSource,
     Evaluated,
@@ -121,14 +122,18 @@ class Fit:
                 reason = self._epochs(interrupt)
                 self._end_saving()
         except BaseException as error:
-            self._leave(error)
+            lost = as_lost(error, self._processes)
+            self._leave(lost or error)
+            if lost:
+                raise lost from error
             raise
         return self._result(reason, start)
 
     def _leave(self, error: BaseException) -> None:
         """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
         self._together = ALONE  # the others are elsewhere
-        for last in (self._end_saving, self._tell, lambda: self.report(self._ended("failed"))):
+        said = [partial(self._note, "process_lost", f"{error.what} {error.why}")] if isinstance(error, ProcessLost) else []
+        for last in (self._end_saving, self._tell, *said, lambda: self.report(self._ended("failed"))):
             try:
                 last()
             except (TrueloopError, OSError) as lost:

@@ -19,12 +19,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import Launched, launched
 from trueloop.ground.errors import ProcessLost, TrueloopError
 from trueloop.ground.words import counted
 
 FOLDER: Final = "TRUELOOP_OUTCOMES"
 """The variable that names the folder; set in processes that `trueloop train --processes` has started."""
+LAUNCHER: Final = "launcher"
+"""The file in it with the number of the process that started them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class Outcome:
     """Of a `TrueloopError`."""
     traceback: str = ""
     """Of any other exception."""
+    lost: bool = False
+    """It could not reach another process: what happened to that one is the cause."""
 
     @property
     def failed(self) -> bool:
@@ -60,8 +65,8 @@ def tell_launcher(act: Callable[[], int]) -> int:
     place = launched() if FOLDER in os.environ else None
     if place is None:
         return act()
-    _end_with_parent()
     folder = Path(os.environ[FOLDER])
+    _end_with_launcher(folder)
     final = folder / "final"  # an earlier attempt of this process, or of one beside it, ended so that none can help
     if final.exists():
         return int(final.read_text())
@@ -75,6 +80,8 @@ def tell_launcher(act: Callable[[], int]) -> int:
             with suppress(FileNotFoundError):
                 final.write_text("1")
         _write(folder, place, 1, error)
+        if isinstance(error, ProcessLost) and place.nodes > 1:  # to meet the others again may take minutes
+            print(f"Rank {place.rank}: {error.what} {error.why}".rstrip(), file=sys.stderr, flush=True)
         return 1
     except BaseException as end:
         _write(folder, place, 130 if isinstance(end, KeyboardInterrupt) else _code(end), None)
@@ -99,10 +106,13 @@ def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
     return sorted((outcome for outcome in found if outcome.restart == restart), key=lambda outcome: outcome.ended_at)
 
 
-def _end_with_parent() -> None:
+def _end_with_launcher(folder: Path) -> None:
     """Ask Linux for a SIGTERM when the launcher dies: nobody else would end this process, or start it again."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
+    with suppress(OSError, ValueError):
+        if os.getppid() != int((folder / LAUNCHER).read_text()):  # it has died already, while this process was starting
+            raise SystemExit(EXIT_CODES["preempted"])
 
 
 def _write(folder: Path, place: Launched, code: int, error: Exception | None) -> None:
@@ -111,7 +121,8 @@ def _write(folder: Path, place: Launched, code: int, error: Exception | None) ->
         words = {"what": error.what, "why": error.why, "fix": error.fix}
     elif error is not None:
         words = {"traceback": "".join(traceback.format_exception(error))}
-    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), **words)
+    lost = isinstance(error, ProcessLost)
+    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), lost=lost, **words)
     path = _path(folder, place, place.restarts)
     part = path.with_suffix(".part")
     with suppress(FileNotFoundError):  # the launcher is gone, and nobody reads it
@@ -137,6 +148,16 @@ def _same_again(folder: Path, place: Launched, error: Exception) -> bool:
     return bool(before) and before == "".join(traceback.format_exception(error))
 
 
+def cause_of(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the failure that the others followed from, where it was on this machine; else the first one.
+
+    Args:
+        outcomes: of one attempt, first end first.
+    """
+    failed = sorted((outcome for outcome in outcomes if outcome.failed), key=lambda outcome: outcome.lost)
+    return next(iter(failed), None)
+
+
 def _say_why_again(before: Sequence[Outcome], place: Launched) -> None:
     """Let the first process on the machine say what the restart is for."""
     if not place.restarts or place.local_rank:
@@ -145,7 +166,7 @@ def _say_why_again(before: Sequence[Outcome], place: Launched) -> None:
     reasons = [
         f"rank {rank} was killed" for rank in range(place.rank, place.rank + place.local_size) if rank not in told
     ]
-    if failed := next((outcome for outcome in told.values() if outcome.failed), None):
+    if failed := cause_of([*told.values()]):
         reasons.append(f"rank {failed.rank} failed: {_last_line(failed)}")
     why = "; ".join(reasons) or "a machine was lost, or came"
     print(f"Restart {place.restarts}: {why.rstrip('.')}.", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import launched
-from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, killed, read_outcomes
+from trueloop.faces.cli.outcomes import FOLDER, LAUNCHER, Outcome, cause_of, error_of, killed, read_outcomes
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
 
@@ -232,6 +232,7 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
     try:
         with tempfile.TemporaryDirectory(prefix="trueloop-", ignore_cleanup_errors=True) as folder:
             os.environ.update(added, **{FOLDER: folder})
+            (Path(folder) / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
             if "LOGLEVEL" not in before:
                 logger.setLevel(logging.CRITICAL)
             yield Path(folder)
@@ -345,8 +346,8 @@ def _by_signal(exit_code: int) -> bool:
 
 def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
     """Say how a run ended that was told to stop."""
-    failed = next((outcome for outcome in outcomes if outcome.failed), None)
-    if failed:
+    failed = cause_of(outcomes)
+    if failed and not failed.lost:  # one that had ended its work before it heard of the signal leaves the others alone
         _show(failed)
         raise error_of(failed)
     return EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"]
@@ -357,7 +358,7 @@ def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch)
     rank, exit_code = first
     codes = {outcome.code for outcome in outcomes} - {0}
     if not _by_signal(exit_code):
-        failed = next((outcome for outcome in outcomes if outcome.failed), None)
+        failed = cause_of(outcomes)
         if failed:
             _show(failed)
             raise error_of(failed)
