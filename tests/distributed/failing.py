@@ -71,6 +71,7 @@ os.fsync = sync
 class Options:
     dropout: float = 0.2
     width: int = 16
+    batchnorm: bool = True
 
 
 class Samples(torch.utils.data.Dataset):
@@ -93,9 +94,10 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Net(nn.Module):
-    def __init__(self, width, dropout):
+    def __init__(self, width, dropout, batchnorm):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(6, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout))
+        norm = nn.BatchNorm1d if batchnorm else nn.LayerNorm
+        self.layers = nn.Sequential(nn.Linear(6, width), norm(width), nn.ReLU(), nn.Dropout(dropout))
         self.head = nn.Linear(width, CLASSES)
         self.double()
 
@@ -112,7 +114,7 @@ def assemble(options):
     at("assemble")
     width = options.width + (RANK if any(fault[-1] == "wider" for fault in FAULTS) else 0)
     return Parts(
-        model=Net(width, options.dropout),
+        model=Net(width, options.dropout, options.batchnorm),
         objective=nn.CrossEntropyLoss(),
         train=Samples(TRAIN, 1, watched=True),
         val=Samples(VAL, 2),

@@ -11,16 +11,19 @@ import ctypes
 import os
 import secrets
 import socket
+import struct
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 import torch.distributed as dist
 
-from trueloop.engines.train.launched import Launched
+from trueloop.engines.train.launched import Launched, address_towards
 from trueloop.ground.errors import ProcessLost
 from trueloop.ground.words import counted
 
@@ -45,6 +48,8 @@ def meet(here: Launched, backend: str, *, patience_s: float = PATIENCE_S, silenc
         ProcessLost: the others do not come; names who.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost peer is told by us, once
+    if here.nodes > 1:
+        _choose_interface(here)
     patience, before = timedelta(seconds=patience_s), _open_sockets()
     try:
         store = _fresh(_store(here, patience), here, patience_s)
@@ -105,6 +110,37 @@ def _greet(desk: dist.Store, chosen: str, missing: Sequence[int]) -> list[int]:
         if desk.check([f"here/{rank}"]):
             desk.set(f"chosen/{desk.get(f'here/{rank}').decode()}", chosen)
     return [rank for rank in missing if not desk.check([f"heard/{chosen}/{rank}"])]
+
+
+def _choose_interface(here: Launched) -> None:
+    """Point gloo to the network that leads to the others, where this machine's name only means itself (127.0.1.1).
+
+    Gloo listens at the address that the name of the machine stands for, which on Debian is often a loopback one.
+    """
+    try:
+        named = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        named = set[str]()
+    if any(not ip_address(each.partition("%")[0]).is_loopback for each in named):
+        return
+    name = _interface_of(address_towards(here.address, here.port))
+    if name:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def _interface_of(address: str) -> str:
+    """Return the name of the network interface with an IPv4 address; "" where it is not found."""
+    if sys.platform != "linux":
+        return ""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # one without an address
+                asked = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                if socket.inet_ntoa(asked[20:24]) == address:
+                    return name
+    return ""
 
 
 # Signs of life ---------------------------------------------------------------------------------------------------

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.train.interrupt import EXIT_CODES
-from trueloop.engines.train.launched import launched
+from trueloop.engines.train.launched import address_towards, launched
 from trueloop.faces.cli.outcomes import FOLDER, LAUNCHER, Outcome, cause_of, error_of, killed, read_outcomes
+from trueloop.faces.cli.passed_on import Signals, quiet
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
 
@@ -216,28 +216,22 @@ def worker_command(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
-    """Set the variables the processes inherit, take the signals torchrun does not, keep its log to errors."""
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        raise stop(f"got signal {number}", signal.Signals(number))
-
+    """Set the variables the processes inherit, take the signals in torchrun's place, keep its log to errors."""
+    folder = Path(tempfile.mkdtemp(prefix="trueloop-"))
+    asked = Signals(folder, stop)
     added = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads_each(launch.processes))}
     handlers = {number: signal.getsignal(number) for number in _signals()}
     for number in handlers.keys() - {signal.SIGINT}:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
         signal.signal(number, asked)
     before = dict(os.environ)
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
     try:
-        with tempfile.TemporaryDirectory(prefix="trueloop-", ignore_cleanup_errors=True) as folder:
-            os.environ.update(added, **{FOLDER: folder})
-            (Path(folder) / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
-            if "LOGLEVEL" not in before:
-                logger.setLevel(logging.CRITICAL)
-            yield Path(folder)
+        os.environ.update(added, **{FOLDER: str(folder)})
+        (folder / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
+        with asked.in_torchruns_place(), quiet() if "LOGLEVEL" not in before else nullcontext():
+            yield folder
     finally:
-        logger.setLevel(level)
+        shutil.rmtree(folder, ignore_errors=True)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.environ.clear()
@@ -275,8 +269,10 @@ def _torchrun_flags(launch: Launch) -> list[str]:
     if launch.rendezvous is None:
         flags += ["--standalone", "--local-addr", "localhost"]  # a machine need not be able to resolve its own name
     else:
-        host = "" if _is_here(_host_and_port(launch.rendezvous)[0]) else ",is_host=0"
-        configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{host}"
+        host, port = _host_and_port(launch.rendezvous)
+        if own := address_towards(host, port):  # a machine's name may mean nothing to the others, or itself to each
+            flags += ["--local-addr", own]
+        configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{_hosting(host, port)}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
     wanted = {  # neither is in older versions of torch, which wait 30 s
@@ -299,10 +295,21 @@ def _host_and_port(rendezvous: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
-def _is_here(host: str) -> bool:
-    """Whether an address of that name is this machine's: only such a one can be bound to."""
+def _hosting(host: str, port: int) -> str:
+    """Say who opens the store: torch asks what this machine's name stands for, which may be a loopback address."""
+    from torch.distributed.elastic.rendezvous import utils
+
+    if not _is_here(host):
+        return ",is_host=0"
+    if vars(utils)["_matches_machine_hostname"](host):
+        return ""  # torch knows, and tries to be a client where another process of this machine has been faster
+    return f",is_host={int(_is_here(host, port))}"
+
+
+def _is_here(host: str, port: int = 0) -> bool:
+    """Whether an address of that name is this machine's, and the port is free: only then can it be bound to."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return False
     for family, kind, protocol, _, address in found:
