@@ -132,7 +132,9 @@ class Fit:
     def _leave(self, error: BaseException) -> None:
         """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
         self._together = ALONE  # the others are elsewhere
-        said = [partial(self._note, "process_lost", f"{error.what} {error.why}")] if isinstance(error, ProcessLost) else []
+        said = (
+            [partial(self._note, "process_lost", f"{error.what} {error.why}")] if isinstance(error, ProcessLost) else []
+        )
         for last in (self._end_saving, self._tell, *said, lambda: self.report(self._ended("failed"))):
             try:
                 last()

@@ -22,7 +22,7 @@ from trueloop.engines.train.meeting import PATIENCE_S, SILENCE_S, meet
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 
 _BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
-_PLACE: Final = re.compile(r"^\[[^\]]*\] *")  # of the line in their sources
+_ASIDE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
 
 _Any = TypeVar("_Any")
 Numbers = list[Tensor | float]
@@ -216,6 +216,6 @@ def as_lost(error: BaseException, processes: Processes) -> ProcessLost | None:
 def _lost(error: RuntimeError) -> ProcessLost:
     return ProcessLost(
         "Another process of this run is gone, or cannot be reached.",
-        why=_PLACE.sub("", str(error).split("\n", 1)[0]),
+        why=_ASIDE.sub("", str(error).split("\n", 1)[0]),
         fix="Look at what the other processes said last. The same command goes on from the newest checkpoint.",
     )

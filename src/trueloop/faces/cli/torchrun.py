@@ -220,6 +220,7 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="trueloop-"))
     asked = Signals(folder, stop)
     added = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads_each(launch.processes))}
+    added |= {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # read when torch is imported
     handlers = {number: signal.getsignal(number) for number in _signals()}
     for number in handlers.keys() - {signal.SIGINT}:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
