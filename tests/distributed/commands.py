@@ -1,7 +1,6 @@
 """Commands of several processes: start them as a user does, or forked from here, and read what they left behind."""
 
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -160,7 +159,7 @@ class Place:
 
 
 def _become(command, environment, said):
-    """Run a command line in this forked process, and end it. Curves are not drawn: they take longer than all the rest."""
+    """Run a command line in this forked process, and end it; curves are not drawn, which takes longer than the rest."""
     code = 1
     try:
         out = os.open(said, os.O_WRONLY | os.O_CREAT)
@@ -179,7 +178,7 @@ def _become(command, environment, said):
         sys.stdout.flush()
     except SystemExit as stop:
         code = stop.code
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
     finally:
         sys.stderr.flush()

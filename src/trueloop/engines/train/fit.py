@@ -197,6 +197,8 @@ class Fit:
         if entries:
             self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
         self._tell_saved()
+        if self._together is not self._processes:
+            return  # a sharded model takes all of them to run a window again
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:

@@ -147,16 +147,13 @@ def _interface_of(address: str) -> str:
 
 
 def _open_sockets() -> set[tuple[int, str]]:
-    """Return every socket of this process: its descriptor, and the kernel's name of it, as descriptors are used again."""
+    """Return every socket of this process: descriptor and the kernel's name, as a descriptor may be used again."""
     found: set[tuple[int, str]] = set()
-    folder = Path("/proc/self/fd")
-    for name in os.listdir(folder) if sys.platform == "linux" else ():
-        try:
-            target = os.readlink(folder / name)
-        except OSError:
-            continue  # closed meanwhile: the folder's own, to begin with
-        if target.startswith("socket:"):
-            found.add((int(name), target))
+    for path in Path("/proc/self/fd").iterdir() if sys.platform == "linux" else ():
+        with suppress(OSError):  # closed meanwhile: the folder's own, to begin with
+            target = str(path.readlink())
+            if target.startswith("socket:"):
+                found.add((int(path.name), target))
     return found
 
 

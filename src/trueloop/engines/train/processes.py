@@ -156,6 +156,25 @@ def join(device: torch.device, *, patience_s: float = PATIENCE_S, silence_s: flo
     return Processes(here.rank, here.size, device, by=here.by)
 
 
+def refuse_several(what: str) -> None:
+    """Refuse to do in each of several processes what is one process's to do.
+
+    Args:
+        what: "A profile".
+
+    Raises:
+        InvalidConfig: this process is one of several.
+    """
+    here = launched() if dist.is_available() else None
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else here.size if here else 1
+    if size > 1:
+        raise InvalidConfig(
+            f"{what} is of one process, but this is one of {size}.",
+            why="Each of them would do it by itself, in the others' way.",
+            fix="Start it without torchrun or srun; what it says of one process holds for each.",
+        )
+
+
 def local_device(name: str) -> str:
     """Return the device of this process: its own GPU where "auto" or "cuda" stands for several."""
     here = launched() if dist.is_available() else None

@@ -45,12 +45,12 @@ class Signals:
         """Have torchrun install this handler where it would install its own."""
         from torch.distributed.elastic.multiprocessing import api
 
-        own = vars(api)["_terminate_process_handler"]
-        vars(api)["_terminate_process_handler"] = self
+        own = api.__dict__["_terminate_process_handler"]
+        api.__dict__["_terminate_process_handler"] = self
         try:
             yield
         finally:
-            vars(api)["_terminate_process_handler"] = own
+            api.__dict__["_terminate_process_handler"] = own
 
 
 @contextmanager

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # to save in, after a signal; SLURM, Kubernetes and a second Ctrl-C end it sooner
 JOIN_S: Final = 600  # torchrun's own
+READ_S: Final = 60  # likewise: until a machine that is cut off says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
             return _failed(read_outcomes(folder), (first[0], first[1].exitcode), launch)
         except RendezvousError as error:
             raise ProcessLost(
-                f"The machines did not meet at {launch.rendezvous}: {str(error).rstrip('.') or type(error).__name__}.",
+                f"The machines did not meet at {launch.rendezvous}{': ' * bool(str(error))}{str(error).rstrip('.')}.",
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
@@ -273,7 +274,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
         host, port = _host_and_port(launch.rendezvous)
         if own := address_towards(host, port):  # a machine's name may mean nothing to the others, or itself to each
             flags += ["--local-addr", own]
-        configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{_hosting(host, port)}"
+        configuration = f"join_timeout={JOIN_S},read_timeout={READ_S}{_hosting(host, port)}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
     wanted = {  # neither is in older versions of torch, which wait 30 s
@@ -302,7 +303,7 @@ def _hosting(host: str, port: int) -> str:
 
     if not _is_here(host):
         return ",is_host=0"
-    if vars(utils)["_matches_machine_hostname"](host):
+    if utils.__dict__["_matches_machine_hostname"](host):
         return ""  # torch knows, and tries to be a client where another process of this machine has been faster
     return f",is_host={int(_is_here(host, port))}"
 
