@@ -109,8 +109,8 @@ class Place:
             _become(self._command(words), environment, started.said.with_suffix(".0"))
         return started
 
-    def fork(self, *words, processes=2, come=None, **variables):
-        """Start the processes themselves, without a launcher."""
+    def fork(self, *words, processes=2, come=None, command=None, **variables):
+        """Start the processes themselves, without a launcher; `come` of them do."""
         started, environment = self._start(variables)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -120,7 +120,7 @@ class Place:
             if pid := os.fork():
                 started.pids.append(pid)
             else:
-                _become(self._command(words), {**environment, **here}, started.said.with_suffix(f".{rank}"))
+                _become(command or self._command(words), {**environment, **here}, started.said.with_suffix(f".{rank}"))
         return started
 
     def result(self):

@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 EXACT = 1e-12
+RECIPE = Path(__file__).with_name("failing.py")
 TWO = ("--processes", "2")
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals to processes, found in /proc")
@@ -121,3 +123,23 @@ def test_a_process_that_never_comes_is_named(place):
     assert started.wait() == [1, 1]
     assert "1 process of 3 did not come to 127.0.0.1" in started.words()
     assert "rank 2." in started.words()
+
+
+def test_three_processes_say_that_a_restart_shows_in_the_last_bit(place):
+    """As in `test_other_numbers_...`, but it is the same number: DDP alone makes the difference."""
+    assert place.fork(processes=3, faults="0/2/forward/7/kill").wait() == [1, 1, -signal.SIGKILL]
+    assert place.fork(processes=3).wait() == [0, 0, 0]
+    assert "DDP adds the gradients of 3 processes up in another order" in place.notes()["resumed_inexact"]
+    assert place.journaled("run_ended")[-1]["update"] == 18
+
+
+def test_a_smoke_test_is_of_all_processes_and_a_measurement_of_one(place):
+    smoked = place.fork("--smoke")
+    assert smoked.wait() == [0, 0]
+    assert "smoke test passed" in smoked.words()
+    assert smoked.words(1) == ""
+    assert not place.run_dir.exists()
+    for command in ("profile", "tune"):
+        refused = place.fork(command=[command, str(RECIPE)])
+        assert refused.wait() == [1, 1]
+        assert "is of one process, but this is one of 2" in refused.words()

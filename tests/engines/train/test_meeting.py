@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
+from trueloop.engines.train import meeting
 from trueloop.engines.train.launched import Launched, address_towards
 from trueloop.engines.train.meeting import _fresh, _interface_of, _open_sockets, look_after
 from trueloop.ground.errors import ProcessLost
@@ -84,3 +86,17 @@ def test_the_way_to_another_machine_has_an_address_and_an_interface():
     assert address_towards("no.such.host.invalid", 80) == ""
     assert _interface_of("127.0.0.1") == "lo"
     assert _interface_of("203.0.113.9") == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
+def test_connections_made_later_are_looked_after_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(meeting, "_NEW_EVERY_S", 0.01)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        meeting.looking_after(8),
+        socket.create_connection(server.getsockname()) as later,
+    ):
+        deadline = time.monotonic() + 20
+        while later.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) != 8000:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

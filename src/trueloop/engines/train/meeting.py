@@ -14,11 +14,12 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Event, Thread
 from typing import Final
 
 import torch.distributed as dist
@@ -33,6 +34,7 @@ SILENCE_S: Final = 60.0
 """Seconds without a sign of another machine after which it counts as lost: longer than a switch takes to restart."""
 
 _LOOK_S: Final = 0.02  # between two looks at who has come
+_NEW_EVERY_S: Final = 5.0  # between two looks for new connections
 
 
 def meet(here: Launched, backend: str, *, patience_s: float = PATIENCE_S, silence_s: float = SILENCE_S) -> None:
@@ -178,3 +180,26 @@ def look_after(sockets: set[tuple[int, str]], silence_s: float) -> None:
     for descriptor, _ in sockets:
         for (level, option), value in options.items():
             libc.setsockopt(descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4)  # others than TCP refuse
+
+
+@contextmanager
+def looking_after(silence_s: float) -> Generator[None]:
+    """Look after every connection that is made inside, by whatever thread; for torchrun's own store.
+
+    Args:
+        silence_s: how long nothing may be answered.
+    """
+    known, over = _open_sockets(), Event()
+
+    def look() -> None:
+        seen = known
+        while not over.wait(_NEW_EVERY_S):
+            now = _open_sockets()
+            look_after(now - seen, silence_s)
+            seen = now
+
+    Thread(target=look, daemon=True, name="connections").start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # to save in, after a signal; SLURM, Kubernetes and a second Ctrl-C end it sooner
-JOIN_S: Final = 600  # torchrun's own
-READ_S: Final = 60  # likewise: until a machine that is cut off says so
+JOIN_S: Final = 600  # torchrun's own; and how long a cable may be cut before the machines give one another up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +181,14 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.run import parse_args, run
 
+    from trueloop.engines.train.meeting import looking_after
+
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
             _await_rendezvous(launch)
-            run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
+            with looking_after(JOIN_S) if launch.nodes > 1 else nullcontext():
+                run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
         except ChildFailedError as error:
@@ -274,7 +276,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
         host, port = _host_and_port(launch.rendezvous)
         if own := address_towards(host, port):  # a machine's name may mean nothing to the others, or itself to each
             flags += ["--local-addr", own]
-        configuration = f"join_timeout={JOIN_S},read_timeout={READ_S}{_hosting(host, port)}"
+        configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{_hosting(host, port)}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
     wanted = {  # neither is in older versions of torch, which wait 30 s
