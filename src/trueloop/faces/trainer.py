@@ -25,7 +25,7 @@ from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.pace import Pace, pace
 from trueloop.engines.train.precision import autocast
-from trueloop.engines.train.processes import ALONE, Processes, join, local_device
+from trueloop.engines.train.processes import ALONE, Processes, join, local_device, refuse_several
 from trueloop.engines.train.profile import Profile, profile_updates
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.seeding import prepare_generators, seed_process
@@ -119,7 +119,7 @@ class Trainer:
         """
         check_store(self.store, self.run_dir)
         device = self._prepare()
-        processes = join(device)
+        processes = self._join(device)
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda", processes=processes)
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
         shared = measuring(self.metrics, processes)
@@ -157,9 +157,12 @@ class Trainer:
             InvalidModel: the loss did not fall.
         """
         device = self._prepare()
-        source = Feed(self.config, collate=collate, pin=False).training(train, accumulate=accumulate)
+        processes = self._join(device)
+        source = Feed(self.config, collate=collate, pin=False, processes=processes).training(
+            train, accumulate=accumulate
+        )
         steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
-        parts = self._assemble(device, source.updates_per_epoch, config=steady)
+        parts = self._assemble(device, source.updates_per_epoch, config=steady, processes=processes)
         return smoke(parts, source)
 
     def profile(self, train: Any, *, updates: int = 20, trace: Path | None = None, **data: Any) -> Profile:
@@ -184,6 +187,7 @@ class Trainer:
         return pace(parts, source, seconds=seconds)
 
     def _ready(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
+        refuse_several("What is measured here")
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, **order)
@@ -214,6 +218,9 @@ class Trainer:
             torch.set_num_threads(self.config.threads)
         prepare_generators(self.config)
         return resolve_device(local_device(self.config.device))
+
+    def _join(self, device: torch.device) -> Processes:
+        return join(device, patience_s=self.config.patience_s, silence_s=self.config.silence_s)
 
     def _assemble(
         self,

@@ -53,7 +53,7 @@ def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.Mon
         send(signal.SIGTERM)
         send(signal.SIGTERM)
         assert interrupt.requested == "preempted"
-        monkeypatch.setattr("trueloop.engines.train.interrupt._PASSED_ON_S", 0.0)
+        monkeypatch.setattr("trueloop.engines.train.interrupt.PASSED_ON_S", 0.0)
         with pytest.raises(SystemExit):
             send(signal.SIGTERM)
 

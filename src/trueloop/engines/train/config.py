@@ -141,6 +141,10 @@ class TrainConfig:
     leaves some unused."""
     sync_batchnorm: bool = False
     """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
+    patience_s: float = 1800.0
+    """Seconds that a process waits for the others: longer than the slowest evaluation or save of one of them."""
+    silence_s: float = 60.0
+    """Seconds without a sign of life after which another machine counts as lost, on Linux."""
     compile: bool = False
     """Compile the whole update into one program; where that cannot be, the reason is noted and the model compiled."""
     recompute: bool = False

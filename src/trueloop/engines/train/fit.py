@@ -6,8 +6,9 @@ boundaries only, so that a saved state is always the state between two updates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, cast
 
@@ -22,16 +23,16 @@ from trueloop.engines.train.incident import agreed, look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Assembly
-from trueloop.engines.train.memory import memory_mib, peak_memory_mib
+from trueloop.engines.train.memory import Weighing, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
-from trueloop.engines.train.processes import ALONE
+from trueloop.engines.train.processes import ALONE, as_lost
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
-from trueloop.ground.errors import CheckpointError, TrueloopError
+from trueloop.ground.errors import CheckpointError, ProcessLost, TrueloopError
 from trueloop.ground.seams import (
     BatchSource,
     Evaluated,
@@ -44,7 +45,6 @@ from trueloop.ground.seams import (
 )
 
 TELL_TOGETHER: Final = 8  # updates; several processes look after skipped ones at the same time
-WEIGH_S: Final = 1.0  # seconds between two looks at the memory: enough for a plot, too few to cost anything
 
 
 class Fit:
@@ -90,7 +90,7 @@ class Fit:
         self._problems: list[str] = []
         self._resumed: list[Remark] = []
         self._started = perf_counter()
-        self._weighed = 0.0
+        self._weighing = Weighing(parts.device)
 
     @property
     def position(self) -> Position:
@@ -122,14 +122,20 @@ class Fit:
                 reason = self._epochs(interrupt)
                 self._end_saving()
         except BaseException as error:
-            self._leave(error)
+            lost = as_lost(error, self._processes)
+            self._leave(lost or error)
+            if lost:
+                raise lost from error
             raise
         return self._result(reason, start)
 
     def _leave(self, error: BaseException) -> None:
         """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
         self._together = ALONE  # the others are elsewhere
-        for last in (self._end_saving, self._tell, lambda: self.report(self._ended("failed"))):
+        lasts: list[Callable[[], None]] = [self._end_saving, self._tell, lambda: self.report(self._ended("failed"))]
+        if isinstance(error, ProcessLost):
+            lasts.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
+        for last in lasts:
             try:
                 last()
             except (TrueloopError, OSError) as lost:
@@ -189,25 +195,20 @@ class Fit:
         """Pass on what the ledger holds, and look after every update that was not finite."""
         entries = self._ledger.take()
         if entries:
-            self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
+            self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._weighing.now_and_then()))
         self._tell_saved()
         for halved in self.parts.halving.take():
             self._note("out_of_memory", halved.message, halved.details, update=halved.update)
         for told in self.parts.whole.take() if self.parts.whole else ():
             self._note(*told)
+        if self._together is not self._processes:
+            return  # a sharded model takes all of them to run a window again
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:
                 incident = agreed(look_into(self.parts, entry), self._together)
                 self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
                 self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
-
-    def _memory_mib(self) -> float | None:
-        now = perf_counter()
-        if now - self._weighed < WEIGH_S:
-            return None
-        self._weighed = now
-        return memory_mib(self.parts.device)
 
     def _evaluate_if_due(self) -> Judgement:
         """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""

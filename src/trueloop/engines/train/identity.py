@@ -78,6 +78,8 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "parallel": "inexact",
     "find_unused_parameters": "harmless",
     "sync_batchnorm": "breaking",
+    "patience_s": "harmless",
+    "silence_s": "harmless",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
     "channels_last": "inexact",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 import torch
@@ -64,3 +65,23 @@ def peak_memory_mib(device: torch.device) -> float | None:
 
     unit = 1 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+class Weighing:
+    """Looks at the memory about once a second: enough for a plot, too seldom to cost anything.
+
+    Args:
+        device: as for `memory_mib`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._looked = 0.0
+
+    def now_and_then(self) -> float | None:
+        """Return what is taken now in MiB; None where that was told less than a second ago, or cannot be told."""
+        now = perf_counter()
+        if now - self._looked < 1.0:
+            return None
+        self._looked = now
+        return memory_mib(self._device)

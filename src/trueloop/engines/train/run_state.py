@@ -179,7 +179,19 @@ class RunState:
         return [
             Remark("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
             *_remarks(changed, known=bool(saved) or not self.identity),
+            *self._regrouped(),
         ]
+
+    def _regrouped(self) -> list[Remark]:
+        """Say that three or more processes add up in another order at first: two numbers have only one sum."""
+        size = self.parts.parallel.processes.size
+        if size < 3 or self.identity.get("parallel") != "ddp":
+            return []
+        sentence = (
+            f"DDP adds the gradients of {size} processes up in another order in its first two windows than later, so "
+            "the weights are those of the undisturbed run but for rounding."
+        )
+        return [Remark("resumed_inexact", sentence, {})]
 
     def _load_optimizer(self, state: Mapping[str, Any], changed: Differences) -> None:
         """Take over moments and counters; the settings of the groups too, unless they are what was changed."""

@@ -19,12 +19,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import Launched, launched
 from trueloop.ground.errors import ProcessLost, TrueloopError
 from trueloop.ground.words import counted
 
 FOLDER: Final = "TRUELOOP_OUTCOMES"
 """The variable that names the folder; set in processes that `trueloop train --processes` has started."""
+LAUNCHER: Final = "launcher"
+"""The file in it with the number of the process that started them."""
 
 _OF_NETWORK: Final = ("gloo/", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
 
@@ -47,7 +50,7 @@ class Outcome:
     traceback: str = ""
     """Of any other exception."""
     lost: bool = False
-    """It only says that another process is gone."""
+    """It could not reach another process: what happened to that one is the cause."""
 
     @property
     def failed(self) -> bool:
@@ -64,8 +67,8 @@ def tell_launcher(act: Callable[[], int]) -> int:
     place = launched() if FOLDER in os.environ else None
     if place is None:
         return act()
-    _end_with_parent()
     folder = Path(os.environ[FOLDER])
+    _end_with_launcher(folder)
     final = folder / "final"  # an earlier attempt of this process, or of one beside it, ended so that none can help
     if final.exists():
         return int(final.read_text())
@@ -79,6 +82,8 @@ def tell_launcher(act: Callable[[], int]) -> int:
             with suppress(FileNotFoundError):
                 final.write_text("1")
         _write(folder, place, 1, error)
+        if isinstance(error, ProcessLost) and place.nodes > 1:  # to meet the others again may take minutes
+            print(f"Rank {place.rank}: {error.what} {error.why}".rstrip(), file=sys.stderr, flush=True)
         return 1
     except BaseException as end:
         _write(folder, place, 130 if isinstance(end, KeyboardInterrupt) else _code(end), None)
@@ -103,10 +108,13 @@ def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
     return sorted((outcome for outcome in found if outcome.restart == restart), key=lambda outcome: outcome.ended_at)
 
 
-def _end_with_parent() -> None:
+def _end_with_launcher(folder: Path) -> None:
     """Ask Linux for a SIGTERM when the launcher dies: nobody else would end this process, or start it again."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
+    with suppress(OSError, ValueError):
+        if os.getppid() != int((folder / LAUNCHER).read_text()):  # it has died already, while this process was starting
+            raise SystemExit(EXIT_CODES["preempted"])
 
 
 def _write(folder: Path, place: Launched, code: int, error: Exception | None) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.train.interrupt import EXIT_CODES
-from trueloop.engines.train.launched import launched
-from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, first_failed, killed, read_outcomes
+from trueloop.engines.train.launched import address_towards, launched
+from trueloop.faces.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, killed, read_outcomes
+from trueloop.faces.cli.passed_on import Signals, quiet
 from trueloop.faces.cli.rendezvous import await_listener, held_store, host_and_port, is_here
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # to save in, after a signal; SLURM, Kubernetes and a second Ctrl-C end it sooner
-JOIN_S: Final = 600  # torchrun's own
+JOIN_S: Final = 600  # torchrun's own; and how long a cable may be cut before the machines give one another up
 LINGER_S: Final = 1.0  # that the machine all meet at stays after the last process, for the others to take their leave
 
 
@@ -181,12 +181,15 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.run import parse_args, run
 
+    from trueloop.engines.train.meeting import looking_after
+
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
             await_listener(launch.rendezvous, patience_s=launch.patience_s)
             store = held_store(launch.rendezvous)
-            run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
+            with looking_after(JOIN_S) if launch.nodes > 1 else nullcontext():
+                run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
         except ChildFailedError as error:
@@ -196,7 +199,7 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
             if code := _told_to_stop(read_outcomes(folder)):
                 return code  # and torchrun waited in vain for the machines that had been told so, too
             raise ProcessLost(
-                f"The machines did not meet at {launch.rendezvous}: {str(error).rstrip('.') or type(error).__name__}.",
+                f"The machines did not meet at {launch.rendezvous}{': ' * bool(str(error))}{str(error).rstrip('.')}.",
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
@@ -221,31 +224,26 @@ def worker_command(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
-    """Set the variables the processes inherit, take the signals torchrun does not, keep its log for who asks."""
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        raise stop(f"got signal {number}", signal.Signals(number))
-
+    """Set the variables the processes inherit, take the signals in torchrun's place, keep its log for who asks."""
+    folder = Path(tempfile.mkdtemp(prefix="trueloop-"))
+    asked = Signals(folder, stop)
     # Torch 2.13 hands the store of one attempt to the next, where a process finds the address of a dead one, and waits.
     added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if "OMP_NUM_THREADS" not in os.environ:
         added["OMP_NUM_THREADS"] = str(threads_each(launch.processes))
+    added |= {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # read when torch is imported
     handlers = {number: signal.getsignal(number) for number in _signals()}
     for number in handlers.keys() - {signal.SIGINT}:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
         signal.signal(number, asked)
     before = dict(os.environ)
-    logger = logging.getLogger("torch.distributed.elastic")  # says much of what we say in one line
-    passes_on, nothing = logger.propagate, logging.NullHandler()  # with no handler at all, Python prints by itself
     try:
-        with tempfile.TemporaryDirectory(prefix="trueloop-", ignore_cleanup_errors=True) as folder:
-            os.environ.update(added, **{FOLDER: folder})
-            logger.propagate = passes_on and "LOGLEVEL" in before
-            logger.addHandler(nothing)
-            yield Path(folder)
+        os.environ.update(added, **{FOLDER: str(folder)})
+        (folder / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
+        with asked.in_torchruns_place(), quiet() if "LOGLEVEL" not in before else nullcontext():
+            yield folder
     finally:
-        logger.propagate = passes_on
-        logger.removeHandler(nothing)
+        shutil.rmtree(folder, ignore_errors=True)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.environ.clear()
@@ -283,8 +281,11 @@ def _torchrun_flags(launch: Launch) -> list[str]:
     if launch.rendezvous is None:
         flags += ["--standalone", "--local-addr", "localhost"]  # a machine need not be able to resolve its own name
     else:
-        host = "" if is_here(launch.rendezvous) else ",is_host=0"
-        configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{host}"
+        host, port = host_and_port(launch.rendezvous)
+        if own := address_towards(host, port):  # a machine's name may mean nothing to the others, or itself to each
+            flags += ["--local-addr", own]
+        elsewhere = "" if is_here(launch.rendezvous) else ",is_host=0"
+        configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{elsewhere}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
     wanted = {  # neither is in older versions of torch, which wait 30 s
@@ -310,7 +311,7 @@ def _by_signal(exit_code: int) -> bool:
 def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
     """Say how a run ended that was told to stop."""
     failed = first_failed(outcomes)
-    if failed:
+    if failed and not failed.lost:  # one that had ended its work before it heard of the signal leaves the others alone
         _show(failed)
         raise error_of(failed)
     return EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"]
