@@ -1,63 +1,82 @@
 """A sharded run is saved, resumed on any number of processes, averaged and shipped like any other."""
 
+import errno
+import math
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from trueloop import TrainConfig, Trainer, load_weights
+from trueloop.engines.train import shards
 from trueloop.engines.train.checkpoint import CheckpointFolder
-from trueloop.engines.train.config import CheckpointConfig, OptimConfig
-from trueloop.engines.train.shards import SHARD, complete
+from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig
+from trueloop.engines.train.state import InShards
+from trueloop.ground.errors import CheckpointError, RunFolderError
 
 EXACT = 1e-12
-BASE = TrainConfig(
-    epochs=2, effective_batch=6, seed=5, device="cpu", workers=0, parallel="fsdp", ema=0.9,
-    optim=OptimConfig(lr=3e-2), checkpoint=CheckpointConfig(keep_last=9, final="last"),
+EPOCHS = 3
+CONFIG = TrainConfig(
+    effective_batch=6, seed=5, device="cpu", workers=0, parallel="fsdp", ema=0.9,
+    optim=OptimConfig(lr=3e-2), schedule=ScheduleConfig(horizon_epochs=EPOCHS, floor=0.1),
+    checkpoint=CheckpointConfig(keep_last=9, final="last"),
 )  # fmt: skip
 
 
 class Samples(torch.utils.data.Dataset):
-    def __init__(self, samples=20):
-        self.x = torch.randint(0, 7, (samples, 5), generator=torch.Generator().manual_seed(1))
+    def __init__(self, samples=20, trap=None):
+        self.x = torch.randn(samples, 5, generator=torch.Generator().manual_seed(1)).double()
+        if trap is not None:
+            self.x[3] = trap
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, index):
-        return self.x[index], self.x[index].roll(1)
+        return self.x[index], self.x[index].argmax()
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear, self.norm = nn.Linear(5, 5), nn.BatchNorm1d(5)
+        self.linear, self.norm = nn.Linear(5, 5), nn.LayerNorm(5)
 
     def forward(self, x):
-        return x + self.norm(self.linear(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.norm(self.linear(x)).tanh()
+
+
+class Nothing(nn.Module):
+    """Adds nothing, but for a number below -1000, which has no logarithm."""
+
+    def forward(self, x):
+        return 0 * (x + 1000).log()
 
 
 class Tied(nn.Module):
-    """Tied weights, buffers that change, and first dimensions (7, 5, 2) that 2 and 3 processes do not divide."""
+    """Tied weights, buffers that change, and first dimensions (5 and 2) that 2 and 3 processes do not divide."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(3)
-        self.embed = nn.Embedding(7, 5)
+        self.nothing = Nothing()
+        self.stem = nn.Linear(5, 5, bias=False)
         self.blocks = nn.ModuleList([Block() for _ in range(2)])
         self.gate = nn.Parameter(torch.ones(2))
-        self.head = nn.Linear(5, 7, bias=False)
-        self.head.weight = self.embed.weight
+        self.head = nn.Linear(5, 5, bias=False)
+        self.head.weight = self.stem.weight
+        self.register_buffer("calls", torch.zeros(()))
         self.double()
 
     def forward(self, x):
-        h = self.embed(x) * self.gate.prod()
+        self.calls += self.training
+        h = self.stem(x) * self.gate.prod() + self.nothing(x)
         for block in self.blocks:
             h = block(h)
-        return self.head(h).transpose(1, 2).clone()
+        return self.head(h)
 
 
 class Heard:
@@ -72,25 +91,136 @@ class Heard:
         pass
 
 
-def train(run_dir, config=BASE, epochs=2):
-    """Train until ``epochs``; return what was shipped to this process's model, and the notes."""
-    model, heard = Tied(), Heard()
-    trainer = Trainer(
-        model=model, objective=nn.CrossEntropyLoss(), config=replace(config, epochs=epochs), run_dir=run_dir,
-        reporters=[heard],
-    )  # fmt: skip
-    result = trainer.fit(Samples(), val=Samples(5))
-    return result.metrics, heard.notes
+def train(run_dir, epochs=EPOCHS, data=None, **settings):
+    """Train in a folder until ``epochs``; return what was noted."""
+    heard = Heard()
+    config = replace(CONFIG, epochs=epochs, **settings)
+    trainer = Trainer(model=Tied(), objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[heard])
+    trainer.fit(data or Samples(), val=Samples(5))
+    return heard.notes
 
 
-def test_play(together, tmp_path):
-    alone = train(tmp_path / "alone")
-    told = together(train, tmp_path / "two", processes=2)
-    print(alone, told)
-    import subprocess
-    print(subprocess.run(["find", str(tmp_path), "-name", "*.safetensors"], capture_output=True, text=True).stdout)
-    a, b = load_weights(tmp_path / "alone/final/model.safetensors"), load_weights(tmp_path / "two/final/model.safetensors")
+def shipped(run_dir):
+    weights = load_weights(run_dir / "final" / "model.safetensors")
+    assert weights["head.weight"].data_ptr() == weights["stem.weight"].data_ptr()
+    return weights
+
+
+def far(a, b):
     assert a.keys() == b.keys()
-    for k in a:
-        torch.testing.assert_close(a[k], b[k], rtol=1e-9, atol=1e-10)
-    assert 0
+    return max(float((a[name] - b[name]).norm() / (b[name].norm() or 1.0)) for name in a)
+
+
+def pair(root):
+    """Live through everything that two processes can; return what each run noted."""
+    first = int(os.environ["RANK"]) == 0
+    told = {"whole": train(root / "whole")}
+    told["cut"] = train(root / "cut", epochs=1)
+    if first:
+        shutil.copytree(root / "cut", root / "three")
+        shutil.copytree(root / "whole", root / "torn")
+        newest = root / "torn" / "checkpoints" / "update-000000012" / "shard-00002-model-00001-of-00001.safetensors"
+        newest.write_bytes(newest.read_bytes()[:-8] + bytes(8))
+    told["resumed"] = train(root / "cut")
+    told["torn"] = train(root / "torn")
+    told["from alone"] = train(root / "from-alone")
+    told["best"] = train(
+        root / "best", monitor=MonitorConfig(mode="max"), checkpoint=CheckpointConfig(keep_last=1, final="best")
+    )
+    told["recompute"] = train(root / "recompute", epochs=1, recompute=True)
+    for name, trap in ("log", -2000.0), ("batch", math.nan):
+        told[name] = train(None, epochs=1, data=Samples(trap=trap))
+    told["disk"] = _refused(root / "whole", first, shards._Hashed, "write", _full)
+    told["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)
+    return told
+
+
+def _refused(run_dir, first, kind, method, wrong):
+    """Let a method fail on the second process; return the error."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((CheckpointError, RunFolderError)) as caught:
+        if not first:
+            patch.setattr(kind, method, wrong)
+        train(run_dir, epochs=EPOCHS + 1)
+    return type(caught.value).__name__, str(caught.value)
+
+
+def _full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def kinds(notes):
+    return [kind for kind, _ in notes]
+
+
+@pytest.fixture(scope="module")
+def lived(together, tmp_path_factory):
+    """Return the folder with all runs, and what each of two processes has to tell."""
+    root = tmp_path_factory.mktemp("shards")
+    train(root / "alone")
+    train(root / "from-alone", epochs=1)
+    return root, together(pair, root, processes=2)
+
+
+def test_two_processes_end_where_one_does_and_a_resumed_run_to_the_bit(lived):
+    root, (told, _) = lived
+    whole, alone = shipped(root / "whole"), shipped(root / "alone")
+    assert told["whole"] == told["cut"] == []
+    assert far(whole, alone) < EXACT  # averages, tied weights and buffers included
+    assert kinds(told["resumed"]) == ["resumed"]
+    assert far(shipped(root / "cut"), whole) == 0
+    assert far(shipped(root / "recompute"), shipped(root / "best")) < EXACT  # the first epoch's is the "best"
+    assert far(shipped(root / "best"), whole) > 1e-3
+
+
+def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
+    folders = [CheckpointFolder(lived[0] / run / "checkpoints", writing=False) for run in ("whole", "alone")]
+    (sharded, state), (_, expected) = (folder.load_latest() for folder in folders)
+    files = sorted(path.name[:11] for path in sharded.path.glob("shard-*"))
+    assert files == ["shard-00001", "shard-00002"]
+    assert isinstance(state["optimizer"]["state"][0]["exp_avg"], InShards)
+    state = shards.complete(sharded, state)
+    for part in (lambda tree: tree["model"], lambda tree: tree["average"], lambda tree: tree["optimizer"]["state"][1]):
+        assert far(part(state), part(expected)) < EXACT
+    assert state["model"]["head.weight"] is state["model"]["stem.weight"]
+
+
+def test_a_damaged_shard_is_named_and_all_take_the_checkpoint_before(lived):
+    root, (told, _) = lived
+    assert kinds(told["torn"]) == ["checkpoint_passed_over", "resumed"]
+    assert "shard-00002-model-00001-of-00001.safetensors does not match" in told["torn"][0][1]
+    assert "after update 8" in told["torn"][1][1]
+    assert far(shipped(root / "torn"), shipped(root / "whole")) == 0
+
+
+def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
+    root, (told, _) = lived
+    alone = shipped(root / "alone")
+    assert kinds(told["from alone"]) == ["resumed", "resumed_inexact"]  # the same run, nothing had to be allowed
+    assert "on.processes: was 1, is 2" in told["from alone"][1][1]
+    assert far(shipped(root / "from-alone"), alone) < EXACT
+
+    three = together(train, root / "three", 2, processes=3)[0]
+    assert "on.processes: was 2, is 3" in three[1][1]
+    last = train(root / "three")
+    assert kinds(last) == ["resumed", "resumed_inexact"]
+    assert far(shipped(root / "three"), alone) < EXACT
+
+
+def test_what_is_not_finite_is_located_by_all_together(lived):
+    told = lived[1][0]
+    assert "aten.log in module 'nothing'" in told["log"][0][1]
+    assert "in process" in told["log"][0][1]
+    assert "the batch itself" in told["batch"][0][1]
+    assert "dataset indices 3" in told["batch"][0][1]
+
+
+def test_what_one_process_cannot_write_stops_all_and_nothing_is_lost(lived):
+    root, both = lived
+    for told in both:
+        assert told["disk"][0] == "CheckpointError"
+        assert "No space left" in told["disk"][1]
+        assert told["blind"][0] == "RunFolderError"
+        assert "is not seen by process 1" in told["blind"][1]
+    folder = CheckpointFolder(root / "whole" / "checkpoints", writing=False)
+    assert [checkpoint.update for checkpoint in folder.checkpoints()] == [4, 8, 12]
+    assert folder.leftovers() == []
