@@ -31,7 +31,7 @@ class Buffers:
     """Keeps the first process's buffers on every one: those that a window writes to (statistics of BatchNorm).
 
     Args:
-        model: the same on every process; which of its buffers change is seen from how often they were written to.
+        model: the same on every process; a module's buffers change where one of them is seen to be written to.
         processes: that share it.
     """
 
@@ -48,7 +48,8 @@ class Buffers:
     def settle(self) -> None:
         """Look on all processes for others that have changed, and spread these as well from now on."""
         now = self._state()
-        changed = [place for place, seen in enumerate(self._seen) if now[place] != seen]
+        written = {self._places[place][0] for place, seen in enumerate(self._seen) if now[place] != seen}
+        changed = [place for place, (module, _) in enumerate(self._places) if module in written or _hides(module)]
         everywhere = self._processes.gather(changed)
         self._moving = sorted({*self._moving, *(place for each in everywhere for place in each)})
         self.follow()
@@ -56,6 +57,11 @@ class Buffers:
     def _state(self) -> list[tuple[int, int]]:
         buffers = (getattr(module, name) for module, name in self._places)
         return [(id(b), 0 if b.is_inference() else b._version) for b in buffers]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one sign of a write
+
+
+def _hides(module: nn.Module) -> bool:
+    """True where buffers are written to by kernels that do not count it: running statistics."""
+    return isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - batch and instance norm
 
 
 def _named(model: nn.Module) -> dict[str, Tensor]:
