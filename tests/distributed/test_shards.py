@@ -16,6 +16,7 @@ from trueloop.engines.train import shards
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig
 from trueloop.engines.train.state import InShards
+from trueloop.faces.rollback import roll_back
 from trueloop.ground.errors import CheckpointError, RunFolderError
 
 EXACT = 1e-12
@@ -114,15 +115,19 @@ def far(a, b):
 def pair(root):
     """Live through everything that two processes can; return what each run noted."""
     first = int(os.environ["RANK"]) == 0
-    told = {"whole": train(root / "whole")}
+    mirrored = CheckpointConfig(keep_last=9, final="last", mirror=f"file://{root}/mirror")
+    told = {"whole": train(root / "whole", checkpoint=mirrored)}
+    told["mirrored"] = train(root / "mirrored", checkpoint=mirrored)
     told["cut"] = train(root / "cut", epochs=1)
     if first:
         shutil.copytree(root / "cut", root / "three")
+        shutil.copytree(root / "cut", root / "to-ddp")
         shutil.copytree(root / "whole", root / "torn")
         newest = root / "torn" / "checkpoints" / "update-000000012" / "shard-00002-model-00001-of-00001.safetensors"
         newest.write_bytes(newest.read_bytes()[:-8] + bytes(8))
     told["resumed"] = train(root / "cut")
     told["torn"] = train(root / "torn")
+    told["to ddp"] = train(root / "to-ddp", parallel="ddp")
     told["from alone"] = train(root / "from-alone")
     told["best"] = train(
         root / "best", monitor=MonitorConfig(mode="max"), checkpoint=CheckpointConfig(keep_last=1, final="best")
@@ -187,6 +192,18 @@ def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
     assert state["model"]["head.weight"] is state["model"]["stem.weight"]
 
 
+def test_shards_travel_with_their_checkpoint(lived):
+    root, (told, _) = lived
+    assert kinds(told["mirrored"]) == ["resumed"]  # what lies in the mirror was brought home by the first process
+    assert far(shipped(root / "mirrored"), shipped(root / "whole")) == 0
+    copied = roll_back(root / "whole", "last", root / "rolled-back").checkpoint
+    (_, state), (_, expected) = (
+        CheckpointFolder(path, writing=False).load_latest()
+        for path in (copied.path.parent, root / "whole" / "checkpoints")
+    )
+    assert far(shards.complete(copied, state)["model"], shards.complete(copied, expected)["model"]) == 0
+
+
 def test_a_damaged_shard_is_named_and_all_take_the_checkpoint_before(lived):
     root, (told, _) = lived
     assert kinds(told["torn"]) == ["checkpoint_passed_over", "resumed"]
@@ -201,6 +218,8 @@ def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
     assert kinds(told["from alone"]) == ["resumed", "resumed_inexact"]  # the same run, nothing had to be allowed
     assert "on.processes: was 1, is 2" in told["from alone"][1][1]
     assert far(shipped(root / "from-alone"), alone) < EXACT
+    assert "parallel: was fsdp, is ddp" in told["to ddp"][1][1]
+    assert far(shipped(root / "to-ddp"), alone) < EXACT
 
     three = together(train, root / "three", 2, processes=3)[0]
     assert "on.processes: was 2, is 3" in three[1][1]

@@ -269,7 +269,7 @@ class Trainer:
 
     def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
         kept, monitor = self.config.checkpoint, self.config.monitor
-        if folder is None and kept.mirror:
+        if self.run_dir is None and kept.mirror:
             raise InvalidConfig(
                 f"checkpoint.mirror is {kept.mirror!r}, but there is no run folder.",
                 why="A checkpoint is whole on this machine before it is copied anywhere.",

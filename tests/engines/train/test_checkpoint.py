@@ -503,3 +503,16 @@ def test_looking_needs_no_torch(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1 {'val/loss': nan}\n", "")
+
+
+def test_a_token_is_there_for_a_moment_and_swept_if_left(tmp_path: Path):
+    folder = CheckpointFolder(tmp_path)
+    with folder.token() as token:
+        assert token.is_dir()
+        assert token.is_absolute()
+        assert folder.leftovers() == [tmp_path / token.name]
+        assert folder.checkpoints() == []
+        assert folder.problems() == []
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CheckpointError, match="could not be written"), folder.token() as token:
+        token.rmdir()
