@@ -4,7 +4,9 @@ import errno
 import math
 import os
 import shutil
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig
 from trueloop.engines.train.state import InShards
 from trueloop.faces.rollback import roll_back
-from trueloop.ground.errors import CheckpointError, RunFolderError
+from trueloop.ground.errors import CheckpointError, InvalidModel, RunFolderError
 
 EXACT = 1e-12
 EPOCHS = 3
@@ -80,6 +82,12 @@ class Tied(nn.Module):
         return self.head(h)
 
 
+class Scalar(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 5)
+        self.scale = nn.Parameter(torch.ones(()))
+
+
 class Heard:
     def __init__(self):
         self.notes = []
@@ -92,12 +100,12 @@ class Heard:
         pass
 
 
-def train(run_dir, epochs=EPOCHS, data=None, **settings):
+def train(run_dir, epochs=EPOCHS, data=None, model=None, **settings):
     """Train in a folder until ``epochs``; return what was noted."""
-    heard = Heard()
+    heard, model = Heard(), model or Tied()
     config = replace(CONFIG, epochs=epochs, **settings)
-    trainer = Trainer(model=Tied(), objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[heard])
-    trainer.fit(data or Samples(), val=Samples(5))
+    trainer = Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[heard])
+    trainer.fit(data or Samples(), val=None if data else Samples(5))
     return heard.notes
 
 
@@ -136,9 +144,23 @@ def pair(root):
     told["rarely"] = train(root / "rarely", monitor=MonitorConfig(mode="max"), checkpoint=rarely, recompute=True)
     for name, trap in ("log", -2000.0), ("batch", math.nan):
         told[name] = train(None, epochs=1, data=Samples(trap=trap))
+    told["fp16"] = train(root / "fp16", epochs=1, **float16())
+    with pytest.raises(InvalidModel) as caught:
+        train(None, model=Scalar())
+    told["scalar"] = str(caught.value)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Dynamo looks at what it should not, and torch tells it
+        patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # traced alike, built in no time
+        told["compile"] = train(root / "compile", epochs=1, compile=True)
     told["disk"] = _refused(root / "whole", first, shards._Hashed, "write", _full)
     told["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)
     return told
+
+
+def float16():
+    data = Samples()
+    data.x = data.x.float()
+    return {"model": Tied().float(), "data": data, "precision": "fp16"}
 
 
 def _refused(run_dir, first, kind, method, wrong):
@@ -164,6 +186,7 @@ def lived(together, tmp_path_factory):
     root = tmp_path_factory.mktemp("shards")
     train(root / "alone")
     train(root / "from-alone", epochs=1)
+    train(root / "fp16-alone", epochs=1, **float16())
     shutil.copytree(root / "from-alone", root / "one-epoch")
     return root, together(pair, root, processes=2)
 
@@ -178,6 +201,14 @@ def test_two_processes_end_where_one_does_and_a_resumed_run_to_the_bit(lived):
     assert far(shipped(root / "rarely"), whole) < EXACT
     assert far(shipped(root / "best"), shipped(root / "one-epoch")) < EXACT  # where more is better, the first was best
     assert far(shipped(root / "best"), whole) > 1e-3
+
+
+def test_float16_and_compiled_models_are_sharded_and_what_cannot_be_is_refused(lived):
+    root, (told, _) = lived
+    assert far(shipped(root / "fp16"), shipped(root / "fp16-alone")) < 1e-2
+    assert far(shipped(root / "fp16"), shipped(root / "one-epoch")) > 1e-7  # it was float16
+    assert far(shipped(root / "compile"), shipped(root / "one-epoch")) < EXACT
+    assert "Scalar cannot be sharded" in told["scalar"]
 
 
 def test_every_process_has_written_its_part_and_one_reads_them_all(lived):

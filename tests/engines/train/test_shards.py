@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from trueloop.engines.train.processes import ALONE
 from trueloop.engines.train.shards import check_seen, complete, load_together, save_together, take_apart, whole
 from trueloop.engines.train.state import InShards
 from trueloop.engines.train.tensorfile import write_tensors
-from trueloop.ground.errors import CheckpointError
+from trueloop.ground.errors import CheckpointError, InvalidConfig
 
 WEIGHT = torch.arange(15.0, dtype=torch.float64).reshape(5, 3)
 NAMED = InShards(name="model.w", shape=(5, 3), dtype=torch.float64)
@@ -171,5 +172,9 @@ def test_what_no_except_exception_sees_is_told_in_words():
         raise CheckpointException("", {3: (cause, None)})  # pyright: ignore[reportArgumentType]
     with pytest.raises(OSError, match="full"), shards._in_words("It failed"):
         raise CheckpointException("", {0: (OSError(28, "full"), None)})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(CheckpointError, match=r"torch .* cannot do it"), shards._in_words("It failed"):
-        raise ImportError("hf_storage")
+
+
+def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
+    with pytest.raises(InvalidConfig, match="has no distributed checkpoints of safetensors"):
+        shards._safetensors_form()

@@ -18,8 +18,10 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -38,7 +40,17 @@ from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.processes import Processes
 from trueloop.engines.train.state import InShards
 from trueloop.engines.train.tensorfile import DTYPE_NAMES, read_tensors
-from trueloop.ground.errors import CheckpointError, ProcessLost, RunFolderError, TrueloopError
+from trueloop.ground.errors import (
+    CheckpointError,
+    InvalidConfig,
+    MissingExtra,
+    ProcessLost,
+    RunFolderError,
+    TrueloopError,
+)
+
+if TYPE_CHECKING:  # not in every torch
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 SHARD: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors")
 _PLACES: Final = "DCP_SHARDING_INFO"  # where torch writes in each file, as JSON: name -> {"saved_offsets": [...]}
@@ -148,9 +160,8 @@ def load_together(found: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: 
     tensors: dict[str, Any] = {name: _empty(mesh, record) for name, record in wanted.items()}
     try:
         with _in_words(f"The shards in {folder} could not be read"):
-            from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-
-            reader = HuggingFaceStorageReader(folder)
+            _, reading = _safetensors_form()
+            reader = reading(folder)
             reader.fs = _Only(files)
             processes.in_touch(lambda: dcp.load(tensors, storage_reader=reader))
     except OSError as error:
@@ -206,7 +217,7 @@ def whole(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tens
 
 
 def check_seen(folder: CheckpointFolder | None, parallel: Parallel) -> None:
-    """See before training that all processes of a sharded run write into one folder.
+    """See before training that all processes of a sharded run can write into one folder.
 
     Args:
         folder: of the first process.
@@ -214,9 +225,12 @@ def check_seen(folder: CheckpointFolder | None, parallel: Parallel) -> None:
 
     Raises:
         RunFolderError: some do not see it; they are named.
+        InvalidConfig: torch is too old for it.
+        MissingExtra: safetensors is not installed.
     """
     if not isinstance(parallel, Sharded):
         return
+    _safetensors_form()
     if folder is None:
         blind = _blind(None, parallel.processes)
     else:
@@ -257,12 +271,30 @@ def _write(sharded: Mapping[str, DTensor], folder: Path, processes: Processes) -
         )
     files = _Stamping()
     with _in_words(f"The shards of {folder.name} could not be written"):
-        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-
-        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        writing, _ = _safetensors_form()
+        writer = writing(str(folder), save_distributed=True)
         writer.fs = files
         processes.in_touch(lambda: dcp.save(dict(sharded), storage_writer=writer))
     return {name: stamp for each in processes.gather(files.stamps()) for name, stamp in each.items()}
+
+
+def _safetensors_form() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
+    """Return torch's writer and reader, of which early versions wrote on one process only."""
+    if find_spec("safetensors") is None:
+        raise MissingExtra("safetensors", "train")
+    try:
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+    except ImportError:
+        pass
+    else:
+        arguments = signature(HuggingFaceStorageWriter).parameters
+        if issubclass(HuggingFaceStorageWriter, dcp.FileSystemWriter) and "save_distributed" in arguments:
+            return HuggingFaceStorageWriter, HuggingFaceStorageReader
+    raise InvalidConfig(
+        f'parallel is "fsdp", and torch {torch.__version__} has no distributed checkpoints of safetensors.',
+        why="What it has instead unpickles what it reads, which can run any code.",
+        fix='Install torch 2.13; or train without a run folder, or with parallel = "ddp".',
+    )
 
 
 def _blind(token: Path | None, processes: Processes) -> str:
@@ -315,12 +347,6 @@ def _in_words(what: str) -> Generator[None]:
     """Turn what torch raises, which no `except Exception` sees, into our own; and a system's error back into it."""
     try:
         yield
-    except ImportError as error:
-        raise CheckpointError(
-            f"{what}: torch {torch.__version__} cannot do it.",
-            why="It has no safetensors form of distributed checkpoints, or the package safetensors is missing.",
-            fix="Install torch 2.9 or later, and safetensors.",
-        ) from error
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         if isinstance(cause, OSError):
