@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from trueloop import TrainConfig, Trainer, load_weights
-from trueloop.engines.train import shards
+from trueloop.engines.train import shard_files, shards
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig
 from trueloop.engines.train.state import InShards
@@ -152,7 +152,7 @@ def pair(root):
         warnings.simplefilter("ignore")  # Dynamo looks at what it should not, and torch tells it
         patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # traced alike, built in no time
         told["compile"] = train(root / "compile", epochs=1, compile=True)
-    told["disk"] = _refused(root / "whole", first, shards._Hashed, "write", _full)
+    told["disk"] = _refused(root / "whole", first, shard_files._Hashed, "write", _full)
     told["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)
     return told
 

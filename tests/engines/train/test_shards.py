@@ -1,22 +1,18 @@
-"""What needs no second process: names in a tree, shards read whole, files stamped on their way, errors in words.
+"""What needs no second process: names in a tree, and shards read whole.
 
 `tests/distributed/test_shards.py` has the rest.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 
-from trueloop.engines.train import shards
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.parallel import Alone
@@ -24,7 +20,7 @@ from trueloop.engines.train.processes import ALONE
 from trueloop.engines.train.shards import check_seen, complete, load_together, save_together, take_apart, whole
 from trueloop.engines.train.state import InShards
 from trueloop.engines.train.tensorfile import write_tensors
-from trueloop.ground.errors import CheckpointError, InvalidConfig
+from trueloop.ground.errors import CheckpointError
 
 WEIGHT = torch.arange(15.0, dtype=torch.float64).reshape(5, 3)
 NAMED = InShards(name="model.w", shape=(5, 3), dtype=torch.float64)
@@ -149,32 +145,3 @@ def test_without_shards_everything_is_as_ever():
     check_seen(None, alone)  # one process sees its own folder
     tied = {"a": WEIGHT, "b": WEIGHT}
     assert whole(tied, ALONE)["b"] is WEIGHT
-
-
-def test_a_file_is_stamped_on_its_way(tmp_path: Path):
-    files = shards._Stamping()
-    content = bytes(range(256)) * 5000
-    with files.create_stream(tmp_path / "a", "wb") as stream:
-        stream.write(content[:7])
-        stream.flush()
-        stream.write(memoryview(content)[7:])
-    stamp = files.stamps()["a"]
-    assert (tmp_path / "a").read_bytes() == content
-    assert (stamp.size, stamp.sha256) == (len(content), hashlib.sha256(content).hexdigest())
-
-
-def test_what_no_except_exception_sees_is_told_in_words():
-    cause = ValueError("Size mismatch between saved torch.Size([5]) and current: torch.Size([6]) for w")
-    with (
-        pytest.raises(CheckpointError, match=r"^It failed, by process 3: Size mismatch"),
-        shards._in_words("It failed"),
-    ):
-        raise CheckpointException("", {3: (cause, None)})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(OSError, match="full"), shards._in_words("It failed"):
-        raise CheckpointException("", {0: (OSError(28, "full"), None)})  # pyright: ignore[reportArgumentType]
-
-
-def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
-    with pytest.raises(InvalidConfig, match="has no distributed checkpoints of safetensors"):
-        shards._safetensors_form()

@@ -4,56 +4,32 @@
         state.json, model.safetensors ...               as ever; a sharded tensor is a name in there (`state.InShards`)
         shard-00001-model-00001-of-00001.safetensors    what the first process holds of all of them
 
-torch.distributed.checkpoint writes and reads the shards in its safetensors form. Its own form is never used: the index
-of that is a pickle. The first process makes the folder, vouches for every file and gives the folder its name, as ever.
+The first process makes the folder, vouches for every file and gives the folder its name, as ever.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import platform
-import re
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
-import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_sharded
 
 from trueloop.engines.train.checkpoint import CheckpointFolder
-from trueloop.engines.train.durable import FileStamp, damaged, unreadable, unwritable
+from trueloop.engines.train.durable import FileStamp, unwritable
 from trueloop.engines.train.fsdp import Sharded, memory_of
 from trueloop.engines.train.manifest import Beside, Checkpoint, read_manifest
 from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.processes import Processes
+from trueloop.engines.train.shard_files import SHARD, read_parts, read_whole, safetensors_form, write_parts
 from trueloop.engines.train.state import InShards
-from trueloop.engines.train.tensorfile import DTYPE_NAMES, read_tensors
-from trueloop.ground.errors import (
-    CheckpointError,
-    InvalidConfig,
-    MissingExtra,
-    ProcessLost,
-    RunFolderError,
-    TrueloopError,
-)
-
-if TYPE_CHECKING:  # not in every torch
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-
-SHARD: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors")
-_PLACES: Final = "DCP_SHARDING_INFO"  # where torch writes in each file, as JSON: name -> {"saved_offsets": [...]}
+from trueloop.engines.train.tensorfile import DTYPE_NAMES
+from trueloop.ground.errors import CheckpointError, ProcessLost, RunFolderError, TrueloopError
 
 _Place: TypeAlias = tuple[object, ...]
 
@@ -158,14 +134,7 @@ def load_together(found: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: 
         return state
     mesh = parallel.mesh
     tensors: dict[str, Any] = {name: _empty(mesh, record) for name, record in wanted.items()}
-    try:
-        with _in_words(f"The shards in {folder} could not be read"):
-            _, reading = _safetensors_form()
-            reader = reading(folder)
-            reader.fs = _Only(files)
-            processes.in_touch(lambda: dcp.load(tensors, storage_reader=reader))
-    except OSError as error:
-        raise unreadable(Path(folder), error) from error
+    read_parts(tensors, Path(folder), files, processes)
     return _filled(state, tensors)
 
 
@@ -180,23 +149,7 @@ def complete(checkpoint: Checkpoint, state: Mapping[str, Any]) -> Mapping[str, A
     wanted = _wanted(state)
     if not wanted:
         return state
-    tensors = {name: torch.empty(record.shape, dtype=record.dtype) for name, record in wanted.items()}
-    missing = {name: tensor.numel() for name, tensor in tensors.items()}
-    _, stamps = read_manifest(checkpoint.path)
-    for file in filter(SHARD.fullmatch, stamps):
-        shard = read_tensors(checkpoint.path / file)
-        if shard.stamp != stamps[file]:
-            raise damaged(checkpoint.path, f"{file} does not match its checksum")
-        places = json.loads(shard.metadata[_PLACES])
-        for name, part in shard.tensors.items():
-            if name in tensors:
-                starts = places[name]["saved_offsets"]
-                ends = [start + size for start, size in zip(starts, part.shape, strict=True)]
-                tensors[name][tuple(map(slice, starts, ends))].copy_(part)
-                missing[name] -= part.numel()
-    lacking = [name for name, count in missing.items() if count]
-    if lacking:
-        raise damaged(checkpoint.path, f"its shards do not hold all of {lacking[0]!r}")
+    tensors = read_whole(checkpoint.path, wanted)
     return _filled(state, tensors)
 
 
@@ -230,7 +183,7 @@ def check_seen(folder: CheckpointFolder | None, parallel: Parallel) -> None:
     """
     if not isinstance(parallel, Sharded):
         return
-    _safetensors_form()
+    safetensors_form()
     if folder is None:
         blind = _blind(None, parallel.processes)
     else:
@@ -269,32 +222,7 @@ def _write(sharded: Mapping[str, DTensor], folder: Path, processes: Processes) -
             f"The run folder is no longer seen by process {blind[0]}.",
             fix="See that all machines have it under the same path.",
         )
-    files = _Stamping()
-    with _in_words(f"The shards of {folder.name} could not be written"):
-        writing, _ = _safetensors_form()
-        writer = writing(str(folder), save_distributed=True)
-        writer.fs = files
-        processes.in_touch(lambda: dcp.save(dict(sharded), storage_writer=writer))
-    return {name: stamp for each in processes.gather(files.stamps()) for name, stamp in each.items()}
-
-
-def _safetensors_form() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
-    """Return torch's writer and reader, of which early versions wrote on one process only."""
-    if find_spec("safetensors") is None:
-        raise MissingExtra("safetensors", "train")
-    try:
-        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-    except ImportError:
-        pass
-    else:
-        arguments = signature(HuggingFaceStorageWriter).parameters
-        if issubclass(HuggingFaceStorageWriter, dcp.FileSystemWriter) and "save_distributed" in arguments:
-            return HuggingFaceStorageWriter, HuggingFaceStorageReader
-    raise InvalidConfig(
-        f'parallel is "fsdp", and torch {torch.__version__} has no distributed checkpoints of safetensors.',
-        why="What it has instead unpickles what it reads, which can run any code.",
-        fix='Install torch 2.13; or train without a run folder, or with parallel = "ddp".',
-    )
+    return write_parts(sharded, folder, processes)
 
 
 def _blind(token: Path | None, processes: Processes) -> str:
@@ -340,60 +268,3 @@ def _replaced(tree: Any, kind: type[Any], by: Callable[[Any, _Place], Any], path
         replaced = [_replaced(value, kind, by, (*path, index)) for index, value in parts]
         return replaced if isinstance(tree, list) else tuple(replaced)
     return tree
-
-
-@contextmanager
-def _in_words(what: str) -> Generator[None]:
-    """Turn what torch raises, which no `except Exception` sees, into our own; and a system's error back into it."""
-    try:
-        yield
-    except CheckpointException as error:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        if isinstance(cause, OSError):
-            raise cause from error  # worded with the folder's own name, see `CheckpointFolder`
-        raise CheckpointError(f"{what}, by process {rank}: {cause}") from error
-
-
-class _Stamping(FileSystem):
-    """Writes files and takes the checksum of the very bytes, on their way."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, _Hashed] = {}
-
-    @contextmanager
-    def create_stream(self, path: Any, mode: str) -> Generator[io.IOBase]:
-        raw = self._files[Path(path).name] = _Hashed(path, "xb")
-        with io.BufferedWriter(raw) as stream:
-            yield stream
-
-    def stamps(self) -> dict[str, FileStamp]:
-        return {name: file.stamp() for name, file in self._files.items()}
-
-
-class _Hashed(io.FileIO):
-    """A file that is written from its start to its end."""
-
-    def __init__(self, path: Any, mode: str) -> None:
-        super().__init__(path, mode)
-        self._digest, self._size = hashlib.sha256(), 0
-
-    def write(self, data: Any, /) -> int:
-        """Write, and count what the system has taken."""
-        written = super().write(data)
-        self._digest.update(memoryview(data).cast("B")[:written])
-        self._size += written
-        return written
-
-    def stamp(self) -> FileStamp:
-        """Return what the file must be."""
-        return FileStamp(size=self._size, sha256=self._digest.hexdigest())
-
-
-class _Only(FileSystem):
-    """Shows certain files of a folder: torch's reader takes every safetensors file there is for a shard."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-
-    def ls(self, path: Any) -> list[str]:
-        return [str(Path(path) / name) for name in self._names]
