@@ -62,7 +62,7 @@ def _together(function, *arguments, processes):
     return [told for _, told in results]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def together():
     return _together
 

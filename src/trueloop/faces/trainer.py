@@ -29,6 +29,7 @@ from trueloop.engines.train.processes import ALONE, Processes, join, local_devic
 from trueloop.engines.train.profile import Profile, profile_updates
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.seeding import prepare_generators, seed_process
+from trueloop.engines.train.shards import whole
 from trueloop.engines.train.smoke import Smoke, smoke
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
@@ -277,7 +278,7 @@ class Trainer:
 
     def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
         kept, monitor = self.config.checkpoint, self.config.monitor
-        if folder is None and kept.mirror:
+        if self.run_dir is None and kept.mirror:
             raise InvalidConfig(
                 f"checkpoint.mirror is {kept.mirror!r}, but there is no run folder.",
                 why="A checkpoint is whole on this machine before it is copied anywhere.",
@@ -302,8 +303,9 @@ class Trainer:
             self.model.load_state_dict(weights)
             if test is not None:
                 result = replace(result, metrics={**result.metrics, **fit.test(test)})
+            gathered = whole(weights, fit.parts.parallel.processes)
             if folder:
-                save_weights(weights, folder.weights)
+                save_weights(gathered, folder.weights)
         fit.end(result.reason)
         return replace(result, run_dir=fit.parts.parallel.processes.share(folder.path if folder else None))
 

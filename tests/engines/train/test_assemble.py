@@ -104,3 +104,14 @@ def test_sparse_gradients_are_refused_whoever_makes_the_optimizer(build):
     for given in ({}, {"optimizer": torch.optim.SparseAdam}):
         with pytest.raises(InvalidModel, match="sparse=True"):
             build(model, lambda m, batch: m(batch[0]).mean(), TrainConfig(), **given)
+
+
+def test_synchronised_batchnorm_is_put_in_for_several_processes(build, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "trueloop.engines.train.assemble.synchronise_batchnorm", lambda *arguments: asked.append(arguments)
+    )
+    for wanted in (False, True):
+        build(Net(), nn.CrossEntropyLoss(), TrainConfig(sync_batchnorm=wanted))
+    (_, device, processes), *others = asked
+    assert (device.type, processes.size, others) == ("cpu", 1, [])

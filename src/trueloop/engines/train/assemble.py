@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.train.average import WeightAverage
+from trueloop.engines.train.batchnorm import synchronise_batchnorm
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.ddp import Replicas
 from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
@@ -106,6 +107,8 @@ def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, proces
             )
         use_channels_last(model)
     model.to(device)
+    if config.sync_batchnorm:
+        synchronise_batchnorm(model, device, processes)
     if not model.training:
         model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -32,6 +32,7 @@ from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
+from trueloop.engines.train.shards import check_seen, load_together, save_together, take_apart
 from trueloop.ground.errors import CheckpointError, ProcessLost, TrueloopError
 from trueloop.ground.seams import (
     BatchSource,
@@ -266,9 +267,10 @@ class Fit:
             return
         self.parts.parallel.settle()
         measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
-        state = self.state.state_dict()
-        if self._saver:
-            self._saver.save(state, update=position.update, epoch=position.epoch, metrics=measured)
+        state, sharded = take_apart(self.state.state_dict())
+        about = {"update": position.update, "epoch": position.epoch, "metrics": measured}
+        save = partial(self._saver.save, state, **about) if self._saver else None
+        save_together(save, sharded, self._processes)
         self._saved_at = here
         self._tell_saved()
 
@@ -299,25 +301,24 @@ class Fit:
         self.state.identity = identity or {}
         if not self._saving:
             return
-        state: Mapping[str, Any] | None = None
-        if self._saver and (found := self._saver.load_latest()) is not None:
-            state = cast("Mapping[str, Any]", found[1])
+        check_seen(self._checkpoints, self.parts.parallel)
+        found = self._saver.load_latest() if self._saver else None
         self._problems = self._saver.problems() if self._saver else []
-        state = self._processes.share(state)
+        state = load_together(found, self.parts.parallel)
         if state is not None:
             self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
-        chosen = self._processes.share(self._best_state())
+        chosen = load_together(self._best_state(), self.parts.parallel)
         if chosen is not None:
             self.state.load_weights(chosen)
         return self.state.shipped_weights()
 
-    def _best_state(self) -> Mapping[str, Any] | None:
+    def _best_state(self) -> tuple[Checkpoint, Mapping[str, Any]] | None:
         """Read the best checkpoint, where that is what is shipped and it is not what the model already is."""
-        state: Mapping[str, Any] | None = None
+        found: tuple[Checkpoint, Mapping[str, Any]] | None = None
         shipped: int | None = self.position.update  # None: what is missing has been told
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
@@ -325,7 +326,7 @@ class Fit:
                 break
             try:
                 loaded = self._checkpoints.load(best)
-                state = {"model": loaded["model"], "average": loaded["average"]}
+                found = best, {"model": loaded["model"], "average": loaded["average"]}
                 shipped = best.update if shipped is not None else None
                 break
             except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
@@ -333,7 +334,7 @@ class Fit:
                 shipped = None
         if shipped is not None:
             self._miss_best(shipped)
-        return state
+        return found
 
     def _miss_best(self, shipped: int) -> None:
         """Say so where the best checkpoint should be shipped and is not there any more."""

@@ -112,6 +112,14 @@ class Processes:
         _in_touch(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
         return box[0]
 
+    def in_touch(self, exchange: Callable[[], _Any]) -> _Any:
+        """Call what exchanges things with the others.
+
+        Raises:
+            ProcessLost: one of them has gone.
+        """
+        return _in_touch(exchange)
+
     @torch.no_grad()
     def spread(self, tensors: Sequence[Tensor]) -> None:
         """Copy the first process's values into every other's tensors, in place, those of a dtype together."""
