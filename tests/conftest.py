@@ -29,9 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def the_process_goes_on():
     """A program run in this process may not have ended it: pools would refuse work in every later test."""
+    import sys
+
+    hook = sys.excepthook
     yield
     from concurrent.futures import thread
 
+    sys.excepthook = hook  # torch puts its own in place with a process group, and leaves it there
     assert not thread._shutdown
 
 

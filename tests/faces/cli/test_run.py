@@ -188,10 +188,9 @@ def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], m
     assert len([line for line in done.stderr.splitlines() if line.startswith("trueloop: ")]) == 1
     report = json.loads((folder / "r.json").read_text())
     assert report["problems"] == []
-    (found,) = report["findings"]  # both ranks have it
+    (found,) = report["findings"]  # of both ranks, or of the one that read last
     assert (found["code"], found["line"], found["first_update"]) == ("DST001", 10, 0)
     assert found["message"].startswith("After 1 update ranks 0 and 1 hold different values of ")
-    assert "of 2)" not in found["message"].replace("(2 of 2 parameters", "")
     assert not list(folder.glob("trueloop-*"))
 
 
