@@ -9,9 +9,11 @@ from typing import Any, Literal, get_args
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trueloop.engines.data import GivenBatches, Loader, ShardLoader, Shards, class_weights, fingerprint
+from trueloop.engines.data.given import deals_itself
 from trueloop.engines.train.config import TrainConfig
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.ground.errors import InvalidConfig, InvalidData
-from trueloop.ground.seams import BatchSource
+from trueloop.ground.seams import BatchSource, MicroBatch
 
 Sampler = Literal["random", "sequential", "weighted"]
 
@@ -23,10 +25,20 @@ class Feed:
         config: batch sizes, seed, workers.
         collate: samples -> batch, for datasets.
         pin: page-locked memory, which only pays on the way to a CUDA device.
+        processes: those that share each window.
     """
 
-    def __init__(self, config: TrainConfig, *, collate: Callable[[list[Any]], Any] | None, pin: bool) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        collate: Callable[[list[Any]], Any] | None,
+        pin: bool,
+        processes: Processes = ALONE,
+    ) -> None:
         self._config = config
+        self._processes = processes
+        _check_shares(config, processes)
         self._collate = collate
         self._pin = pin
         self._datasets: dict[str, Any] = {}
@@ -47,7 +59,9 @@ class Feed:
             self._refuse_order(data, sampler=sampler, labels=labels)
             if self._config.epochs > 1:
                 _refuse_iterator("train", data)
-            source = GivenBatches(data, accumulate=accumulate)
+            source = GivenBatches(
+                data, accumulate=accumulate, processes=self._processes.size, rank=self._processes.rank
+            )
             self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
             self._order = {"batches": self._plan}
             self._sampled["train"] = data
@@ -71,7 +85,8 @@ class Feed:
             self._sampled["labels"] = labels
         if isinstance(data, Shards):
             self._order["batches"] = {"interleave": data.interleave, "buffer": data.buffer}
-        loader = self._loader(data, order=class_weights(_labels(labels)) if sampler == "weighted" else sampler)
+        order = class_weights(_labels(labels)) if sampler == "weighted" else sampler
+        loader = self._loader(data, order, self._processes)
         self._plan = {
             "effective_batch": self._config.effective_batch,
             "micro_batch": self._config.micro_batch or self._config.effective_batch,
@@ -79,15 +94,17 @@ class Feed:
         }
         return loader
 
-    def held_out(self, split: str, data: Any) -> Iterable[Any]:
-        """Return batches to evaluate on, in order, every item once; iterable again and again."""
+    def held_out(self, split: str, data: Any, processes: Processes = ALONE) -> Iterable[Any]:
+        """Return batches to evaluate on, in order, every item once over all processes; iterable again and again."""
         if not is_dataset(data):
             if split != "test":  # which is measured once
                 _refuse_iterator(split, data)
+            _refuse_repeated(split, data, self._processes.size)
             self._sampled[split] = data
-            return Batches(GivenBatches(data))
+            size, rank = processes.size, processes.rank
+            return Batches(GivenBatches(data, accumulate=size, processes=size, rank=rank))
         self._datasets[split] = data
-        return Batches(self._loader(data, order="sequential", drop_last=False))
+        return Batches(self._loader(data, "sequential", processes, drop_last=False))
 
     def facts(self) -> dict[str, Any]:
         """Return sizes, fingerprints and the plan, JSON-ready."""
@@ -134,7 +151,9 @@ class Feed:
     def _fingerprints(self) -> dict[str, str]:
         return {split: fingerprint(data) for split, data in self._datasets.items()}
 
-    def _loader(self, data: Any, *, order: Any, drop_last: bool | None = None) -> Loader | ShardLoader:
+    def _loader(
+        self, data: Any, order: Any, processes: Processes, *, drop_last: bool | None = None
+    ) -> Loader | ShardLoader:
         config = self._config
         return _cut(
             data,
@@ -146,6 +165,8 @@ class Feed:
             workers=config.workers,
             collate=self._collate,
             pin_memory=self._pin,
+            processes=processes.size,
+            rank=processes.rank,
         )
 
 
@@ -157,13 +178,13 @@ def batches_of(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | N
 
 
 class Batches:
-    """The batches of a source's first epoch, without their place in a window; iterable again and again."""
+    """The micro-batches of a source's first epoch; iterable again and again."""
 
     def __init__(self, loader: BatchSource) -> None:
         self._loader = loader
 
-    def __iter__(self) -> Iterator[Any]:
-        return (micro.data for micro in self._loader.epoch(0))
+    def __iter__(self) -> Iterator[MicroBatch]:
+        return self._loader.epoch(0)
 
 
 def is_dataset(data: Any) -> bool:
@@ -204,6 +225,24 @@ def _cut(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
             fix="Leave the sampler out, or weight the loss: nn.CrossEntropyLoss(weight=...).",
         )
     return ShardLoader(data, shuffle=order == "random", **settings)
+
+
+def _check_shares(config: TrainConfig, processes: Processes) -> None:
+    if config.effective_batch < processes.size:
+        raise InvalidConfig(
+            f"effective_batch is {config.effective_batch}, and {processes.size} processes share it.",
+            why="Some of them would never have anything to do.",
+            fix="Start fewer processes, or make the effective batch larger: it is the batch of all together.",
+        )
+
+
+def _refuse_repeated(split: str, data: Any, processes: int) -> None:
+    if deals_itself(data, processes):
+        raise InvalidData(
+            f"The {split} data come through a DistributedSampler.",
+            why="It repeats samples until every process has as many, and they would be counted twice.",
+            fix="Give the dataset itself, or a DataLoader without that sampler: every item is then measured once.",
+        )
 
 
 def _refuse_iterator(split: str, data: Any) -> None:

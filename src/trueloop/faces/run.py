@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from trueloop.engines.train.fit import FitResult
 from trueloop.engines.train.identity import Identity
+from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate

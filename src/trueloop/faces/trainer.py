@@ -18,15 +18,17 @@ from trueloop.engines.train.assemble import Given, MakeOptimizer, MakeScheduler,
 from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.config import ScheduleConfig, TrainConfig
 from trueloop.engines.train.device import resolve_device
-from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate
-from trueloop.engines.train.fit import Fit, FitResult
+from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate, measuring
+from trueloop.engines.train.fit import Fit
 from trueloop.engines.train.identity import Identity, identify
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.pace import Pace, pace
 from trueloop.engines.train.precision import autocast
+from trueloop.engines.train.processes import ALONE, Processes, join, local_device
 from trueloop.engines.train.profile import Profile, profile_updates
-from trueloop.engines.train.seeding import prepare_generators
+from trueloop.engines.train.result import FitResult
+from trueloop.engines.train.seeding import prepare_generators, seed_process
 from trueloop.engines.train.smoke import Smoke, smoke
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
@@ -116,15 +118,17 @@ class Trainer:
         """
         check_store(self.store, self.run_dir)
         device = self._prepare()
-        feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
+        processes = join(device)
+        feed = Feed(self.config, collate=collate, pin=device.type == "cuda", processes=processes)
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
-        held_out = {"val": feed.held_out("val", val)} if val is not None else {}
-        tested = feed.held_out("test", test) if test is not None else None
-        parts = self._assemble(device, source.updates_per_epoch)
+        shared = measuring(self.metrics, processes)
+        held_out = {"val": feed.held_out("val", val, shared)} if val is not None else {}
+        tested = feed.held_out("test", test, shared) if test is not None else None
+        parts = self._assemble(device, source.updates_per_epoch, processes=processes)
         identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
-        folder = self._folder(identity)
+        folder = self._folder(identity) if processes.first else None
         held = folder.held(fresh=self.fresh) if folder else nullcontext()
-        with held, self._reporting(folder) as (reporters, journal):
+        with held, self._reporting(folder, processes) as (reporters, journal):
             fit = Fit(
                 parts, self.config, source, held_out=held_out, metrics=self.metrics,
                 checkpoints=self._checkpoints(folder), reporters=reporters,
@@ -207,20 +211,28 @@ class Trainer:
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
         prepare_generators(self.config)
-        return resolve_device(self.config.device)
+        return resolve_device(local_device(self.config.device))
 
     def _assemble(
-        self, device: torch.device, updates_per_epoch: int | None, config: TrainConfig | None = None
+        self,
+        device: torch.device,
+        updates_per_epoch: int | None,
+        config: TrainConfig | None = None,
+        processes: Processes = ALONE,
     ) -> Assembly:
         given = Given(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts)
-        return assemble(
+        parts = assemble(
             self.model,
             self.objective,
             config or self.config,
             device=device,
             updates_per_epoch=updates_per_epoch,
             given=given,
+            processes=processes,
         )
+        if self.config.seeding:
+            seed_process(self.config.seed, processes.rank)  # after the model, which is the same everywhere
+        return parts
 
     def _identity(self, parts: Assembly, feed: Feed, *, made_by: Sequence[object]) -> Identity:
         users = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *made_by)
@@ -240,11 +252,14 @@ class Trainer:
         return RunFolder(self.run_dir(identity) if callable(self.run_dir) else self.run_dir)
 
     @contextmanager
-    def _reporting(self, folder: RunFolder | None) -> Generator[tuple[list[Reporter], Journal | None]]:
-        """Open journal and store, and close every reporter at the end."""
+    def _reporting(
+        self, folder: RunFolder | None, processes: Processes
+    ) -> Generator[tuple[list[Reporter], Journal | None]]:
+        """Open journal and store, and close every reporter at the end; of several processes only the first is heard."""
         target = target_of(self.store, folder.path.parent) if folder and self.store else None
         journal = Journal(folder.journal) if folder else None
-        with following(journal, target, watchers=self.reporters) as reporters:
+        watchers = self.reporters if processes.first else ()
+        with following(journal, target, watchers=watchers) as reporters:
             try:
                 yield reporters, journal
             finally:
@@ -281,7 +296,7 @@ class Trainer:
             if folder:
                 save_weights(weights, folder.weights)
         fit.end(result.reason)
-        return replace(result, run_dir=folder.path if folder else None)
+        return replace(result, run_dir=fit.parts.parallel.processes.share(folder.path if folder else None))
 
 
 def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:

@@ -7,6 +7,7 @@ TrueloopError
 ├── NotFinite         too many updates in a row had to be skipped
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
+├── ProcessLost       another process or machine of the run is gone; starting again helps
 └── MissingExtra      an optional dependency that is not installed
 """
 
@@ -51,6 +52,10 @@ class CheckpointError(TrueloopError):
 
 class RunFolderError(TrueloopError):
     """A run folder that cannot be used."""
+
+
+class ProcessLost(TrueloopError):
+    """Another process or machine of the run is gone: starting all of them again helps, and nothing else does."""
 
 
 class MissingExtra(TrueloopError):

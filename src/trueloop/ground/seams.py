@@ -19,7 +19,16 @@ class MicroBatch(NamedTuple):
     closes_window: bool
     """True on the window's last micro-batch: the update follows."""
     indices: Sequence[int] | None
-    """The dataset indices in this batch, to name a culprit; None where the loader does not tell."""
+    """The dataset indices in this batch, to name a culprit; None where the loader does not tell. Empty: see
+    `stands_in`."""
+
+
+def stands_in(micro: MicroBatch) -> bool:
+    """True where this process has no share of the micro-batch: nothing in ``data`` counts.
+
+    It holds samples of another process's share, so that the model runs as often here as there.
+    """
+    return micro.indices is not None and not len(micro.indices)
 
 
 class BatchSource(Protocol):

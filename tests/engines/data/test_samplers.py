@@ -106,6 +106,7 @@ def test_windows_hold_the_same_samples_however_they_are_cut(n, effective, proces
         assert {part.closes_window for part in parts} == {closes}
         for rank, part in enumerate(parts):
             assert torch.equal(part.indices_B, shuffled[start:stop][rank::processes])
+            assert torch.equal(part.stand_in_1, shuffled[start : start + (not len(part.indices_B))])
     assert ranks[0].updates_per_epoch == sum(closes for _, _, closes in expected)
     assert ranks[0].examples_per_epoch == sum(stop - start for start, stop, _ in expected)
 

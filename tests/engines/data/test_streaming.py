@@ -11,7 +11,7 @@ from trueloop.engines.data.collate import pad_sequences
 from trueloop.engines.data.shards import Shards
 from trueloop.engines.data.streaming import ShardLoader
 from trueloop.ground.errors import InvalidConfig, InvalidData
-from trueloop.ground.seams import BatchSource, Positioned
+from trueloop.ground.seams import BatchSource, Positioned, stands_in
 
 
 class Numbered:
@@ -43,7 +43,7 @@ def flat(source, epoch, skip_updates=0):
 def windows(source, epoch, skip_updates=0):
     found, window = [], []
     for micro in source.epoch(epoch, skip_updates):
-        window += [] if micro.data is None else micro.data[0].tolist()
+        window += [] if stands_in(micro) else micro.data[0].tolist()
         if micro.closes_window:
             found.append(window)
             window = []
@@ -98,7 +98,8 @@ def test_processes_share_every_window(lengths, buffer, width, effective, process
     for parts in zip(*(list(loader.epoch(2)) for loader in ranks), strict=True):  # as many micro-batches on each rank
         assert len({part.closes_window for part in parts}) == 1
         for part in parts:
-            own = [] if part.data is None else part.data[0].tolist()
+            own = [] if stands_in(part) else part.data[0].tolist()
+            assert len(part.data[0])
             assert len(own) <= micro
             window += own
         if parts[0].closes_window:

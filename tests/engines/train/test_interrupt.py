@@ -47,6 +47,17 @@ def test_the_second_insists(first: signal.Signals, second: signal.Signals):
         assert left.value.code == EXIT_CODES["preempted"] == 128 + signal.SIGTERM
 
 
+def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with Interrupt() as interrupt:
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert interrupt.requested == "preempted"
+        monkeypatch.setattr("trueloop.engines.train.interrupt._PASSED_ON_S", 0.0)
+        with pytest.raises(SystemExit):
+            send(signal.SIGTERM)
+
+
 def test_a_handler_of_the_users_own_stays():
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))

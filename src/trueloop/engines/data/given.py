@@ -27,18 +27,40 @@ class GivenBatches:
     without workers has, its state is saved with the run and loaded on resuming. Otherwise skipped updates are drawn
     and dropped, as there is no other way to reach a position in a loader that is not ours.
 
+    Several processes are dealt the batches of a window in turn: each draws all of them and keeps its own. A loader that
+    has been given a `DistributedSampler` for them deals by itself: ``accumulate`` then counts batches per process.
+
     Args:
         batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
-        accumulate: batches per update.
+        accumulate: batches per update, over all processes.
+        processes: that share each window.
+        rank: this one, from 0.
 
     Raises:
-        InvalidConfig: ``accumulate`` is less than 1.
+        InvalidConfig: ``accumulate`` is less than 1, or too few for a batch to each process.
         InvalidData: there are no batches, or ``batches`` cannot be iterated.
     """
 
-    def __init__(self, batches: Iterable[Any] | Callable[[], Iterable[Any]], *, accumulate: int = 1) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        accumulate: int = 1,
+        processes: int = 1,
+        rank: int = 0,
+    ) -> None:
         if accumulate < 1:
             raise InvalidConfig(f"accumulate is {accumulate}.", fix="A window holds at least one batch.")
+        self.dealt = deals_itself(batches, processes)
+        """The batches are those of this process already."""
+        self._processes, self._rank = (1, 0) if self.dealt else (processes, rank)
+        if accumulate < self._processes:
+            raise InvalidConfig(
+                f"accumulate is {accumulate}, and {processes} processes share each update.",
+                why="Batches come ready and are not cut, so some processes would have nothing to do.",
+                fix="Give the dataset itself, which is cut to fit; or a DataLoader with a DistributedSampler; or "
+                f"accumulate at least {processes} batches.",
+            )
         if not callable(batches) and not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
             raise InvalidData(f"A {type(batches).__name__} has no batches to iterate over.", fix="Give a DataLoader.")
         self._batches = batches
@@ -72,7 +94,7 @@ class GivenBatches:
         if self._restored is not None:
             batches = self._resumed(source, self._restored, epoch, skip_updates)
             if batches is not None:
-                return batches
+                return self._deal(batches)
         self._open(source, epoch, skip_updates)
         batches = iter(source)
         dropped = sum(1 for _ in islice(batches, skip_updates * self._accumulate))
@@ -81,7 +103,20 @@ class GivenBatches:
                 f"{skip_updates} updates cannot be skipped: the epoch ended after {dropped} batches.",
                 fix="Was this position saved with other data?",
             )
-        return self._micros(source, batches, dropped)
+        return self._deal(self._micros(source, batches, dropped))
+
+    def _deal(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """Keep this process's batch of every round; where a window's last round has none, the first one stands in."""
+        if self._processes == 1:
+            yield from micros
+            return
+        hand: list[MicroBatch] = []
+        for micro in micros:
+            hand.append(micro)
+            if len(hand) == self._processes or micro.closes_window:
+                own = hand[self._rank] if self._rank < len(hand) else hand[0]._replace(indices=())
+                yield own._replace(closes_window=micro.closes_window)
+                hand = []
 
     def order_state(self) -> list[Tensor]:
         """Return the state of every generator of its own that the iterable shuffles with."""
@@ -155,6 +190,12 @@ class GivenBatches:
             return len(self._batches)  # pyright: ignore[reportArgumentType]
         except TypeError:  # a stream, or a DataLoader over one
             return None
+
+
+def deals_itself(batches: Any, processes: int) -> bool:
+    """True where the loader's sampler gives each process batches of its own, as `DistributedSampler` does."""
+    samplers = (getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
+    return processes > 1 and any(getattr(sampler, "num_replicas", 1) == processes for sampler in samplers)
 
 
 def _parts(source: Any) -> list[Any]:

@@ -90,7 +90,7 @@ class Loader:
         return self.sampler.examples_per_epoch
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is None.
+        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` stands in.
 
         Args:
             epoch: counted from 0.
@@ -110,11 +110,8 @@ class Loader:
 
     def _read(self, epoch: int, cuts: Iterator[Cut]) -> Iterator[MicroBatch]:
         fetch, pin = self._fetch, self.pin_memory
-        for indices, closes in cuts:
-            if not indices.numel():
-                yield MicroBatch(None, closes, ())
-                continue
-            data = fetch(epoch, indices)
+        for indices, closes, stand_in in cuts:
+            data = fetch(epoch, indices if len(indices) else stand_in)
             yield MicroBatch(pinned(data) if pin else data, closes, indices.tolist())
 
     def _choose_workers(self) -> int:
@@ -151,14 +148,14 @@ class _Pool:
         self._requests.start(epoch, ahead)
         with signals_held():
             batches = iter(self._loader)
-        for indices, closes in cuts:
+        for indices, closes, _ in cuts:
             if turn != self._turn:
                 raise InvalidConfig(
                     "Another epoch of this loader was started before this one ended.",
                     why="Its workers read one epoch at a time.",
                     fix="Use one loader for each, or workers=0.",
                 )
-            data = next(batches) if indices.numel() else None
+            data = next(batches)
             if isinstance(data, TrueloopError):
                 raise data
             yield MicroBatch(data, closes, indices.tolist())
@@ -175,7 +172,8 @@ class _Requests:
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         epoch = self._epoch
-        return ((epoch, cut.indices_B.tolist()) for cut in self._cuts if len(cut.indices_B))
+        read = (cut.indices_B if len(cut.indices_B) else cut.stand_in_1 for cut in self._cuts)
+        return ((epoch, indices.tolist()) for indices in read)
 
 
 def _as_is(batch: Any) -> Any:

@@ -74,6 +74,8 @@ class Cut(NamedTuple):
     """Dataset indices, int64; empty where the micro-batch is smaller than the number of ranks."""
     closes_window: bool
     """True on the last micro-batch of its window."""
+    stand_in_1: Tensor
+    """The micro-batch's first index, which is rank 0's, for a rank whose share is empty; empty for the others."""
 
 
 @dataclass(eq=False, repr=False)
@@ -172,7 +174,8 @@ class WindowSampler(Sampler[list[int]]):
                 block_stop = min(max(stop, start + BLOCK), self.examples_per_epoch)
                 block, block_start = order.take(start, block_stop), start
             indices_B = block[start - block_start : stop - block_start]
-            yield Cut(indices_B if self.processes == 1 else indices_B[self.rank :: self.processes], closes)
+            own = indices_B if self.processes == 1 else indices_B[self.rank :: self.processes]
+            yield Cut(own, closes, indices_B[:0] if len(own) else indices_B[:1])
 
     def _bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
         """Yield each micro-batch's positions [start, stop) in the global order, and whether it closes its window."""

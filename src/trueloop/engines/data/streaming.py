@@ -104,6 +104,7 @@ class ShardLoader:
         self._firsts = None if sizes is None else list(accumulate(sizes, initial=0))  # of each shard
         self._position: Position | None = None
         self._restored: Position | None = None
+        self._stand_in: list[Drawn] = []
 
     @property
     def updates_per_epoch(self) -> int | None:
@@ -111,7 +112,7 @@ class ShardLoader:
         return None if self.examples_per_epoch is None else -(-self.examples_per_epoch // self.effective_batch)
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is None.
+        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` stands in.
 
         Args:
             epoch: counted from 0.
@@ -252,18 +253,25 @@ class ShardLoader:
         return repeat(None, left)
 
     def _batch(self, cut: _Cut) -> MicroBatch:
-        if not cut.own:
-            return MicroBatch(None, cut.closes_window, ())
+        if cut.own:
+            self._stand_in = cut.own[:1]
+        samples = cut.own or self._stand_in or self._any_sample()
         if self.seed_samples:
-            seed_generators(cut.own[0].seed)
+            seed_generators(samples[0].seed)
         try:
-            data = (self.collate or default_collate)([drawn.data for drawn in cut.own])
+            data = (self.collate or default_collate)([drawn.data for drawn in samples])
         except InvalidData as error:
-            made_of = [(drawn.shard, drawn.offset) for drawn in cut.own]
+            made_of = [(drawn.shard, drawn.offset) for drawn in samples]
             raise InvalidData(str(error), fix=f"The batch is made of these (shard, place): {made_of}.") from error
         firsts = self._firsts
-        indices = None if firsts is None else [firsts[drawn.shard] + drawn.offset for drawn in cut.own]
+        indices = [firsts[drawn.shard] + drawn.offset for drawn in cut.own] if firsts else None if cut.own else ()
         return MicroBatch(pinned(data) if self.pin_memory else data, cut.closes_window, indices)
+
+    def _any_sample(self) -> list[Drawn]:
+        """Read what stands in before this process has had any sample: from its own shards, where they hold one."""
+        of = replace(self._at(0), shuffle=False)  # a shuffle buffer would be filled before the first sample comes
+        lanes = sorted(of.lanes, key=lambda lane: of.lanes.index(lane) % self.processes != self.rank)
+        return [next(sample for lane in lanes for sample in of.samples(lane, Place(0, 0)))]
 
     def _generators(self) -> AbstractContextManager[None]:
         return undisturbed() if self.seed_samples else nullcontext()

@@ -10,15 +10,19 @@ from torch import nn
 
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.config import TrainConfig
+from trueloop.engines.train.ddp import Replicas
+from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.objective import Objective, as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
+from trueloop.engines.train.parallel import Alone, Parallel
 from trueloop.engines.train.precision import LossScale, autocast
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.region import Ingredients
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
-from trueloop.engines.train.update import make_update
+from trueloop.engines.train.update import Update, make_update
 from trueloop.engines.train.whole import WholeUpdate
 from trueloop.engines.train.window import Counts
 from trueloop.ground.errors import InvalidModel
@@ -35,6 +39,7 @@ def assemble(
     device: torch.device,
     updates_per_epoch: int | None,
     given: Given | None = None,
+    processes: Processes = ALONE,
 ) -> Assembly:
     """Build everything the loop turns.
 
@@ -45,6 +50,7 @@ def assemble(
         device: where it runs.
         updates_per_epoch: the horizon of the schedule; None for a stream.
         given: the user's own optimizer, scheduler or counts.
+        processes: that share the run; all of them assemble it.
 
     Raises:
         InvalidConfig, InvalidModel: parts that do not fit together, named.
@@ -59,6 +65,8 @@ def assemble(
     _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
+    forward = cast("nn.Module", torch.compile(model)) if config.compile else model
+    parallel = _parallel(model, forward, objective, config, processes)
     optimizer = _optimizer(model, config, given)
     check_optimizer(model, optimizer)
     context = autocast(config.precision, device)
@@ -66,11 +74,12 @@ def assemble(
     updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
     return Assembly(
         model=model,
-        forward=cast("nn.Module", torch.compile(model)) if config.compile else model,
+        forward=forward,
         objective=objective,
+        parallel=parallel,
         counts=given.counts,
         optimizer=optimizer,
-        update=make_update(optimizer, config.clip, guarded=config.guard.enabled),
+        update=_update(optimizer, config, processes),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=Guard(model, config.guard),
@@ -78,31 +87,47 @@ def assemble(
         device=device,
         on_host=device.type == "cpu",
         autocast=lambda: context,
-        whole=_whole(model, objective, optimizer, config, given) if config.compile else None,
+        whole=_whole((model, objective, optimizer), config, given, processes),
     )
 
 
+def _parallel(
+    model: nn.Module, forward: nn.Module, objective: Objective, config: TrainConfig, processes: Processes
+) -> Parallel:
+    if processes.size == 1:
+        return Alone(forward, objective)
+    if config.parallel == "fsdp":
+        return Sharded(model, forward, objective, processes)
+    return Replicas(model, forward, objective, processes, find_unused_parameters=config.find_unused_parameters)
+
+
+def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if is_sharded(parameters):
+        return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
+    return make_update(optimizer, config.clip, guarded=config.guard.enabled)
+
+
 def _whole(
-    model: nn.Module, objective: Objective, optimizer: torch.optim.Optimizer, config: TrainConfig, given: Given
-) -> WholeUpdate:
+    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, given: Given, processes: Processes
+) -> WholeUpdate | None:
+    if not config.compile:
+        return None
+    model, objective, optimizer = parts
     refusals = (
         (config.precision == "fp16", "fp16 needs a loss scale."),
         (config.recompute, "recompute decides anew in every pass what is kept."),
         (given.counts is not None, "its counts are declared beforehand."),
-        (_processes() > 1, f"{_processes()} processes share it."),
+        (processes.size > 1, f"{processes.size} processes share it."),
     )
-    ingredients = Ingredients(
+    made_of = Ingredients(
         model=model,
         objective=objective,
         clip=config.clip,
         guarded=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
-    return WholeUpdate(ingredients, optimizer, next((why for is_so, why in refusals if is_so), None))
-
-
-def _processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    return WholeUpdate(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
 
 
 class Given:

@@ -20,6 +20,7 @@ from trueloop.engines.train import loop
 from trueloop.engines.train.device import move
 from trueloop.engines.train.loop import Assembly, Done
 from trueloop.engines.train.objective import Loss, Objective, explain_failure, items_if_known
+from trueloop.engines.train.parallel import Alone
 from trueloop.engines.train.update import Outcome
 from trueloop.engines.train.whole import Program, WholeUpdate
 from trueloop.engines.train.window import Waiting, windows
@@ -97,11 +98,12 @@ def _call(
 
 def _by_loop(parts: Assembly, whole: WholeUpdate, update: int, *, alone: bool) -> Assembly:
     """Parts for the loop: the model is compiled where nothing is compiled whole, and gradients in longer windows."""
-    if whole.gave_up:
-        return replace(parts, forward=parts.model) if whole.lacks_compiler else parts
-    if alone or not update:  # the run's first window is looked at closely, uncompiled
-        return replace(parts, forward=parts.model)
-    return replace(parts, forward=parts.model, objective=_WithGradient(parts.objective, whole))
+    if whole.gave_up and not whole.lacks_compiler:
+        return parts
+    # the run's first window is looked at closely, uncompiled
+    plain = alone or not update or whole.gave_up
+    objective = parts.objective if plain else _WithGradient(parts.objective, whole)
+    return replace(parts, parallel=Alone(parts.model, objective))
 
 
 class _WithGradient:

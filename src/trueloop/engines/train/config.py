@@ -133,6 +133,14 @@ class TrainConfig:
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """How several processes share the model: each holds all of it (ddp), or a part of every block (fsdp: torch's
+    fully_shard)."""
+    find_unused_parameters: bool | None = None
+    """Look in every window for parameters that this process has not used (ddp); None = where the first window leaves
+    some unused."""
+    sync_batchnorm: bool = False
+    """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
     compile: bool = False
     """Compile the whole update into one program; where that cannot be, the reason is noted and the model compiled."""
     recompute: bool = False

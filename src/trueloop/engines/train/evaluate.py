@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from time import perf_counter
 from typing import Any, cast
 
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 
 from trueloop.engines.train.device import move
 from trueloop.engines.train.foreach import precise
-from trueloop.engines.train.metrics import Metric
+from trueloop.engines.train.metrics import Mergeable, Metric, merged
 from trueloop.engines.train.objective import Loss, as_objective
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.seeding import preserved_generators
 from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel
+from trueloop.ground.seams import MicroBatch, stands_in
 
 MetricFactories = Mapping[str, Callable[[], Metric]]
 
@@ -41,16 +44,18 @@ def evaluate(
     metrics: MetricFactories | None = None,
     device: torch.device | None = None,
     context: AbstractContextManager[Any] | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Measure a model on data.
 
     Args:
         model: put into eval mode for the pass; afterwards every submodule has the mode it had before.
-        batches: an iterable of batches, as the objective takes them.
+        batches: an iterable of batches, as the objective takes them; or of `MicroBatch`, which may stand in.
         objective: as for `as_objective`.
         metrics: name -> factory of a metric with ``update(output, target)`` and ``compute()``.
         device: where the batches go; None = where the model's first parameter is.
         context: autocast; may be re-entered.
+        processes: that have a share of the batches each, as many batches everywhere; all get the result of all.
 
     Returns:
         The mean of each loss over all items (several terms: their weighted sum as "loss" and each by its name) and the
@@ -67,19 +72,29 @@ def evaluate(
     objective.to(device)
     if "loss" in (metrics or {}):
         raise InvalidConfig('A metric is called "loss", which is the name of the objective.', fix="Call it otherwise.")
-    live = {name: factory() for name, factory in (metrics or {}).items()}
+    live = {name: _apart(factory()) for name, factory in (metrics or {}).items()}
     started, totals = perf_counter(), _Totals()
     with eval_mode(model), preserved_generators(), torch.no_grad(), context or nullcontext():
         for batch in batches:
-            terms = objective(model, move(batch, device))
-            totals.add(terms)
-            _update(live, terms[0])
+            data, counts = (batch.data, not stands_in(batch)) if isinstance(batch, MicroBatch) else (batch, True)
+            terms = objective(model, move(data, device))
+            if counts:
+                totals.add(terms)
+                _update(live, terms[0])
+    if processes.size > 1:
+        totals = _merged(totals, processes)
+        live = {name: merged(metric, processes) for name, metric in live.items()}
     if not totals.batches:
         raise InvalidData("There is no batch to evaluate on.", fix="Check the dataset's length and drop_last.")
     numbers, tables = totals.means(), dict[str, Any]()
     for name, metric in live.items():
         _file(name, metric.compute(), numbers, tables)
     return Evaluation(metrics=numbers, tables=tables, batches=totals.batches, seconds=perf_counter() - started)
+
+
+def measuring(metrics: MetricFactories, processes: Processes) -> Processes:
+    """Return those that share the held-out data: all; or each alone with all of it, where a metric cannot be merged."""
+    return processes if all(isinstance(make(), Mergeable) for make in metrics.values()) else ALONE
 
 
 @contextmanager
@@ -114,6 +129,22 @@ class _Totals:
         self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)]
         self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
 
+    def plus(self, other: _Totals) -> _Totals:
+        """Add what another process has measured."""
+        if not self._terms or not other._terms:
+            return self if self._terms else other
+        self.batches += other.batches
+        self._sums = [a + b for a, b in zip(self._sums, other._sums, strict=True)]
+        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        return self
+
+    def on_host(self) -> _Totals:
+        """Bring every number to the host, from where it can travel."""
+        self._terms = [replace(term, sum=term.sum.cpu()) for term in self._terms]
+        self._sums = [total.cpu() for total in self._sums]
+        self._counts = [float(count) for count in self._counts]
+        return self
+
     def means(self) -> dict[str, float]:
         numbers: dict[str, float] = {}
         total = 0.0
@@ -130,6 +161,17 @@ class _Totals:
         names = [other.name for other in self._terms]
         unique = names.count(term.name) == 1 and term.name != "loss"
         return term.name if unique else f"{term.name}_{self._terms.index(term)}"
+
+
+def _merged(totals: _Totals, processes: Processes) -> _Totals:
+    return reduce(_Totals.plus, processes.gather(totals.on_host()))
+
+
+def _apart(metric: Metric) -> Metric:
+    """Keep a torchmetrics object from adding itself up over processes, which is done here where it is wanted."""
+    if hasattr(metric, "sync_on_compute"):
+        metric.sync_on_compute = False  # pyright: ignore[reportAttributeAccessIssue]
+    return metric
 
 
 def _light(term: Loss) -> Loss:

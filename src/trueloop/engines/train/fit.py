@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, cast
 
@@ -18,9 +16,9 @@ from torch import Tensor
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
 from trueloop.engines.train.compiled import train_epoch
 from trueloop.engines.train.config import TrainConfig
-from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate
+from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate, measuring
 from trueloop.engines.train.identity import Identity
-from trueloop.engines.train.incident import look_into
+from trueloop.engines.train.incident import agreed, look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Assembly
@@ -28,7 +26,9 @@ from trueloop.engines.train.memory import memory_mib, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
+from trueloop.engines.train.processes import ALONE
 from trueloop.engines.train.reopen import Order
+from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
 from trueloop.ground.errors import CheckpointError, TrueloopError
@@ -43,34 +43,8 @@ from trueloop.ground.seams import (
     UpdatesDone,
 )
 
+TELL_TOGETHER: Final = 8  # updates; several processes look after skipped ones at the same time
 WEIGH_S: Final = 1.0  # seconds between two looks at the memory: enough for a plot, too few to cost anything
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitResult:
-    """How a run ended."""
-
-    reason: str
-    """"finished", "early_stop", "interrupted" (Ctrl-C) or "preempted" (SIGTERM)."""
-    update: int
-    epochs: int
-    metrics: Mapping[str, float]
-    """The newest value of every evaluated metric: {"val/loss": 0.1, "test/accuracy": 0.98}."""
-    best_value: float | None
-    best_update: int | None
-    best_checkpoint: Path | None
-    skipped: int
-    """Updates that were not finite and not stepped."""
-    seconds: float
-    resumed_from: int
-    """The update this process began at."""
-    run_dir: Path | None = None
-    """Where everything lies; None where nothing was written."""
-
-    @property
-    def unfinished(self) -> bool:
-        """True where the run was told to stop and waits to be continued."""
-        return self.reason in ("interrupted", "preempted")
 
 
 class Fit:
@@ -82,7 +56,7 @@ class Fit:
         source: training data.
         held_out: split name ("val") -> batches to evaluate on after epochs; each pass iterates it anew.
         metrics: beside the loss, on every split.
-        checkpoints: where the state is saved; None = nowhere.
+        checkpoints: where the state is saved; None = nowhere, and on every process but the first.
         reporters: hear what happens.
     """
 
@@ -98,7 +72,8 @@ class Fit:
         reporters: Sequence[Reporter],
     ) -> None:
         self.parts = parts
-        self.state = RunState(parts, Monitor(config.monitor), Order(source))
+        self._processes = self._together = parts.parallel.processes
+        self.state = RunState(parts, Monitor(config.monitor), Order(source, self._processes))
         self._config = config
         self._source = source
         self._held_out = held_out
@@ -108,7 +83,9 @@ class Fit:
         blocking = config.checkpoint.blocking
         self._saver = Saver(checkpoints, blocking=blocking, mirror=mirror) if checkpoints else None
         self._reporters = reporters
-        self._ledger = Ledger()
+        self._saving = self._processes.share(checkpoints is not None)
+        self._measuring = measuring(metrics, self._processes)
+        self._ledger = Ledger(every=None if self._processes.size == 1 else TELL_TOGETHER)
         self._saved_at = (-1, -1)
         self._problems: list[str] = []
         self._resumed: list[Remark] = []
@@ -151,6 +128,7 @@ class Fit:
 
     def _leave(self, error: BaseException) -> None:
         """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
+        self._together = ALONE  # the others are elsewhere
         for last in (self._end_saving, self._tell, lambda: self.report(self._ended("failed"))):
             try:
                 last()
@@ -162,7 +140,7 @@ class Fit:
         if self.state.monitor.exhausted:  # stopped early by an earlier process: the same command stays stopped
             return "early_stop"
         while position.epoch < self._config.epochs:
-            if interrupt.requested or not self._one_epoch(interrupt):
+            if self._processes.agree_to_stop(interrupt.requested is not None) or not self._one_epoch(interrupt):
                 return self._stop(interrupt)
             position.epoch += 1
             position.update_in_epoch = 0
@@ -178,8 +156,9 @@ class Fit:
         """Save between two updates and say who asked."""
         self._save()
         self._end_saving()
-        reason = interrupt.requested or "interrupted"
-        who = "Ctrl-C" if reason == "interrupted" else interrupt.signal
+        asked = self._processes.gather((interrupt.requested, interrupt.signal))
+        reason, signal = next(((word, name) for word, name in asked if word), ("interrupted", ""))
+        who = "Ctrl-C" if reason == "interrupted" else signal
         self._note(reason, f"Stopped by {who} after update {self.position.update}; everything is saved.")
         return reason
 
@@ -194,10 +173,17 @@ class Fit:
                 self._tell()
             if every and position.update % every == 0:
                 self._save()
-            if interrupt.requested:
+            if self._told_to_stop(interrupt):
                 return False
         self._tell()
         return True
+
+    def _told_to_stop(self, interrupt: Interrupt) -> bool:
+        """Several processes stop after the same update: that in which all have heard of it."""
+        if self._processes.size == 1:
+            return interrupt.requested is not None
+        self._processes.stop_wanted = interrupt.requested is not None
+        return self._processes.stop_agreed
 
     def _tell(self) -> None:
         """Pass on what the ledger holds, and look after every update that was not finite."""
@@ -210,7 +196,7 @@ class Fit:
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:
-                incident = look_into(self.parts, entry)
+                incident = agreed(look_into(self.parts, entry), self._together)
                 self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
                 self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
 
@@ -226,6 +212,7 @@ class Fit:
         last = self.position.epoch == self._config.epochs
         if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
             return Judgement(best=False, stop=False)
+        self.parts.parallel.settle()
         results = {split: self.measure(batches) for split, batches in self._held_out.items()}
         for split, result in results.items():
             self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
@@ -249,6 +236,7 @@ class Fit:
                 metrics=self._metrics,
                 device=parts.device,
                 context=parts.autocast(),
+                processes=self._measuring,
             )
 
     def tell_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
@@ -271,10 +259,13 @@ class Fit:
         self._tell()
         position = self.position
         here = (position.epoch, position.update)
-        if self._saver is None or self._saved_at == here:
+        if not self._saving or self._saved_at == here:
             return
+        self.parts.parallel.settle()
         measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
-        self._saver.save(self.state.state_dict(), update=position.update, epoch=position.epoch, metrics=measured)
+        state = self.state.state_dict()
+        if self._saver:
+            self._saver.save(state, update=position.update, epoch=position.epoch, metrics=measured)
         self._saved_at = here
         self._tell_saved()
 
@@ -303,24 +294,35 @@ class Fit:
             CheckpointError: it is another run's.
         """
         self.state.identity = identity or {}
-        if self._saver is None:
+        if not self._saving:
             return
-        found = self._saver.load_latest()
-        self._problems = self._saver.problems()
-        if found is not None:
+        state: Mapping[str, Any] | None = None
+        if self._saver and (found := self._saver.load_latest()) is not None:
             state = cast("Mapping[str, Any]", found[1])
+        self._problems = self._saver.problems() if self._saver else []
+        state = self._processes.share(state)
+        if state is not None:
             self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
+        chosen = self._processes.share(self._best_state())
+        if chosen is not None:
+            self.state.load_weights(chosen)
+        return self.state.shipped_weights()
+
+    def _best_state(self) -> Mapping[str, Any] | None:
+        """Read the best checkpoint, where that is what is shipped and it is not what the model already is."""
+        state: Mapping[str, Any] | None = None
         shipped: int | None = self.position.update  # None: what is missing has been told
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
             if best is None or best.update == self.position.update:
                 break
             try:
-                self.state.load_weights(cast("Mapping[str, Any]", self._checkpoints.load(best)))
+                loaded = self._checkpoints.load(best)
+                state = {"model": loaded["model"], "average": loaded["average"]}
                 shipped = best.update if shipped is not None else None
                 break
             except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
@@ -328,7 +330,7 @@ class Fit:
                 shipped = None
         if shipped is not None:
             self._miss_best(shipped)
-        return self.state.shipped_weights()
+        return state
 
     def _miss_best(self, shipped: int) -> None:
         """Say so where the best checkpoint should be shipped and is not there any more."""
@@ -342,7 +344,7 @@ class Fit:
         parts = self.parts
         result = evaluate(
             parts.forward, batches, parts.objective, metrics=self._metrics, device=parts.device,
-            context=parts.autocast(),
+            context=parts.autocast(), processes=self._measuring,
         )  # fmt: skip
         self.tell_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}
@@ -373,7 +375,7 @@ class Fit:
         )
 
     def _result(self, reason: str, start: int) -> FitResult:
-        best = self.best()
+        best = self._processes.share(self.best())
         return FitResult(
             reason=reason,
             update=self.position.update,

@@ -75,6 +75,9 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "guard.enabled": "breaking",
     "guard.max_in_a_row": "harmless",
     "guard.locate": "harmless",
+    "parallel": "inexact",
+    "find_unused_parameters": "harmless",
+    "sync_batchnorm": "breaking",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
     "evaluate_every_epochs": "harmless",
@@ -86,7 +89,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "optimizer": "breaking",  # one the user brought, with its defaults
     "data": "breaking",  # fingerprints of train and val, the sampler, how ready batches are put together
     "data.test": "harmless",  # measured once, at the end
-    "on": "inexact",  # device, threads, torch, trueloop
+    "on": "inexact",  # device, threads, processes, torch, trueloop
 }
 
 # After one of these the epoch in hand has another order: what was drawn of it says nothing about what is left.
@@ -170,6 +173,7 @@ def identify(
         "on": {
             "device": parts.device.type,
             "threads": torch.get_num_threads(),
+            "processes": parts.parallel.processes.size,
             "torch": str(torch.__version__),
             "trueloop": __version__,
         },

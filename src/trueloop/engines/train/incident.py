@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trueloop.engines.train.ledger import Entry
 from trueloop.engines.train.locate import Culprit, Replay, locate_in_batches
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.processes import Processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,20 @@ def look_into(parts: Assembly, entry: Entry) -> Incident:
     culprit = parts.guard.find(replay, entry.window)
     message = f"Update {update} was not finite and was skipped"
     return Incident(kind="not_finite", message=_ended(message, culprit), culprit=culprit)
+
+
+def agreed(incident: Incident, processes: Processes) -> Incident:
+    """Return the incident of the process whose share of the window it was; each has looked into its own.
+
+    Raises:
+        ProcessLost: another one is gone.
+    """
+    told = processes.gather(incident)
+    found = [rank for rank, each in enumerate(told) if each.culprit and each.culprit.stage != "unknown"]
+    if not found or processes.size == 1:
+        return incident
+    message = told[found[0]].message.rstrip(".")
+    return replace(told[found[0]], message=f"{message}, in process {found[0]}.")
 
 
 def _ended(message: str, culprit: Culprit | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any, Literal
 
@@ -14,6 +16,10 @@ EXIT_CODES: dict[str, int] = {"interrupted": 130, "preempted": 143}  # 128 + SIG
 # Kubernetes, SLURM, systemd and `timeout` send SIGTERM some seconds before SIGKILL. SLURM can warn earlier, by
 # `#SBATCH --signal=USR1@120`.
 _PREEMPTING = ("SIGTERM", "SIGUSR1")
+
+# Torchrun passes a signal on to its processes. Where the sender gave it to every process of the job (systemd, some
+# set-ups of SLURM), each gets it twice within moments, and the second must not be taken for insistence.
+_PASSED_ON_S = 2.0
 
 
 class Interrupt:
@@ -29,6 +35,8 @@ class Interrupt:
         self.signal = ""
         """The name of the first one: "SIGTERM"."""
         self._before: dict[int, Any] = {}
+        self._asked_at = 0.0
+        self._under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
@@ -44,10 +52,13 @@ class Interrupt:
         self._before.clear()
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        again = self.requested is not None
+        again, now = self.requested is not None, time.monotonic()
+        if again and self._under_torchrun and now - self._asked_at < _PASSED_ON_S:
+            return
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
         if again:
             raise SystemExit(EXIT_CODES["preempted"])
+        self._asked_at = now
         self.requested = "interrupted" if number == signal.SIGINT else "preempted"
         self.signal = signal.Signals(number).name

@@ -30,9 +30,14 @@ class Entry(NamedTuple):
 
 
 class Ledger:
-    """Pending updates, resolved together."""
+    """Pending updates, resolved together.
 
-    def __init__(self) -> None:
+    Args:
+        every: told after this many updates instead of by the clock, so that several processes do it together.
+    """
+
+    def __init__(self, every: int | None = None) -> None:
+        self._every = every
         self._pending: list[tuple[Done, int, int]] = []
         self._told = perf_counter()
 
@@ -43,6 +48,8 @@ class Ledger:
         if on_host and not urgent and done.window:
             done = done._replace(window=[])  # finite: its batches will not be needed again
         self._pending.append((done, update, epoch))
+        if self._every:
+            return urgent or len(self._pending) >= self._every
         return urgent or len(self._pending) >= _AT_MOST or perf_counter() - self._told > _EVERY_S
 
     def take(self) -> list[Entry]:

@@ -19,6 +19,7 @@ from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.device import move
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.objective import Loss, Objective, explain_failure
+from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.precision import LossScale
 from trueloop.engines.train.schedule import RateSchedule
 from trueloop.engines.train.update import Outcome, Update
@@ -39,6 +40,8 @@ class Assembly:
     forward: nn.Module
     """What is called: the model itself, or its compiled twin over the same parameters."""
     objective: Objective
+    parallel: Parallel
+    """The processes that share each window, and how their gradients meet."""
     counts: Counts | None
     optimizer: torch.optim.Optimizer
     update: Update
@@ -85,19 +88,24 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         parts.guard.remember()
         parts.update.clear()  # 1. clear
 
-        total, window = open_window(micros, parts.counts)
+        total, window = open_window(micros, parts.counts, parts.parallel.processes)
         for micro in window:
             batch = micro.data if parts.on_host else move(micro.data, parts.device)
-            terms = _forward(parts, batch)  # 2. forward, 3. loss
-            root = total.add(micro, terms)
-            if len(total.micros) == 1:
-                _check_start(parts, terms, root, first=update == 0)
-                parts.scale.open(total.divisor)
-            parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, below
+            with parts.parallel.micro(micro.closes_window):  # the last one adds the gradients of all processes up
+                terms = _forward(parts, batch)  # 2. forward, 3. loss
+                root = total.add(micro, terms)
+                if len(total.micros) == 1:
+                    _check_start(parts, terms, root, first=update == 0)
+                    parts.scale.open(total.divisor, parts.parallel.processes)
+                if micro.closes_window:
+                    total.exchange()
+                parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, below
 
+        total.complete()
+        parts.parallel.finish()
         total.check_ratios()
         divisor = total.divisor
-        outcome = parts.update.step(parts.scale.divide(divisor))  # 5. divide, clip, step
+        outcome = parts.update.step(parts.scale.divide(parts.parallel.divide(divisor)))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
         parts.guard.undo(outcome)
         if parts.average:
@@ -113,7 +121,7 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
 def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
     try:
         with parts.autocast():
-            return parts.objective(parts.forward, batch)
+            return parts.parallel(batch)
     except Exception as error:
         lesson = explain_failure(error, parts.objective, parts.model, batch)
         if lesson is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from copy import copy
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from trueloop.engines.train.processes import Processes
 from trueloop.ground.errors import InvalidData
 
 
@@ -20,6 +22,35 @@ class Metric(Protocol):
     def compute(self) -> Any:
         """Return a number (or a 0-d tensor), or a table as a tensor or nested list."""
         ...
+
+
+@runtime_checkable
+class Mergeable(Metric, Protocol):
+    """A metric whose parts, measured by several processes, make up the whole.
+
+    Where every metric of a run is one, the processes share the held-out data; otherwise each measures all of it.
+    """
+
+    def merge(self, other: Self) -> None:
+        """Add what another one has counted."""
+        ...
+
+
+def merged(metric: Metric, processes: Processes) -> Metric:
+    """Return, on every process, a metric that has counted what all of them have.
+
+    Args:
+        metric: a `Mergeable`; its tensors travel over the host.
+        processes: each with a metric of its own.
+    """
+    own = copy(metric)
+    for name, value in vars(own).items():
+        if isinstance(value, Tensor):
+            setattr(own, name, value.cpu())
+    first, *others = cast("list[Mergeable]", processes.gather(own))
+    for other in others:
+        first.merge(other)
+    return first
 
 
 class Accuracy:
@@ -40,6 +71,10 @@ class Accuracy:
         counted = target != self._ignored
         self._hits = self._hits + ((guess == target) & counted).sum()
         self._count = self._count + counted.sum()
+
+    def merge(self, other: Accuracy) -> None:
+        """Add another's counts."""
+        self._hits, self._count = self._hits + other._hits, self._count + other._count
 
     def compute(self) -> float:
         """Return hits over counted targets; nan when none was counted."""
@@ -65,6 +100,10 @@ class Confusion:
         self._beyond = self._beyond + (~known).sum()
         cells = true[known] * self._classes + guess[known]
         self._table = self._table + torch.bincount(cells, minlength=self._classes**2)
+
+    def merge(self, other: Confusion) -> None:
+        """Add another's counts."""
+        self._table, self._beyond = self._table + other._table, self._beyond + other._beyond
 
     def compute(self) -> list[list[int]]:
         """Return the table; all zero when nothing was seen.
@@ -99,6 +138,10 @@ class MeanAbsoluteError:
             )
         self._sum = self._sum + (output.double() - target.double()).abs().sum()
         self._count += target.numel()
+
+    def merge(self, other: MeanAbsoluteError) -> None:
+        """Add another's sums."""
+        self._sum, self._count = self._sum + other._sum, self._count + other._count
 
     def compute(self) -> float:
         """Return the mean; nan when nothing was seen."""

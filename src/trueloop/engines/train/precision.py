@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trueloop.engines.train.config import Precision
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.ground.errors import InvalidConfig
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,14 +50,14 @@ class LossScale:
         self._clean = torch.zeros((), device=device)
         self._count: Tensor | float = 1.0
 
-    def open(self, count: Tensor | float) -> None:
-        """Begin a window whose first micro-batch counts ``count``.
+    def open(self, count: Tensor | float, processes: Processes = ALONE) -> None:
+        """Begin a window whose first micro-batch counts ``count`` on this process; all have to agree on one scale.
 
         The count is rounded to a power of two, so that dividing by it is exact: it only keeps a sum over thousands
         of tokens within float16, and `divide` takes it back.
         """
         if self.enabled:
-            self._count = _power_of_two(count)
+            self._count = _power_of_two(processes.total([count])[0])
 
     def root(self, root: Tensor) -> Tensor:
         """Return what backward is called on: the micro-batch's sum, scaled."""

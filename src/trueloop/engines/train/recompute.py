@@ -45,7 +45,7 @@ def enable_recompute(model: nn.Module) -> list[str]:
     Cost: one more forward pass of the blocks per backward, and a copy of their buffers between the two passes.
     Source: Chen et al., 2016, arXiv:1604.06174.
     """
-    blocks = _repeated_blocks(model, "")
+    blocks = repeated_blocks(model)
     if not blocks:
         raise InvalidModel(
             f"recompute is on, but {type(model).__name__} has no repeated blocks.",
@@ -60,12 +60,13 @@ def enable_recompute(model: nn.Module) -> list[str]:
     return list(blocks)
 
 
-def _repeated_blocks(module: nn.Module, prefix: str) -> dict[str, nn.Module]:
+def repeated_blocks(module: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
+    """Return a model's blocks by name, as `enable_recompute` defines them; none where nothing repeats."""
     repeated = Counter(type(child) for child in module) if isinstance(module, nn.ModuleList | nn.Sequential) else {}
     blocks: dict[str, nn.Module] = {}
     for name, child in module.named_children():
         whole = repeated.get(type(child), 0) >= 2 and _is_block(child)
-        inner = {} if whole and not isinstance(child, nn.Sequential) else _repeated_blocks(child, f"{prefix}{name}.")
+        inner = {} if whole and not isinstance(child, nn.Sequential) else repeated_blocks(child, f"{prefix}{name}.")
         blocks |= {prefix + name: child} if whole and not inner else inner
     return blocks
 

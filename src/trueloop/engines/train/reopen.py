@@ -8,8 +8,10 @@ generators as they were in mid-epoch. A source that knows its own position (`Pos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from itertools import chain, islice
+from typing import Any, cast
 
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.seeding import capture_generators, restore_generators
 from trueloop.ground.seams import BatchSource, MicroBatch, Positioned, Rewindable
 
@@ -19,10 +21,12 @@ class Order:
 
     Args:
         source: asked only where its order hangs on generators (`Rewindable`).
+        processes: that all have to draw the same order.
     """
 
-    def __init__(self, source: BatchSource) -> None:
+    def __init__(self, source: BatchSource, processes: Processes = ALONE) -> None:
         self._source = source
+        self._processes = processes
         self._opened: Mapping[str, Any] | None = None
 
     def open(self, epoch: int, skip_updates: int) -> Iterator[MicroBatch]:
@@ -30,15 +34,28 @@ class Order:
         source = self._source
         if not isinstance(source, Rewindable):
             return source.epoch(epoch, skip_updates)
-        if not skip_updates or self._opened is None:
-            self._opened = {"generators": capture_generators(), "order": source.order_state()}
-            return source.epoch(epoch, skip_updates)
         here = capture_generators()
+        if not skip_updates or self._opened is None:
+            self._opened = self._processes.share({"generators": here, "order": source.order_state()})
+            if self._processes.size == 1:
+                return source.epoch(epoch, skip_updates)
+            return self._alike(source, epoch, skip_updates, here)
         restore_generators(self._opened["generators"])
         source.load_order_state(self._opened["order"])
         micros = source.epoch(epoch, skip_updates)
         restore_generators(here)
         return micros
+
+    def _alike(self, source: Rewindable, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
+        """Open an epoch with the first process's generators; the others then go on with their own."""
+        assert self._opened is not None
+        restore_generators(self._opened["generators"])
+        source.load_order_state(self._opened["order"])
+        micros = cast("BatchSource", source).epoch(epoch, skip_updates)
+        first = list(islice(micros, 1))  # a sampler draws its order when it is asked for its first index
+        if not self._processes.first:
+            restore_generators(here)
+        return chain(first, micros)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to open this epoch, or the next one, alike."""

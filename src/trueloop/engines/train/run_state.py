@@ -15,7 +15,7 @@ from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.monitor import Monitor
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.schedule import Schedule
-from trueloop.engines.train.seeding import capture_generators, restore_generators
+from trueloop.engines.train.seeding import capture_generators, restore_generators, seed_process
 from trueloop.ground.errors import CheckpointError, InvalidConfig
 
 
@@ -61,8 +61,9 @@ class RunState:
         """What makes the run this run; saved with it, and compared with before it is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state; its tensors are the live ones."""
+        """Return the whole state; its tensors are the live ones. Called on every process, the same on each."""
         parts = self.parts
+        generators = parts.parallel.processes.gather(capture_generators())
         return {
             "model": parts.model.state_dict(),
             "optimizer": parts.optimizer.state_dict(),
@@ -72,7 +73,8 @@ class RunState:
             "guard": parts.guard.state_dict(),
             "compiled": parts.whole.state_dict() if parts.whole else None,
             "monitor": self.monitor.state_dict(),
-            "generators": capture_generators(),
+            "generators": generators[0],
+            "other_generators": generators[1:],
             "order": self.order.state_dict(),
             "position": asdict(self.position),
             "identity": dict(self.identity),
@@ -109,13 +111,22 @@ class RunState:
             parts.whole.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
-        elsewhere = {"cuda": [], "mps": None} if "on.device" in changed else {}
-        restore_generators({**state["generators"], **elsewhere})
+        self._restore_generators(state, changed)
         self.position = Position(**state["position"])
         if changed.reorder:
             self.position.update_in_epoch = 0
         else:
             self.order.load_state_dict(state["order"])
+
+    def _restore_generators(self, state: Mapping[str, Any], changed: Differences) -> None:
+        """Put this process's generators back; one that the saved run did not have is given a stream of its own."""
+        rank = self.parts.parallel.processes.rank
+        saved = [state["generators"], *state.get("other_generators", ())]
+        if rank >= len(saved):
+            seed_process(self.identity.get("seed", 0), rank, state["position"]["update"])
+            return
+        elsewhere = {"cuda": [], "mps": None} if "on.device" in changed or "on.processes" in changed else {}
+        restore_generators({**saved[rank], **elsewhere})
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over only the weights of a saved state, and their average where one is kept."""

@@ -45,6 +45,18 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)  # every device; those not yet in use are seeded when they start
 
 
+def seed_process(seed: int, rank: int, update: int = 0) -> None:
+    """Give one of several processes random numbers of its own, so that no two draw the same dropout masks.
+
+    Args:
+        seed: of the run.
+        rank: of the process; the first one goes on with the run's own numbers, as if it were alone.
+        update: where the process joins the run.
+    """
+    if rank:
+        seed_everything(int(np.random.SeedSequence([seed, rank, update]).generate_state(1)[0]))
+
+
 def use_deterministic_kernels() -> None:
     """From here on in this process, torch raises where an operation has no deterministic kernel.
 

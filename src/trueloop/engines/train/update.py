@@ -114,7 +114,7 @@ class HostUpdate(_Clearing):
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step; one host synchronisation where the gradients are not on the CPU."""
-        gradients = _gradients(self._parameters)
+        gradients = gradients_of(self._parameters)
         count = float(divisor)
         norm = total_norm_on_host(gradients) / count if count else math.nan
         finite = math.isfinite(norm)
@@ -149,7 +149,7 @@ class DeviceUpdate(_Clearing):
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step without waiting for the device."""
-        gradients = _gradients(self._parameters)
+        gradients = gradients_of(self._parameters)
         norm = total_norm(gradients) / divisor
         finite = torch.isfinite(norm) if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
         skipped = 1.0 - finite.float()
@@ -159,7 +159,12 @@ class DeviceUpdate(_Clearing):
         return Outcome(norm, skipped)
 
 
-def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return those that there are.
+
+    Raises:
+        InvalidModel: there is none.
+    """
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         raise InvalidModel(

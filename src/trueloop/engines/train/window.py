@@ -8,12 +8,16 @@ Several terms with weights w_j need their counts before the first backward: each
 window's first micro-batch, and all by how much the counts have grown at its end, which is one number wherever the terms
 count the same things. Where they do not, the window is refused rather than trained on wrongly, unless the counts are
 declared beforehand (`declared`).
+
+Where several processes share the window, sums and counts are those of all of them: added up once, on the way into the
+window's last backward.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -22,8 +26,9 @@ from torch import Tensor
 
 from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.objective import Loss, items_if_known
+from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.ground.errors import InvalidModel
-from trueloop.ground.seams import MicroBatch
+from trueloop.ground.seams import MicroBatch, stands_in
 
 Counts = Callable[[Any], Sequence[float]]
 """Batch -> what each term of the objective will count in it, known without running the model."""
@@ -36,12 +41,15 @@ class Window:
     """Sums and counts of the window in hand.
 
     Args:
-        declared: the window's total count per term, where it is known beforehand.
+        processes: those that share it.
+        declared: its total count per term over all processes, where that is known beforehand.
     """
 
-    __slots__ = ("_counts", "_declared", "_first", "_sums", "_terms", "examples", "micros")
+    __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_terms", "examples", "micros")
 
-    def __init__(self, declared: Sequence[float] | None = None) -> None:
+    def __init__(self, processes: Processes = ALONE, declared: Sequence[Tensor | float] | None = None) -> None:
+        self._processes = processes
+        self._pending: Callable[[], list[Tensor | float]] | None = None
         self._declared = declared
         self._terms: Sequence[Loss] = ()
         self._sums: list[Tensor | float] = []
@@ -57,11 +65,15 @@ class Window:
             InvalidModel: the number of terms changed within the window, or is not the declared one.
         """
         self.micros.append(micro)
+        if stands_in(micro):
+            terms = [_uncounted(term) for term in terms]
         self.examples += (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
         if not self._sums:
             self._sums = [_read(term.sum) for term in terms]
             self._counts = [_read(term.count) for term in terms]
             self._first = self._counts if self._declared is None else self._declared
+            if len(terms) > 1 and self._declared is None:
+                self._first = self._of_all(self._counts)
         else:
             self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=False)]
             self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=False)]
@@ -75,6 +87,25 @@ class Window:
             return terms[0].sum if terms[0].weight == 1.0 else terms[0].sum * terms[0].weight
         scaled = [term.sum * (_inverse(count) * term.weight) for count, term in zip(self._first, terms, strict=True)]
         return torch.stack(scaled).sum()
+
+    def exchange(self) -> None:
+        """Begin to add up over all processes, after the last forward pass: the last backward hides the wait."""
+        if self._processes.size > 1:
+            counts = [count for count in self._counts if count is not None]
+            self._pending = self._processes.begin_total([*self._sums, *counts, self.examples])
+
+    def complete(self) -> None:
+        """Take the sums and counts of all processes, after the last backward pass."""
+        if self._pending is not None:
+            *numbers, examples = self._pending()
+            rest = iter(numbers)
+            self._sums = [next(rest) for _ in self._sums]
+            self._counts = [None if count is None else next(rest) for count in self._counts]
+            self.examples = int(examples)
+
+    def _of_all(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
+        totals = iter(self._processes.total([count for count in counts if count is not None]))
+        return [None if count is None else next(totals) for count in counts]
 
     @property
     def divisor(self) -> Tensor | float:
@@ -156,17 +187,26 @@ def _plus(count: Tensor | float | None, more: Tensor | float | None) -> Tensor |
     return None if count is None or more is None else count + more
 
 
-def open_window(micros: Iterator[MicroBatch], counts: Counts | None) -> tuple[Window, Iterable[MicroBatch]]:
+def open_window(
+    micros: Iterator[MicroBatch], counts: Counts | None, processes: Processes = ALONE
+) -> tuple[Window, Iterable[MicroBatch]]:
     """Begin a window; where counts are declared, its micro-batches are drawn first so that they can be added up.
 
     Args:
         micros: the window's micro-batches, not yet drawn.
         counts: declared counts per term, or None.
+        processes: those that share it.
     """
     if counts is None:
-        return Window(), micros
+        return Window(processes), micros
     drawn = list(micros)
-    return Window([sum(term) for term in zip(*(counts(micro.data) for micro in drawn), strict=True)]), drawn
+    each = [[0.0 if stands_in(micro) else count for count in counts(micro.data)] for micro in drawn]
+    return Window(processes, processes.total([sum(term) for term in zip(*each, strict=True)])), drawn
+
+
+def _uncounted(term: Loss) -> Loss:
+    """A stand-in's term: its graph is run through for company's sake, and nothing of it counts."""
+    return replace(term, sum=term.sum * 0.0, count=None if term.count is None else 0.0)
 
 
 class Waiting:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
+from trueloop.faces.cli.options import Count
 from trueloop.faces.cli.settings import (
     Setting,
     as_flags,
@@ -44,6 +45,10 @@ RUN_FLAGS = (
     flag("smoke", bool, False, "A handful of batches only: does it train at all?"),
     flag("log_format", LogFormat, "auto", "auto, live, plain (whole lines), or json (a line for each event)."),
     flag("json", bool, False, "Print one JSON object instead of progress and summary."),
+    flag("processes", Count | None, None, "Start so many processes on this machine, with torchrun; one per GPU."),
+    flag("nodes", Count | None, None, "Machines that train together; start the same line on each."),
+    flag("rendezvous", str | None, None, "host:port on one of the machines, where all meet."),
+    flag("max_restarts", Count | None, None, "Restarts after a process was lost, 3 unless said."),
 )
 
 
@@ -59,6 +64,10 @@ class Line:
     smoke: bool
     log_format: LogFormat
     json: bool
+    processes: int | None
+    nodes: int | None
+    rendezvous: str | None
+    max_restarts: int | None
     overrides: Mapping[str, Any]
     """Settings given as flags, by key; those not given are absent."""
     settings: Mapping[str, Setting]
@@ -83,8 +92,18 @@ class Line:
             *("trueloop", "train", spec, *where),
             *config,
             *self._store_again(),
+            *self._processes_again(),
             *as_flags(self.overrides, self.settings),
         ]
+
+    def _processes_again(self) -> list[str]:
+        given = {
+            "--processes": self.processes,
+            "--nodes": self.nodes,
+            "--rendezvous": self.rendezvous,
+            "--max-restarts": self.max_restarts,
+        }
+        return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
     def _store_again(self) -> list[str]:
         """Return the words that name the store, unless they hold a password: what is printed here is also journaled."""

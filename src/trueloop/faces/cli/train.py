@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from trueloop.faces.cli.outcomes import tell_launcher
 from trueloop.faces.cli.recipe_help import print_overview
 from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, named_recipe, recipe_app
 from trueloop.ground.errors import InvalidConfig
 
 if TYPE_CHECKING:
-    from trueloop.faces.cli.display import Mode
     from trueloop.recipes.recipe import Recipe
 
 
@@ -33,47 +34,57 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             "Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).",
         )
         return 0
-    spec, recipe, words = named_recipe(tokens, "train")
-    app = recipe_app(recipe, spec, lambda line: _train(recipe, spec, line))
-    return app(words, exit_on_error=False, print_error=False)
+
+    def act() -> int:
+        spec, recipe, words = named_recipe(tokens, "train")
+        app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
+        return app(words, exit_on_error=False, print_error=False)
+
+    return tell_launcher(act)
 
 
-def _train(recipe: Recipe, spec: str, line: Line) -> int:
-    from trueloop.engines.train.interrupt import EXIT_CODES
+def _train(recipe: Recipe, line: Line, tokens: Sequence[str]) -> int:
+    from trueloop.engines.train.launched import started_again
     from trueloop.faces.cli.configfile import read_config
+    from trueloop.faces.cli.torchrun import asked_launch, run_asked
+
+    from_file = read_config(line.config, line.settings) if line.config else {}
+    recipe = line.asks_for(recipe, tokens[0], from_file)
+    if launch := asked_launch(line.processes, line.nodes, line.rendezvous, line.max_restarts):
+        silent = line.json or line.log_format == "json"
+        return run_asked(launch, recipe.train, ["train", *tokens], silent=silent)
+    return _run(recipe, replace(line, fresh=line.fresh and not started_again()), tokens[0])  # or it would never end
+
+
+def _run(recipe: Recipe, line: Line, spec: str) -> int:
+    from trueloop.engines.train.interrupt import EXIT_CODES
+    from trueloop.engines.train.launched import launched
     from trueloop.faces.cli.display import Display
     from trueloop.faces.cli.json_lines import JsonLines
     from trueloop.faces.cli.summary import print_json, print_summary
     from trueloop.faces.run import run_recipe
 
-    from_file = read_config(line.config, line.settings) if line.config else {}
-    logs = line.log_format == "json" and not line.json
-    recipe = line.asks_for(recipe, spec, from_file)
-    display = JsonLines() if logs else Display(_mode(line))
+    place = launched()
+    speaks = place is None or place.rank == 0  # of several processes, one
+    logs = line.log_format == "json" and not line.json and speaks
+    mode = "quiet" if line.json or not speaks else line.log_format if line.log_format in ("live", "plain") else None
+    display = JsonLines() if logs else Display(mode)
     flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
     store = line.store or os.environ.get("TRUELOOP_STORE") or None
-    summary = run_recipe(recipe, run_dir=_folder(recipe.name, line), reporters=[display], store=store, **flags)
-    again = line.again(spec, summary.run_dir)
-    if line.json or logs:
-        print_json(summary, again=again, event="summary" if logs else None)
-    else:
-        print_summary(summary, recipe, again=again)
+    folder = _folder(recipe.name, line, silent=logs or mode == "quiet")
+    summary = run_recipe(recipe, run_dir=folder, reporters=[display], store=store, **flags)
+    if speaks and (line.json or logs):
+        print_json(summary, again=line.again(spec, summary.run_dir), event="summary" if logs else None)
+    elif speaks:
+        print_summary(summary, recipe, again=line.again(spec, summary.run_dir))
     return EXIT_CODES.get(summary.reason, 0)
 
 
-def _mode(line: Line) -> Mode | None:
-    if line.json:
-        return "quiet"
-    return cast("Mode", line.log_format) if line.log_format in ("live", "plain") else None
-
-
-def _folder(name: str, line: Line) -> Path | Callable[[Any], Path]:
-    """Return the folder that was typed, or what chooses one."""
+def _folder(name: str, line: Line, *, silent: bool) -> Path | Callable[[Any], Path]:
     from trueloop.faces.run_choice import RunChoice
 
     if line.run_dir:
         return line.run_dir
     if line.allow_change:
         raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
-    silent = line.json or line.log_format == "json"
     return RunChoice(name, lambda sentence: None if silent else print(sentence), fresh=line.fresh)

@@ -1,0 +1,180 @@
+"""Time per update of two processes on gloo: trueloop beside loops written by hand over the same engines of torch's.
+
+Both processes run the same systems in the same order, and the first one's clock is read. What is compared does the same
+arithmetic on the same halves of the same batches; trueloop also measures the norm, clips, keeps a schedule and adds the
+counts up, which is what makes uneven halves exact.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from measure import Batches, Cost, SideBySide, console, interleave, options, table, verdict, write
+from systems.task import Journal, cosine, fused_adamw
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+from workloads import Batch, cnn, cnn_batches, gpt, gpt_batches, mlp, mlp_batches
+
+from trueloop import TrainConfig, Trainer
+
+PROCESSES = 2
+GOAL = 1.05
+TRUELOOP, BARE, BY_HAND = "trueloop", "bare five lines", "by hand: clipped, scheduled, recorded"
+ENGINES = {"ddp": "DistributedDataParallel", "fsdp": "fully_shard"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model, batches of which two make an update, and how long to look."""
+
+    model: Callable[[], nn.Module]
+    batches: list[Batch]
+    updates: int
+    warm: int
+    rounds: int
+
+
+def workloads(*, quick: bool) -> dict[str, Workload]:
+    """List the workloads; quick looks at each for a few seconds."""
+    few = 3 if quick else 1
+    rounds = 3 if quick else 15
+    return {
+        "mlp": Workload(model=mlp, batches=mlp_batches(), updates=240 // few, warm=20, rounds=rounds),
+        "cnn": Workload(model=cnn, batches=cnn_batches(), updates=90 // few, warm=10, rounds=rounds),
+        "gpt": Workload(model=gpt, batches=gpt_batches(), updates=24 // few, warm=3, rounds=rounds),
+    }
+
+
+def wrapped(model: nn.Module, engine: str) -> nn.Module:
+    """Hand the model to torch's engine, as its tutorials do."""
+    if engine == "ddp":
+        return DistributedDataParallel(model)
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def by_hand(load: Workload, engine: str, *, production: bool) -> Cost:
+    """Train with a loop over the wrapped model: each process on its own batch of every two."""
+    model, criterion = load.model(), nn.CrossEntropyLoss()
+    called = wrapped(model, engine)
+    optimizer = fused_adamw(model)
+    schedule, journal = cosine(optimizer, load.updates), Journal()
+    batches = Batches(load.batches, PROCESSES * load.updates)
+    for inputs, targets in islice(batches, dist.get_rank(), None, PROCESSES):
+        optimizer.zero_grad(set_to_none=True)
+        loss = criterion(called(inputs), targets)
+        loss.backward()
+        if production:
+            norm = clip_grad_norm_(model.parameters(), 1.0)
+            whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            journal.add(loss.detach(), whole, optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if production:
+            schedule.step()
+    return per_update(batches, load)
+
+
+def by_trueloop(load: Workload, engine: str) -> Cost:
+    """Train with the Trainer, dealt the same batches."""
+    batches = Batches(load.batches, PROCESSES * load.updates)
+    config = TrainConfig(epochs=1, device="cpu", parallel=engine, clip=1.0)
+    trainer = Trainer(model=load.model(), objective=nn.CrossEntropyLoss(), config=config, optimizer=fused_adamw_of)
+    trainer.fit(batches, accumulate=PROCESSES)
+    return per_update(batches, load)
+
+
+def fused_adamw_of(parameters: Any) -> torch.optim.Optimizer:
+    """Build the optimizer that the loops by hand have."""
+    return torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+
+
+def per_update(batches: Batches, load: Workload) -> Cost:
+    """Turn the time from batch to batch into that of an update, which draws one for each process."""
+    cost = batches.clock.per_tick(PROCESSES * load.warm)
+    return Cost(PROCESSES * cost.wall, PROCESSES * cost.cpu)
+
+
+def life(rank: int, port: int, pipe: Any, *, quick: bool) -> None:
+    """Be one of the processes."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(PROCESSES))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    found: dict[str, SideBySide] = {}
+    for name, load in workloads(quick=quick).items():
+        for engine in ENGINES:
+            runs = {
+                BARE: partial(by_hand, load, engine, production=False),
+                BY_HAND: partial(by_hand, load, engine, production=True),
+                TRUELOOP: partial(by_trueloop, load, engine),
+            }
+            found[f"{name} {engine}"] = interleave(runs, load.rounds)
+    pipe.send({name: dict(side.costs) for name, side in found.items()})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(*, quick: bool) -> dict[str, SideBySide]:
+    """Start the processes and return what the first one found."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(PROCESSES)]
+    lives = [
+        context.Process(target=life, args=(rank, port, pipe[1]), kwargs={"quick": quick})
+        for rank, pipe in enumerate(pipes)
+    ]
+    for each in lives:
+        each.start()
+    told = [here.recv() for here, _ in pipes]
+    for each in lives:
+        each.join()
+    return {name: SideBySide(costs=costs) for name, costs in told[0].items()}
+
+
+def content(found: SideBySide) -> Mapping[str, Any]:
+    """Return what goes into the JSON."""
+    return {
+        system: {
+            "seconds_per_update": found.cost(system),
+            "wall_ratio_to": {reference: found.ratio(system, reference) for reference in (BARE, BY_HAND)},
+            "cpu_ratio_to": {reference: found.ratio(system, reference, "cpu") for reference in (BARE, BY_HAND)},
+        }
+        for system in found.costs
+    }
+
+
+def main() -> None:
+    """Time all workloads over both engines."""
+    quick = options(__doc__).quick
+    found = measure(quick=quick)
+    for name, side in found.items():
+        rows = [
+            [system, f"{side.cost(system).median * 1e6:,.0f}", str(side.ratio(system, BARE)),
+             str(side.ratio(system, BY_HAND))]
+            for system in side.costs
+        ]  # fmt: skip
+        table(f"{name}, {PROCESSES} processes", ["system", "µs per update", f"/ {BARE}", f"/ {BY_HAND}"], rows)
+    for name, side in found.items():
+        ratio = side.ratio(TRUELOOP, BARE)
+        console.print(f"{verdict(ratio.median, GOAL)}  {name}: trueloop / {BARE} = {ratio}, goal {GOAL:.2f}")
+    rounds = {name: len(side.costs[TRUELOOP]) for name, side in found.items()}
+    settings = {"processes": PROCESSES, "backend": "gloo", "rounds": rounds}
+    write("processes", {"settings": settings, "found": {k: content(v) for k, v in found.items()}}, quick=quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Every process holds the whole model: torch's DistributedDataParallel, fed with sums.
+
+DDP divides by the number of processes what it has added up. Here that is taken back by the one division at the
+window's end, so that the gradient is the sum over all samples divided by the count of all, however unevenly they are
+spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trueloop.engines.train.alike import Buffers, start_alike
+from trueloop.engines.train.objective import Loss, Objective
+from trueloop.engines.train.processes import Processes
+from trueloop.ground.errors import InvalidModel
+
+_NEW: Final = "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters  # since torch 2.13
+_OWN_BUFFERS: Final[dict[str, Any]] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+
+
+class Replicas:
+    """Runs each window on all processes and leaves the same gradients on each; a `parallel.Parallel`.
+
+    The first window's gradients are added up by one collective call, which shows what parameters a window uses; DDP is
+    built from that, and looks for unused ones only where there are some. Buffers that training changes (statistics of
+    BatchNorm) are the first process's after every window, as with plain DDP.
+
+    Args:
+        model: on its device; its parameters and buffers become the first process's.
+        forward: the model, or its compiled twin over the same parameters.
+        objective: what is minimised.
+        processes: more than one.
+        find_unused_parameters: as of DDP; None = where the first window leaves one unused.
+
+    Raises:
+        InvalidModel: the processes have built different models.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: nn.Module,
+        objective: Objective,
+        processes: Processes,
+        *,
+        find_unused_parameters: bool | None = None,
+    ) -> None:
+        self.processes = processes
+        self._find_unused = find_unused_parameters
+        start_alike(model, processes)
+        self._step = _Step(forward, objective)
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._ddp: DistributedDataParallel | None = None
+        self._buffers = Buffers(model, processes)
+        self._nothing = nullcontext()
+
+    def __call__(self, batch: Any) -> Sequence[Loss]:
+        """Run forward pass and loss on this process's share."""
+        (self._ddp or self._step)(batch)
+        return self._step.take()
+
+    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+        """Hold DDP back from every micro-batch but the last."""
+        return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
+
+    def finish(self) -> None:
+        """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
+        if self._ddp is None:
+            self._ddp = self._build()
+            self._buffers.settle()
+            return
+        try:
+            self._ddp._check_reducer_finalized()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented there
+        except RuntimeError as error:
+            raise InvalidModel(
+                "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
+                why=str(error).split("\n", 1)[0],
+                fix="Set find_unused_parameters = true, for a model that does not use all of itself on every batch.",
+            ) from error
+        self._buffers.follow()
+
+    def settle(self) -> None:
+        """Give every process the first one's buffers, before they are looked at or saved."""
+        self._buffers.settle()
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """DDP has divided by the number of processes already."""
+        return divisor / self.processes.size
+
+    def _build(self) -> DistributedDataParallel:
+        here = [float(p.grad is not None) for p in self._trained]
+        using = [float(users) for users in self.processes.total(here)]
+        for parameter, users in zip(self._trained, using, strict=True):
+            if users and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        _average([p.grad for p in self._trained if p.grad is not None], self.processes.size)
+        unused = any(users != self.processes.size for users in using)
+        return DistributedDataParallel(
+            self._step,
+            **_OWN_BUFFERS,
+            init_sync=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=unused if self._find_unused is None else self._find_unused,
+        )
+
+
+class _Step(nn.Module):
+    """Forward pass and loss as one module. DDP sees the sums, which backward starts from, and nothing else."""
+
+    def __init__(self, forward: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model = forward
+        self._objective = objective
+        self._terms: Sequence[Loss] = ()
+
+    def forward(self, batch: Any) -> tuple[Tensor, ...]:
+        self._terms = self._objective(self.model, batch)
+        return tuple(term.sum for term in self._terms)
+
+    def take(self) -> Sequence[Loss]:
+        terms, self._terms = self._terms, ()
+        return terms
+
+
+def _average(tensors: Sequence[Tensor], processes: int) -> None:
+    """Do by hand, once, what DDP does from the second window on."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike]).div_(processes)
+        dist.all_reduce(flat)
+        for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+            tensor.copy_(values.view_as(tensor))

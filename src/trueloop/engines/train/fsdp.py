@@ -1,0 +1,132 @@
+"""Every process holds a part of every block: torch's FSDP2, `fully_shard`, fed with sums.
+
+Parameters, gradients and moments are DTensors, cut along their first dimension. What reads them as a whole (the norm,
+a checkpoint) asks all processes; everything else works on the part that lies here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from trueloop.engines.train.alike import Buffers, start_alike
+from trueloop.engines.train.foreach import divide, total_norm_on_host
+from trueloop.engines.train.objective import Loss, Objective
+from trueloop.engines.train.processes import Processes
+from trueloop.engines.train.recompute import repeated_blocks
+from trueloop.engines.train.update import Outcome, gradients_of
+
+
+class Sharded:
+    """Runs each window on all processes, each with its part of the model; a `parallel.Parallel`.
+
+    The repeated blocks of the model are sharded one by one, the rest with the root: what `recompute.repeated_blocks`
+    finds, which is what a transformer's layers are.
+
+    Args:
+        model: on its device; its parameters become DTensors, cut from the first process's.
+        forward: the model, or its compiled twin over the same parameters.
+        objective: what is minimised.
+        processes: more than one.
+
+    Raises:
+        InvalidModel: the processes have built different models.
+    """
+
+    def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
+        self.processes = processes
+        start_alike(model, processes)
+        mesh = init_device_mesh(processes.device.type, (processes.size,))
+        for block in repeated_blocks(model).values():
+            fully_shard(block, mesh=mesh)
+        self._root = fully_shard(model, mesh=mesh)
+        self._forward, self._objective = forward, objective
+        self._buffers = Buffers(model, processes)
+        self._nothing = nullcontext()
+        self._known = False
+
+    def __call__(self, batch: Any) -> Sequence[Loss]:
+        """Run forward pass and loss on this process's share."""
+        return self._objective(self._forward, batch)
+
+    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+        """Let gradients add up here until the window's last micro-batch, and scatter their sums then."""
+        self._root.set_requires_gradient_sync(closes)
+        return self._nothing
+
+    def finish(self) -> None:
+        """Give every process the first one's statistics."""
+        if self._known:
+            self._buffers.follow()
+        else:
+            self._known = True
+            self._buffers.settle()
+
+    def settle(self) -> None:
+        """Give every process the first one's buffers, before they are looked at or saved."""
+        self._buffers.settle()
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """FSDP has divided by the number of processes already."""
+        return divisor / self.processes.size
+
+
+class ShardedUpdate:
+    """The end of a window over parameters of which every process holds a part; an `update.Update`.
+
+    Args:
+        optimizer: over DTensors.
+        parameters: all of them.
+        clip: upper bound of the joint norm over all processes, or None.
+        processes: that hold the other parts.
+        guarded: skip what is not finite.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[Tensor],
+        clip: float | None,
+        processes: Processes,
+        *,
+        guarded: bool = True,
+    ) -> None:
+        self._optimizer, self._parameters, self._processes = optimizer, parameters, processes
+        self._bound = math.inf if clip is None else clip
+        self._guarded = guarded
+
+    def clear(self) -> None:
+        """Drop every gradient."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self, divisor: Tensor | float) -> Outcome:
+        """Divide, clip and step; the norm is that of all parts, read on the host."""
+        parts = [local(gradient) for gradient in gradients_of(self._parameters)]
+        count = float(divisor)
+        square = total_norm_on_host(parts) ** 2
+        norm = math.sqrt(float(self._processes.total([square])[0])) / count if count else math.nan
+        finite = math.isfinite(norm)
+        if not count or (self._guarded and not finite):
+            return Outcome(norm, 1.0)
+        divide(parts, count * max(1.0, norm / self._bound) if finite else count)
+        self._optimizer.step()
+        return Outcome(norm, 0.0)
+
+
+def is_sharded(parameters: Sequence[Tensor]) -> bool:
+    """True where parameters are DTensors."""
+    return any(isinstance(parameter, DTensor) for parameter in parameters)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that lies here; a plain tensor whole."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,75 @@
+"""How the processes of a run share one window: the seam between the loop and torch's engines for it.
+
+A window is one batch, on however many processes it is run: each contributes the sum over its own samples, gradients
+and counts are added up over all, and the division happens once, behind that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from trueloop.engines.train.objective import Loss, Objective
+from trueloop.engines.train.processes import ALONE, Processes
+
+
+class Parallel(Protocol):
+    """One of: `Alone`, `ddp.Replicas`, `fsdp.Sharded`."""
+
+    processes: Processes
+
+    def __call__(self, batch: Any) -> Sequence[Loss]:
+        """Run forward pass and loss on this process's share of a micro-batch."""
+        ...
+
+    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+        """Enclose forward and backward of one micro-batch; gradients travel only where it ``closes`` the window."""
+        ...
+
+    def finish(self) -> None:
+        """See to it that every gradient is that of all processes, after the window's last backward."""
+        ...
+
+    def settle(self) -> None:
+        """See to it that the model is the same on all processes, buffers included: it is to be measured or saved."""
+        ...
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """Return what the gradients must be divided by, as they are after `finish`, to be divided by ``divisor``."""
+        ...
+
+
+class Alone:
+    """A single process.
+
+    Args:
+        forward: the model, or its compiled twin.
+        objective: what is minimised.
+    """
+
+    processes = ALONE
+
+    def __init__(self, forward: nn.Module, objective: Objective) -> None:
+        self._forward, self._objective = forward, objective
+        self._nothing = nullcontext()
+
+    def __call__(self, batch: Any) -> Sequence[Loss]:
+        """Run forward pass and loss."""
+        return self._objective(self._forward, batch)
+
+    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+        """Enclose nothing."""
+        return self._nothing
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
+    def settle(self) -> None:
+        """Nothing can differ."""
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """Return the divisor itself."""
+        return divisor

@@ -1,0 +1,215 @@
+"""The processes of one run, and the few words they exchange beside the gradients.
+
+Everything that leads to a collective is decided alike on every process: by what all know (the epoch's cuts, the global
+norm), or by asking here. Who decided alone would wait for the others for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.launched import Launched, launched
+from trueloop.ground.errors import InvalidConfig, ProcessLost
+
+PATIENCE: Final = timedelta(minutes=30)
+"""How long a process waits for the others: as long as the slowest evaluation or save of one of them may take."""
+
+_Any = TypeVar("_Any")
+Numbers = list[Tensor | float]
+
+
+class Processes:
+    """This process among those of the run. A single one exchanges nothing and never touches torch.distributed.
+
+    Args:
+        rank: this process, from 0; the first one writes what the run leaves behind.
+        size: how many there are.
+        device: where their tensors are.
+        by: what launched them, for people.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device, *, by: str = "") -> None:
+        self.rank, self.size, self.device, self.by = rank, size, device, by
+        self.stop_wanted = False
+        """This process has been told to stop; it is passed on with the next `begin_total`."""
+        self.stop_agreed = False
+        """Some process has been told to stop, and all know it since the same update."""
+        self._on_host = device.type == "cpu"
+        self._asked: tuple[Tensor, Any] | None = None
+
+    @property
+    def first(self) -> bool:
+        """True for the process that writes."""
+        return self.rank == 0
+
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Add numbers up over all processes; return at once, with what waits for the sums.
+
+        Args:
+            numbers: as many on every process, in the same order; 0-d tensors or floats. Travels as float64.
+
+        Returns:
+            A function that returns the sums: floats on the CPU, elsewhere tensors left on the device.
+        """
+        if self.size == 1:
+            return lambda: list(numbers)
+        values = [*numbers, float(self.stop_wanted)] if self._on_host else list(numbers)
+        vector = _vector(values, self.device)
+        work = _in_touch(lambda: _begin(vector))
+
+        def wait() -> Numbers:
+            _in_touch(work.wait)
+            if not self._on_host:
+                self._exchange_stop()
+                return list(vector.unbind())
+            *sums, stops = cast("list[float]", vector.tolist())
+            self.stop_agreed |= stops > 0
+            return list(sums)
+
+        return wait
+
+    def total(self, numbers: Sequence[Tensor | float]) -> Numbers:
+        """Add numbers up over all processes."""
+        return self.begin_total(numbers)()
+
+    def _exchange_stop(self) -> None:
+        """Pass the wish to stop on between the hosts, one update late, so that no device is waited for."""
+        if self._asked is not None:
+            stops, work = self._asked
+            _in_touch(work.wait)
+            self.stop_agreed |= bool(stops)
+        wish = torch.tensor([float(self.stop_wanted)])
+        self._asked = wish, _in_touch(lambda: _begin(wish))
+
+    def agree_to_stop(self, wanted: bool) -> bool:
+        """Ask all processes whether they have been told to stop, and wait for their answers; between two epochs."""
+        self.stop_agreed = any(self.gather(wanted))
+        return self.stop_agreed
+
+    def gather(self, thing: _Any) -> list[_Any]:
+        """Return every process's thing, by rank. It is pickled; tensors in it should be on the host."""
+        if self.size == 1:
+            return [thing]
+        things: list[Any] = [None] * self.size
+        _in_touch(lambda: dist.all_gather_object(things, thing))
+        return things
+
+    def share(self, thing: _Any) -> _Any:
+        """Return the first process's thing on every process; what the others give is not looked at."""
+        if self.size == 1:
+            return thing
+        box: list[Any] = [thing if self.first else None]
+        _in_touch(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
+        return box[0]
+
+    @torch.no_grad()
+    def spread(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the first process's values into every other's tensors, in place, those of a dtype together."""
+        if self.size == 1:
+            return
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.detach().reshape(-1).to(self.device) for tensor in alike])
+            _in_touch(partial(_broadcast, flat))
+            if not self.first:
+                for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+                    tensor.copy_(values.view_as(tensor))
+
+
+ALONE: Final = Processes(0, 1, torch.device("cpu"))
+
+
+def join(device: torch.device) -> Processes:
+    """Meet the other processes of this run, where a launcher has started some.
+
+    A group that the program itself has made is used as it is. One that is made here stays until the interpreter ends.
+
+    Args:
+        device: of this process.
+
+    Raises:
+        InvalidConfig: the launcher's variables contradict one another.
+        ProcessLost: the others do not come.
+    """
+    if not dist.is_available():
+        return ALONE
+    if dist.is_initialized():
+        return Processes(dist.get_rank(), dist.get_world_size(), device, by="the program")
+    here = launched()
+    if here is None or here.size == 1:
+        return ALONE
+    _meet(here, device)
+    return Processes(here.rank, here.size, device, by=here.by)
+
+
+def local_device(name: str) -> str:
+    """Return the device of this process: its own GPU where "auto" or "cuda" stands for several."""
+    here = launched() if dist.is_available() else None
+    if here is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
+        return name
+    gpus = torch.cuda.device_count()
+    if here.local_rank >= gpus:
+        raise InvalidConfig(
+            f"Process {here.local_rank} of {here.local_size} on this machine has no GPU: there are {gpus}.",
+            fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu.",
+        )
+    torch.cuda.set_device(here.local_rank)
+    return f"cuda:{here.local_rank}"
+
+
+def _meet(here: Launched, device: torch.device) -> None:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost peer is told by us, once
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    meeting = f"tcp://{here.address}:{here.port}"
+    # torchrun has a store running at that address; elsewhere the first process opens it.
+    method = "env://" if here.by == "torchrun" else meeting
+    try:
+        dist.init_process_group(backend, init_method=method, rank=here.rank, world_size=here.size, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise ProcessLost(
+            f"Process {here.rank} of {here.size} could not meet the others at {here.address}:{here.port}.",
+            why=str(error).split("\n", 1)[0],
+            fix="Check that the host and port can be reached from every machine, and that all processes were started.",
+        ) from error
+    atexit.register(_part)
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _begin(vector: Tensor) -> dist.Work:
+    return cast("dist.Work", dist.all_reduce(vector, async_op=True))
+
+
+def _broadcast(tensor: Tensor) -> None:
+    dist.broadcast(tensor, src=0)
+
+
+def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
+    if not any(isinstance(value, Tensor) for value in values):
+        return torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
+    return torch.stack([precise(torch.as_tensor(value, device=device)) for value in values])
+
+
+def _in_touch(exchange: Callable[[], _Any]) -> _Any:
+    """Say in words that another process has gone, where torch only says that a connection was closed."""
+    try:
+        return exchange()
+    except (RuntimeError, dist.DistBackendError) as error:
+        raise ProcessLost(
+            "Another process of this run is gone, or cannot be reached.",
+            why=str(error).split("\n", 1)[0],
+            fix="Look at what the other processes said last. The same command goes on from the newest checkpoint.",
+        ) from error

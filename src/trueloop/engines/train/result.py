@@ -1,0 +1,34 @@
+"""How a run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """How a run ended."""
+
+    reason: str
+    """"finished", "early_stop", "interrupted" (Ctrl-C) or "preempted" (SIGTERM)."""
+    update: int
+    epochs: int
+    metrics: Mapping[str, float]
+    """The newest value of every evaluated metric: {"val/loss": 0.1, "test/accuracy": 0.98}."""
+    best_value: float | None
+    best_update: int | None
+    best_checkpoint: Path | None
+    skipped: int
+    """Updates that were not finite and not stepped."""
+    seconds: float
+    resumed_from: int
+    """The update this process began at."""
+    run_dir: Path | None = None
+    """Where everything lies; None where nothing was written."""
+
+    @property
+    def unfinished(self) -> bool:
+        """True where the run was told to stop and waits to be continued."""
+        return self.reason in ("interrupted", "preempted")

@@ -1,0 +1,64 @@
+"""Several processes that meet through gloo, forked from this one so that torch is imported once."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import traceback
+from multiprocessing.connection import Connection
+
+import pytest
+import torch
+
+PATIENCE_S = 120
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def launch(rank, size, port):
+    """Set what a launcher sets."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+
+
+def _life(function, arguments, rank, size, port, pipe: Connection):
+    torch.set_num_threads(1)
+    launch(rank, size, port)
+    try:
+        told = pickle.dumps((True, function(*arguments)))  # plain: a tensor sent by a pipe lives in its sender's memory
+    except BaseException as error:  # noqa: BLE001 - told to the test
+        told = pickle.dumps((False, f"{traceback.format_exc()}\n{getattr(error, '__notes__', '')}"))
+    pipe.send_bytes(told)
+    os._exit(0)
+
+
+def _together(function, *arguments, processes):
+    """Call a function in several processes of one run; return what each returned, by rank."""
+    context, port = multiprocessing.get_context("fork"), free_port()
+    pipes = [context.Pipe() for _ in range(processes)]
+    lives = [
+        context.Process(target=_life, args=(function, arguments, rank, processes, port, pipe[1]))
+        for rank, pipe in enumerate(pipes)
+    ]
+    for life in lives:
+        life.start()
+    try:
+        results = []
+        for rank, (here, _) in enumerate(pipes):
+            assert here.poll(PATIENCE_S), f"process {rank} of {processes} said nothing"
+            results.append(pickle.loads(here.recv_bytes()))
+    finally:
+        for life in lives:
+            life.kill()
+            life.join()
+    failed = [f"process {rank}:\n{told}" for rank, (well, told) in enumerate(results) if not well]
+    assert not failed, "\n".join(failed)
+    return [told for _, told in results]
+
+
+@pytest.fixture
+def together():
+    return _together

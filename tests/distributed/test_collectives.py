@@ -1,0 +1,161 @@
+"""What the processes say to one another: as little as there is to say, and nothing else."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import TensorDataset
+
+from trueloop import Loss, TrainConfig, Trainer
+from trueloop.engines.train.processes import join
+from trueloop.ground.errors import InvalidModel
+
+CPU = torch.device("cpu")
+DATA = TensorDataset(torch.arange(48.0).view(12, 4) / 48, torch.arange(12.0) % 3)
+
+
+class Fork(nn.Module):
+    """Uses one branch or the other."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.side = "left"
+
+    def forward(self, x):
+        return getattr(self, self.side)(x).squeeze(1)
+
+
+def squared(model, batch):
+    x, y = batch
+    return (model(x) - y).square().sum(), float(len(y))
+
+
+def trainer(model, objective=squared, **settings):
+    config = {"epochs": 1, "effective_batch": 6, "micro_batch": 1, "device": "cpu", "workers": 0, **settings}
+    return Trainer(model=model, objective=objective, config=TrainConfig(**config))
+
+
+def collectives(**settings):
+    """Train two windows of three micro-batches on each process; count the collectives of each kind by name."""
+    model = Fork()
+    model.right.requires_grad_(False)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        trainer(model, **settings).fit(DATA)
+    return {event.key: event.count for event in seen.key_averages() if event.key.startswith("gloo:")}
+
+
+def test_gradients_travel_once_per_window_and_counts_once(together):
+    one, other = together(collectives, processes=2)
+    longer, _ = together(collectives_longer, processes=2)
+    assert one == other
+    more = {name: longer[name] - one[name] for name in longer}
+    # Two further windows: DDP's one bucket and one vector of sums and counts in each; the rest is said per epoch.
+    assert more["gloo:all_reduce"] == 4
+    assert set(more) == {"gloo:all_reduce", "gloo:all_gather", "gloo:broadcast"} & set(longer) | {"gloo:all_reduce"}
+
+
+def collectives_longer():
+    return collectives(epochs=2)
+
+
+def another_branch():
+    """The second window uses what the first one did not, once without and once with the setting for it."""
+    told = []
+    for setting in (None, True):
+        model = Fork()
+        seen = []
+
+        def objective(model, batch, seen=seen):
+            seen.append(None)
+            model.side = "left" if len(seen) <= 3 else "right"
+            return squared(model, batch)
+
+        try:
+            trainer(model, objective, find_unused_parameters=setting).fit(DATA)
+            told.append(model.right.weight.detach().clone())
+        except InvalidModel as error:
+            told.append(str(error))
+    return told
+
+
+def test_a_parameter_that_is_used_later_only_is_trained(together):
+    """The first window leaves `right` unused, so DDP looks for unused ones in every later window too."""
+    one, other = together(another_branch, processes=2)
+    for mine, theirs in zip(one, other, strict=True):
+        assert torch.equal(mine, theirs)
+        assert not torch.equal(mine, Fork().right.weight)
+
+
+def unused_later():
+    model = Fork()
+    seen = []
+
+    def objective(model, batch):
+        seen.append(None)
+        x, y = batch
+        both = model.left(x) + model.right(x) if len(seen) <= 3 else model.left(x)
+        return (both.squeeze(1) - y).square().sum(), float(len(y))
+
+    with pytest.raises(InvalidModel, match="find_unused_parameters = true"):
+        trainer(model, objective).fit(DATA)
+    model, seen[:] = Fork(), []
+    trainer(model, objective, find_unused_parameters=True).fit(DATA)
+    return model.right.weight.detach().clone()
+
+
+def test_a_parameter_that_goes_unused_is_named_at_once(together):
+    one, other = together(unused_later, processes=2)
+    assert torch.equal(one, other)
+
+
+def words():
+    here = join(CPU)
+    told = {
+        "total": here.total([here.rank + 1.0, torch.tensor(2.0)]),
+        "gather": here.gather({"rank": here.rank}),
+        "share": here.share(f"from {here.rank}"),
+        "stop": here.agree_to_stop(here.rank == 1),
+    }
+    tensors = [torch.full((2,), float(here.rank)), torch.tensor([here.rank + 7])]
+    here.spread(tensors)
+    here.stop_agreed = False
+    before = (here.total([0.0]), here.stop_agreed)
+    here.stop_wanted = here.rank == 1
+    after = (here.total([0.0]), here.stop_agreed)
+    return {**told, "spread": [t.tolist() for t in tensors], "before": before, "after": after}
+
+
+def test_the_words_they_exchange(together):
+    told = together(words, processes=3)
+    assert told[0] == told[1] == told[2]
+    assert told[0]["total"] == [6.0, 6.0]
+    assert told[0]["gather"] == [{"rank": rank} for rank in range(3)]
+    assert told[0]["share"] == "from 0"
+    assert told[0]["stop"] is True
+    assert told[0]["spread"] == [[0.0, 0.0], [7]]
+    assert told[0]["before"] == ([0.0], False)
+    assert told[0]["after"] == ([0.0], True)
+
+
+def different_models():
+    torch.manual_seed(join(CPU).rank)
+    model = nn.Linear(4, 1 + join(CPU).rank)
+    with pytest.raises(InvalidModel) as raised:
+        trainer(model).fit(DATA)
+    same = nn.Linear(4, 1)
+    trainer(same, lambda model, batch: Loss(sum=model(batch[0]).sum(), count=float(len(batch[0])))).fit(DATA)
+    return str(raised.value), same.weight.detach()
+
+
+def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(together):
+    (said, one), (_, other) = together(different_models, processes=2)
+    assert "Process 1 has built another model than process 0: weight is ((2, 4)" in said
+    assert torch.equal(one, other)
+
+
+def test_a_process_alone_never_touches_torch_distributed():
+    assert join(CPU).size == 1
+    assert not dist.is_initialized()
