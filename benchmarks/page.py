@@ -85,8 +85,13 @@ def gpu() -> str:
     measured = result("gpu")
     found, loop = measured["found"], "nanoGPT-style loop"
     rows = [
-        [name, f"{1 / seen['seconds_per_update']['median']:.2f}", ratio(seen["ratio_to"][loop])]
-        + [f"{100 * seen['share_of_product_rate']:.0f} %", f"{seen['peak_mib'] / 1024:.1f}"]
+        [
+            name,
+            f"{1 / seen['seconds_per_update']['median']:.2f}",
+            ratio(seen["ratio_to"][loop]),
+            f"{100 * seen['share_of_product_rate']:.0f} %",
+            f"{seen['peak_mib'] / 1024:.1f}",
+        ]
         for name, seen in found["training"].items()
     ]
     forward = ratio(found["forward only"]["inference_mode / no_grad"])
