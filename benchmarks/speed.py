@@ -155,18 +155,25 @@ def content(found: SideBySide, references: tuple[str, ...]) -> dict[str, Any]:
 
 
 def judge(whole: Mapping[str, SideBySide], looped: Mapping[str, SideBySide]) -> None:
-    """Say which goals are met."""
-    slower = {name: found.ratio(DEFAULTS, fastest_textbook(found)).median for name, found in whole.items()}
-    for name, share in slower.items():
-        console.print(f"{verdict(share, 1.0)}  {name}: {DEFAULTS} takes {share:.3f} of the faster textbook loop")
-    many = sum(share <= 1 / FASTER for share in slower.values())
-    console.print(f"{verdict(-many, -2)}  {FASTER} times as fast on {many} of {len(slower)}, goal 2")
-    share = looped["mlp"].ratio(COMPILED, BARE)
-    console.print(f"{verdict(share.median, RAW_SHARE)}  mlp: {COMPILED} / {BARE} = {share}, goal {RAW_SHARE:.2f}")
-    for name, found in looped.items():
-        for peer in RIVALS:
-            ratio = found.ratio(TRUELOOP, peer)
-            console.print(f"{verdict(ratio.median, 1.0)}  {name}: {TRUELOOP} / {peer} = {ratio}, goal 1.00")
+    """Say which goals are met, by wall and by CPU time."""
+    for clock in ("wall", "cpu"):
+        shares = {name: found.ratio(DEFAULTS, fastest_textbook(found), clock).median for name, found in whole.items()}
+        for name, share in shares.items():
+            console.print(
+                f"{verdict(share, 1.0)}  {clock}, {name}: {DEFAULTS} takes {share:.3f} of the faster textbook"
+            )
+        many = sum(share <= 1 / FASTER for share in shares.values())
+        console.print(f"{verdict(-many, -2)}  {clock}: {FASTER} times as fast on {many} of {len(shares)}, goal 2")
+        share = looped["mlp"].ratio(COMPILED, BARE, clock)
+        console.print(
+            f"{verdict(share.median, RAW_SHARE)}  {clock}, mlp: {COMPILED} / {BARE} = {share}, goal {RAW_SHARE}"
+        )
+        for name, found in looped.items():
+            for peer in RIVALS:
+                ratio = found.ratio(TRUELOOP, peer, clock)
+                console.print(
+                    f"{verdict(ratio.median, 1.0)}  {clock}, {name}: {TRUELOOP} / {peer} = {ratio}, goal 1.00"
+                )
 
 
 def main() -> None:
