@@ -80,6 +80,28 @@ def fast() -> str:
     )
 
 
+def gpu() -> str:
+    """Tell what a large model does on a CUDA device."""
+    measured = result("gpu")
+    found, loop = measured["found"], "nanoGPT-style loop"
+    rows = [
+        [
+            name,
+            f"{1 / seen['seconds_per_update']['median']:.2f}",
+            ratio(seen["ratio_to"][loop]),
+            f"{100 * seen['share_of_product_rate']:.0f} %",
+            f"{seen['peak_mib'] / 1024:.1f}",
+        ]
+        for name, seen in found["training"].items()
+    ]
+    forward = ratio(found["forward only"]["inference_mode / no_grad"])
+    return (
+        f"A GPT-2-sized model in bf16 on {measured['settings']['device']} (`gpu.py`):\n\n"
+        + table(["system", "updates/s", f"time / {loop}", "of a matrix product's rate", "peak GiB"], rows)
+        + f"\nForward passes under `inference_mode` take {forward} of the time under `no_grad`.\n"
+    )
+
+
 def ratio(measured: dict[str, float]) -> str:
     return spread(measured, 2)
 
@@ -350,7 +372,7 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    tellers = {"speed": fast, "watch": watch, "lint": lint, "journal": journal, "runs": runs, "room": room}
+    tellers = {"speed": fast, "gpu": gpu, "watch": watch, "lint": lint, "journal": journal, "runs": runs, "room": room}
     more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import StepLR
 
 from trueloop.engines.train import loop
 from trueloop.engines.train.compiled import train_epoch
-from trueloop.engines.train.config import GuardConfig, OptimConfig, TrainConfig
+from trueloop.engines.train.config import GuardConfig, OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.objective import Loss
 
 G = torch.Generator().manual_seed(0)
@@ -53,11 +55,12 @@ OBJECTIVES = {
 }
 
 
-def trained(build, cut, objective, *, whole: bool, x=X, **settings):
+def trained(build, cut, objective, *, whole: bool, x=X, model=network, given=None, **settings):
     """Train two epochs in windows of 8; return the rows, and everything that has moved."""
+    made = model()
     torch.manual_seed(1)
-    config = TrainConfig(effective_batch=8, compile=whole, **settings)
-    parts = build(network(), objective, config, updates_per_epoch=5)
+    config = TrainConfig(effective_batch=8, epochs=2, compile=whole, **settings)
+    parts = build(made, objective, config, updates_per_epoch=5, **(given or {}))
     rows = []
     for epoch in range(2):
         for done in (train_epoch if whole else loop.train_epoch)(
@@ -90,6 +93,23 @@ def test_the_update_is_the_loops(build, cut, objective):
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad"])
 def test_the_update_is_the_loops_under_every_optimizer(build, cut, name):
     assert_same(build, cut, nn.CrossEntropyLoss(), optim=OptimConfig(name=name, lr=0.05), clip=0.1)
+
+
+def test_a_schedule_that_moves_momentum_and_one_of_the_users_are_followed(build, cut):
+    moving = ScheduleConfig(name="onecycle")
+    assert_same(build, cut, nn.CrossEntropyLoss(), optim=OptimConfig(name="sgd", lr=0.1), schedule=moving)
+    rows, _ = assert_same(build, cut, nn.CrossEntropyLoss(), given={"scheduler": partial(StepLR, step_size=2)})
+    assert len(rows[:, -1].unique()) == 5
+
+
+def test_tied_and_frozen_weights_are_stepped_as_in_the_loop(build, cut):
+    def tied():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+        layers[2].weight = layers[0].weight
+        return layers
+
+    assert_same(build, cut, nn.CrossEntropyLoss(), model=tied, freeze=("4.bias",))
 
 
 def test_the_averaged_weights_and_an_unbounded_norm_are_the_loops(build, cut):

@@ -89,7 +89,7 @@ def assemble(
         on_host=device.type == "cpu",
         bring=bringing(device),
         autocast=lambda: context,
-        whole=_whole(parallel, model, objective, optimizer, config, given) if config.compile else None,
+        whole=_whole((model, objective, optimizer), config, given, processes),
     )
 
 
@@ -131,28 +131,25 @@ def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Pr
 
 
 def _whole(
-    parallel: Parallel,
-    model: nn.Module,
-    objective: Objective,
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    given: Given,
-) -> WholeUpdate:
-    processes = parallel.processes
+    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, given: Given, processes: Processes
+) -> WholeUpdate | None:
+    if not config.compile:
+        return None
+    model, objective, optimizer = parts
     refusals = (
         (config.precision == "fp16", "fp16 needs a loss scale."),
         (config.recompute, "recompute decides anew in every pass what is kept."),
         (given.counts is not None, "its counts are declared beforehand."),
         (processes.size > 1, f"{processes.size} processes share it."),
     )
-    ingredients = Ingredients(
+    made_of = Ingredients(
         model=model,
         objective=objective,
         clip=config.clip,
         guarded=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
-    return WholeUpdate(ingredients, optimizer, next((why for is_so, why in refusals if is_so), None))
+    return WholeUpdate(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
 
 
 class Given:

@@ -107,10 +107,10 @@ def _by_loop(parts: Assembly, whole: WholeUpdate, update: int, *, alone: bool) -
     """Parts for the loop: the model is compiled where nothing is compiled whole, and gradients in longer windows."""
     if whole.gave_up and not whole.lacks_compiler:
         return parts
-    objective = parts.objective
-    if not (whole.gave_up or alone or not update):  # the run's first window is looked at closely, uncompiled
-        objective = _WithGradient(objective, whole)
-    return replace(parts, forward=parts.model, objective=objective, parallel=Alone(parts.model, objective))
+    # the run's first window is looked at closely, uncompiled
+    plain = alone or not update or whole.gave_up
+    objective = parts.objective if plain else _WithGradient(parts.objective, whole)
+    return replace(parts, parallel=Alone(parts.model, objective))
 
 
 class _WithGradient:

@@ -42,8 +42,8 @@ class Told(NamedTuple):
 class Program:
     """One region under torch.compile, for one shape of window, or for those with open dimensions."""
 
-    def __init__(self, region: Any, what: str, *, on_host: bool) -> None:
-        self.what = what
+    def __init__(self, region: Any, what: str, *, opened: bool, on_host: bool) -> None:
+        self.what, self.opened = what, opened
         # Random numbers as the loop draws them. The C++ wrapper saves Python's way from kernel to kernel, of which a
         # small model's update consists. (dynamic=False would cost 8 µs per call, and is not needed: shapes are told
         # apart before, and torch's guards check them once more: asserting them in the program costs 5 µs.)
@@ -133,7 +133,8 @@ class WholeUpdate:
         program.compiled = True
         program.draws = not torch.equal(before, torch.get_rng_state())
         seconds = perf_counter() - started
-        self._told.append(Told("compiled", f"{program.what} is compiled for {describe(batch)}, in {seconds:.0f} s."))
+        shape = f"windows of other sizes, such as {describe(batch)}" if program.opened else describe(batch)
+        self._told.append(Told("compiled", f"{program.what} is compiled for {shape}, in {seconds:.0f} s."))
         return result
 
     def after_loop(self) -> None:
@@ -221,7 +222,7 @@ class WholeUpdate:
         if (what, opened) not in self._programs:
             of = self._of
             region = make_region(of, self._steppings) if what == _UPDATE else make_gradient_region(of, self.parameters)
-            self._programs[what, opened] = Program(region, what, on_host=self._on_host)
+            self._programs[what, opened] = Program(region, what, opened=opened, on_host=self._on_host)
         return self._programs[what, opened]
 
 
@@ -294,7 +295,8 @@ def _words(error: Exception) -> str:
     """Why torch cannot compile it, in one sentence, and the user's line where it says so."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    why = lines[0] if lines else type(error).__name__
+    explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
+    why = (explained or lines or [type(error).__name__])[0]
     if "data-dependent" in text:
         why = "what it does depends on the value of a tensor (.item(), a comparison), which a program cannot know"
     places = _PLACE.findall(text.rpartition("from user code")[2])
