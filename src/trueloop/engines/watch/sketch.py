@@ -41,7 +41,8 @@ def sketch(parameters: Sequence[Tensor]) -> Sketch | None:
     Args:
         parameters: any shapes and types, all on one device.
 
-    Cost: reads at most 2**18 values of each parameter; some 15 us each on a CPU. Nothing is waited for.
+    Cost: reads at most 2**18 values of each parameter; on a CPU core 45 us each and 3 us per 1,000 values: 0.1 s for
+        GPT-2 small. Nothing is waited for.
     """
     device = parameters[0].device
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
