@@ -13,8 +13,8 @@ from trueloop.ground.errors import InvalidConfig, InvalidModel
 def synchronise_batchnorm(model: nn.Module, device: torch.device, processes: Processes) -> list[str]:
     """Replace every BatchNorm layer by one that normalises by the statistics of all processes' micro-batches together.
 
-    Parameters and buffers stay the same objects, and names stay as they were. A single process is left alone. An empty
-    stand-in, with which a process keeps the others company in an epoch's last window, is in the statistics as well.
+    Parameters and buffers stay the same objects, and names stay as they were. A single process is left alone. What
+    only stands in (see `seams.stands_in`), in an epoch's last window, is in the statistics as well.
 
     Args:
         model: on its device; modified.
@@ -25,7 +25,7 @@ def synchronise_batchnorm(model: nn.Module, device: torch.device, processes: Pro
         The names of the layers replaced.
 
     Raises:
-        InvalidConfig: there are several processes, and torch has it for their device not.
+        InvalidConfig: there are several processes, on a device for which torch does not have it.
         InvalidModel: the model itself is a BatchNorm layer.
     """
     names = [name for name, module in model.named_modules() if _to_replace(module)]
