@@ -22,6 +22,10 @@ _PREEMPTING = ("SIGTERM", "SIGUSR1")
 PASSED_ON_S = 2.0
 
 
+# Linux tells a process of its parent's end once for each thread that the parent had.
+ECHO_S = 0.3
+
+
 class Interrupt:
     """While entered, the first signal only sets `requested`; the second one leaves at once.
 
@@ -53,7 +57,7 @@ class Interrupt:
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         again, now = self.requested is not None, time.monotonic()
-        if again and now - self._asked_at < PASSED_ON_S and self._launcher == os.getppid():  # else that one has left
+        if again and self._launcher and now - self._asked_at < (PASSED_ON_S if self._launcher_lives() else ECHO_S):
             return
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -62,3 +66,6 @@ class Interrupt:
         self._asked_at = now
         self.requested = "interrupted" if number == signal.SIGINT else "preempted"
         self.signal = signal.Signals(number).name
+
+    def _launcher_lives(self) -> bool:
+        return os.getppid() == self._launcher

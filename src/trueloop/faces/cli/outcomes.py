@@ -64,11 +64,12 @@ def tell_launcher(act: Callable[[], int]) -> int:
     Args:
         act: returns the exit code. An exception of it is written down instead of printed, and the code is 1.
     """
-    place = launched() if FOLDER in os.environ else None
-    if place is None:
+    place = launched()
+    if place is not None and place.by == "torchrun":
+        _end_with_launcher()
+    if place is None or FOLDER not in os.environ:
         return act()
     folder = Path(os.environ[FOLDER])
-    _end_with_launcher(folder)
     final = folder / "final"  # an earlier attempt of this process, or of one beside it, ended so that none can help
     if final.exists():
         return int(final.read_text())
@@ -108,12 +109,12 @@ def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
     return sorted((outcome for outcome in found if outcome.restart == restart), key=lambda outcome: outcome.ended_at)
 
 
-def _end_with_launcher(folder: Path) -> None:
+def _end_with_launcher() -> None:
     """Ask Linux for a SIGTERM when the launcher dies: nobody else would end this process, or start it again."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
-    with suppress(OSError, ValueError):
-        if os.getppid() != int((folder / LAUNCHER).read_text()):  # it has died already, while this process was starting
+    with suppress(KeyError, OSError, ValueError):
+        if os.getppid() != int((Path(os.environ[FOLDER]) / LAUNCHER).read_text()):  # it has died meanwhile
             raise SystemExit(EXIT_CODES["preempted"])
 
 
