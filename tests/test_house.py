@@ -35,6 +35,7 @@ PUBLIC = (
     "MeanAbsoluteError",
     "MonitorConfig",
     "OptimConfig",
+    "ParallelConfig",
     "Parts",
     "Recipe",
     "ScheduleConfig",

@@ -7,7 +7,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
-from trueloop import Loss, TrainConfig, Trainer
+from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
 from trueloop.engines.train.processes import join
 from trueloop.ground.errors import InvalidModel
 
@@ -74,7 +74,7 @@ def another_branch():
             return squared(model, batch)
 
         try:
-            trainer(model, objective, find_unused_parameters=setting).fit(DATA)
+            trainer(model, objective, parallel=ParallelConfig(find_unused_parameters=setting)).fit(DATA)
             told.append(model.right.weight.detach().clone())
         except InvalidModel as error:
             told.append(str(error))
@@ -102,7 +102,7 @@ def unused_later():
     with pytest.raises(InvalidModel, match="find_unused_parameters = .always"):
         trainer(model, objective).fit(DATA)
     model, seen[:] = Fork(), []
-    trainer(model, objective, find_unused_parameters="always").fit(DATA)
+    trainer(model, objective, parallel=ParallelConfig(find_unused_parameters="always")).fit(DATA)
     return model.right.weight.detach().clone()
 
 

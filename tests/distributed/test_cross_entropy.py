@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from trueloop import TrainConfig, Trainer, chunked_cross_entropy
-from trueloop.engines.train.config import OptimConfig
+from trueloop.engines.train.config import OptimConfig, ParallelConfig
 
 WORDS = 13
 CONFIG = TrainConfig(epochs=2, effective_batch=6, device="cpu", workers=0, optim=OptimConfig(lr=3e-2))
@@ -42,7 +42,11 @@ def trained(parallel, *, chunked):
     x, y = (torch.randint(0, WORDS, (15, 7), generator=make) for _ in range(2))
     y[:, 3:][x[:, 3:] > 8] = -100
     model = Net(chunked=chunked)
-    trainer = Trainer(model=model, objective=lambda net, batch: net(*batch), config=replace(CONFIG, parallel=parallel))
+    trainer = Trainer(
+        model=model,
+        objective=lambda net, batch: net(*batch),
+        config=replace(CONFIG, parallel=ParallelConfig(engine=parallel)),
+    )
     trainer.fit(torch.utils.data.TensorDataset(x, y))
     whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
     return torch.cat([p.detach().flatten() for p in whole]).numpy()

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from trueloop import Loss, TrainConfig, Trainer
-from trueloop.engines.train.config import OptimConfig, ScheduleConfig
+from trueloop.engines.train.config import OptimConfig, ParallelConfig, ScheduleConfig
 
 EXACT = 1e-12
 SAMPLES, EFFECTIVE, EPOCHS = 23, 8, 3  # windows of 8, 8 and 7: the last one is short, and 7 does not divide by 2 or 3
@@ -88,7 +88,7 @@ def train(case, micro=None, parallel="ddp"):
     heard = Weights(model)
     config = TrainConfig(
         epochs=EPOCHS, effective_batch=EFFECTIVE, micro_batch=micro, seed=5, device="cpu", workers=0, clip=0.5,
-        optim=OptimConfig(lr=3e-2), schedule=ScheduleConfig(warmup=0.2), parallel=parallel,
+        optim=OptimConfig(lr=3e-2), schedule=ScheduleConfig(warmup=0.2), parallel=ParallelConfig(engine=parallel),
     )  # fmt: skip
     objective = {"mean": nn.CrossEntropyLoss(), "terms": two_terms}[case]
     trainer = Trainer(

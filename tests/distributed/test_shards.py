@@ -16,7 +16,7 @@ from torch import nn
 from trueloop import TrainConfig, Trainer, load_weights
 from trueloop.engines.train import shard_files, shards
 from trueloop.engines.train.checkpoint import CheckpointFolder
-from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig
+from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ParallelConfig, ScheduleConfig
 from trueloop.engines.train.state import InShards
 from trueloop.faces.rollback import roll_back
 from trueloop.ground.errors import CheckpointError, InvalidModel, RunFolderError
@@ -24,7 +24,7 @@ from trueloop.ground.errors import CheckpointError, InvalidModel, RunFolderError
 EXACT = 1e-12
 EPOCHS = 3
 CONFIG = TrainConfig(
-    effective_batch=6, seed=5, device="cpu", workers=0, parallel="fsdp", ema=0.9,
+    effective_batch=6, seed=5, device="cpu", workers=0, parallel=ParallelConfig(engine="fsdp"), ema=0.9,
     optim=OptimConfig(lr=3e-2), schedule=ScheduleConfig(horizon_epochs=EPOCHS, floor=0.1),
     checkpoint=CheckpointConfig(keep_last=9, final="last"),
 )  # fmt: skip
@@ -135,7 +135,7 @@ def pair(root):
         newest.write_bytes(newest.read_bytes()[:-8] + bytes(8))
     told["resumed"] = train(root / "cut")
     told["torn"] = train(root / "torn")
-    told["to ddp"] = train(root / "to-ddp", parallel="ddp")
+    told["to ddp"] = train(root / "to-ddp", parallel=ParallelConfig())
     told["from alone"] = train(root / "from-alone")
     told["best"] = train(
         root / "best", monitor=MonitorConfig(mode="max"), checkpoint=CheckpointConfig(keep_last=1, final="best")
@@ -249,7 +249,7 @@ def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
     assert kinds(told["from alone"]) == ["resumed", "resumed_inexact"]  # the same run, nothing had to be allowed
     assert "on.processes: was 1, is 2" in told["from alone"][1][1]
     assert far(shipped(root / "from-alone"), alone) < EXACT
-    assert "parallel: was fsdp, is ddp" in told["to ddp"][1][1]
+    assert "parallel.engine: was fsdp, is ddp" in told["to ddp"][1][1]
     assert far(shipped(root / "to-ddp"), alone) < EXACT
 
     three = together(train, root / "three", 2, processes=3)[0]

@@ -12,6 +12,7 @@ from trueloop.engines.train.config import (
     GuardConfig,
     MonitorConfig,
     OptimConfig,
+    ParallelConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "MeanAbsoluteError",
     "MonitorConfig",
     "OptimConfig",
+    "ParallelConfig",
     "Parts",
     "Recipe",
     "ScheduleConfig",

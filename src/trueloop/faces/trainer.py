@@ -221,7 +221,8 @@ class Trainer:
         return resolve_device(local_device(self.config.device))
 
     def _join(self, device: torch.device) -> Processes:
-        return join(device, patience_s=self.config.patience_s, silence_s=self.config.silence_s)
+        waiting = self.config.parallel
+        return join(device, patience_s=waiting.patience_s, silence_s=waiting.silence_s)
 
     def _assemble(
         self,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.engines.train.config import OptimConfig, TrainConfig
+from trueloop.engines.train.config import OptimConfig, ParallelConfig, TrainConfig
 from trueloop.engines.train.loop import train_epoch
 from trueloop.engines.train.update import HostUpdate
 from trueloop.ground.errors import InvalidModel
@@ -112,6 +112,6 @@ def test_synchronised_batchnorm_is_put_in_for_several_processes(build, monkeypat
         "trueloop.engines.train.assemble.synchronise_batchnorm", lambda *arguments: asked.append(arguments)
     )
     for wanted in (False, True):
-        build(Net(), nn.CrossEntropyLoss(), TrainConfig(sync_batchnorm=wanted))
+        build(Net(), nn.CrossEntropyLoss(), TrainConfig(parallel=ParallelConfig(sync_batchnorm=wanted)))
     (_, device, processes), *others = asked
     assert (device.type, processes.size, others) == ("cpu", 1, [])

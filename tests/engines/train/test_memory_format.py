@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.train.assemble import assemble
-from trueloop.engines.train.config import OptimConfig, TrainConfig
+from trueloop.engines.train.config import OptimConfig, ParallelConfig, TrainConfig
 from trueloop.engines.train.loop import train_epoch
 from trueloop.engines.train.memory_format import lay_out_moments, use_channels_last
 from trueloop.engines.train.processes import Processes
@@ -63,7 +63,7 @@ def test_a_model_without_convolutions_is_refused():
 
 def test_sharded_parameters_have_no_such_layout():
     two = Processes(0, 2, torch.device("cpu"))
-    config = replace(CONFIG, channels_last=True, parallel="fsdp")
+    config = replace(CONFIG, channels_last=True, parallel=ParallelConfig(engine="fsdp"))
     with pytest.raises(InvalidConfig, match="sharded"):
         assemble(network(), nn.CrossEntropyLoss(), config, device=two.device, updates_per_epoch=3, processes=two)
 

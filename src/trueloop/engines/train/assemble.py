@@ -99,15 +99,15 @@ def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, proces
     if config.recompute:
         enable_recompute(model)
     if config.channels_last:
-        if config.parallel == "fsdp" and processes.size > 1:
+        if config.parallel.engine == "fsdp" and processes.size > 1:
             raise InvalidConfig(
-                "channels_last is on, and the parameters are to be sharded (parallel = fsdp).",
+                "channels_last is on, and the parameters are to be sharded (parallel.engine = fsdp).",
                 why="FSDP takes parameters in row-major order only.",
-                fix="Set channels_last = false, or parallel = ddp.",
+                fix="Set channels_last = false, or parallel.engine = ddp.",
             )
         use_channels_last(model)
     model.to(device)
-    if config.sync_batchnorm:
+    if config.parallel.sync_batchnorm:
         synchronise_batchnorm(model, device, processes)
     if not model.training:
         model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
@@ -118,9 +118,11 @@ def _parallel(
 ) -> Parallel:
     if processes.size == 1:
         return Alone(forward, objective)
-    if config.parallel == "fsdp":
+    if config.parallel.engine == "fsdp":
         return Sharded(model, forward, objective, processes)
-    return Replicas(model, forward, objective, processes, find_unused=config.find_unused_parameters == "always")
+    return Replicas(
+        model, forward, objective, processes, find_unused=config.parallel.find_unused_parameters == "always"
+    )
 
 
 def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:

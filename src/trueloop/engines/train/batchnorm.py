@@ -33,13 +33,13 @@ def synchronise_batchnorm(model: nn.Module, device: torch.device, processes: Pro
         return []
     if device.type not in ("cuda", "xpu", "hpu"):
         raise InvalidConfig(
-            f"sync_batchnorm is on, and the device is {device.type!r}.",
+            f"parallel.sync_batchnorm is on, and the device is {device.type!r}.",
             why="torch has SyncBatchNorm for GPUs only.",
             fix="Leave it off: BatchNorm then normalises by each process's own micro-batch. Or train on GPUs.",
         )
     if "" in names:
         raise InvalidModel(
-            f"sync_batchnorm is on, but the model itself is a {type(model).__name__}.",
+            f"parallel.sync_batchnorm is on, but the model itself is a {type(model).__name__}.",
             why="It would have to be replaced by another module, which would be trained in its place.",
             fix="Put it into an nn.Sequential.",
         )

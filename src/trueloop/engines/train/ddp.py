@@ -83,7 +83,7 @@ class Replicas:
             raise InvalidModel(
                 "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
                 why=str(error).split("\n", 1)[0],
-                fix='Set find_unused_parameters = "always" for a model that does not use all of itself every time.',
+                fix='Set parallel.find_unused_parameters = "always", for a model that is not used whole every time.',
             ) from error
         self._buffers.follow()
 

@@ -56,8 +56,8 @@ class Sharded:
         except (ValueError, NotImplementedError) as error:
             raise InvalidModel(
                 f"{type(model).__name__} cannot be sharded: {error}",
-                why='parallel = "fsdp" cuts every parameter along its first dimension, as it lies in memory.',
-                fix='Change that parameter, or set parallel = "ddp".',
+                why='parallel.engine = "fsdp" cuts every parameter along its first dimension, as it lies in memory.',
+                fix='Change that parameter, or set parallel.engine = "ddp".',
             ) from error
         self._forward, self._objective = forward, objective
         self._buffers = Buffers(model, processes)

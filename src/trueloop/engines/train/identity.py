@@ -76,11 +76,11 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "guard.enabled": "breaking",
     "guard.max_in_a_row": "harmless",
     "guard.locate": "harmless",
-    "parallel": "inexact",
-    "find_unused_parameters": "harmless",
-    "sync_batchnorm": "breaking",
-    "patience_s": "harmless",
-    "silence_s": "harmless",
+    "parallel.engine": "inexact",
+    "parallel.find_unused_parameters": "harmless",
+    "parallel.sync_batchnorm": "breaking",
+    "parallel.patience_s": "harmless",
+    "parallel.silence_s": "harmless",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
     "channels_last": "inexact",
@@ -173,7 +173,7 @@ def identify(
     settings = asdict(config) | {"micro_batch": config.micro_batch or config.effective_batch}
     facts: dict[str, Any] = {
         **settings,
-        "model": _digest(_layers(parts.model, batchnorm_alike=config.sync_batchnorm)),
+        "model": _digest(_layers(parts.model, batchnorm_alike=config.parallel.sync_batchnorm)),
         "objective": _objective(objective),
         "on": {
             "device": parts.device.type,

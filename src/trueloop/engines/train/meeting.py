@@ -99,7 +99,7 @@ def _fresh(store: dist.Store, here: Launched, patience_s: float) -> dist.Store:
             raise ProcessLost(
                 f"{counted(len(missing), 'process')} of {here.size} did not come to {here.address}:{here.port}: "
                 f"rank {names}.",
-                why=f"The first one has waited {patience_s:.0f} s (patience_s).",
+                why=f"The first one has waited {patience_s:.0f} s (parallel.patience_s).",
                 fix="See what those processes say, and that all were started and can reach that address.",
             )
         time.sleep(_LOOK_S)

@@ -194,7 +194,7 @@ class RunState:
     def _regrouped(self) -> list[Remark]:
         """Say that three or more processes add up in another order at first: two numbers have only one sum."""
         size = self.parts.parallel.processes.size
-        if size < 3 or self.identity.get("parallel") != "ddp":
+        if size < 3 or self.identity.get("parallel.engine") != "ddp":
             return []
         sentence = (
             f"DDP adds the gradients of {size} processes up in another order in its first two windows than later, so "

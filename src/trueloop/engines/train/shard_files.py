@@ -56,7 +56,7 @@ def safetensors_form() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFace
     raise InvalidConfig(
         f'parallel is "fsdp", and torch {torch.__version__} has no distributed checkpoints of safetensors.',
         why="What it has instead unpickles what it reads, which can run any code.",
-        fix='Install torch 2.13; or train without a run folder, or with parallel = "ddp".',
+        fix='Install torch 2.13; or train without a run folder, or with parallel.engine = "ddp".',
     )
 
 

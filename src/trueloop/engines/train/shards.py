@@ -192,7 +192,7 @@ def check_seen(folder: CheckpointFolder | None, parallel: Parallel) -> None:
     if blind:
         raise RunFolderError(
             f"The run folder is not seen by {blind}.",
-            why='With parallel = "fsdp" every process writes its part of a checkpoint itself, into one folder.',
+            why='With parallel.engine = "fsdp" every process writes its part of a checkpoint itself, into one folder.',
             fix="Put it where all machines have it under the same path, such as NFS or Lustre.",
         )
 
