@@ -195,8 +195,9 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
             first = min(error.failures.items(), key=lambda item: (item[1].timestamp, not _by_signal(item[1].exitcode)))
             return _failed(read_outcomes(folder), (first[0], first[1].exitcode), launch)
         except RendezvousError as error:
+            detail = str(error).partition(". ")[0].rstrip(".")
             raise ProcessLost(
-                f"The machines did not meet at {launch.rendezvous}{': ' * bool(str(error))}{str(error).rstrip('.')}.",
+                f"The machines did not meet at {launch.rendezvous}{detail and f': {detail}'}.",
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
