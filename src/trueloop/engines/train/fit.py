@@ -118,16 +118,18 @@ class Fit:
             self._note("checkpoint_passed_over", problem)
         for remark in self._resumed:
             self._note(*remark)
-        try:
-            with Interrupt() as interrupt:
+        with Interrupt() as interrupt:
+            try:
                 reason = self._epochs(interrupt)
                 self._end_saving()
-        except BaseException as error:
-            lost = as_lost(error, self._processes)
-            self._leave(lost or error)
-            if lost:
-                raise lost from error
-            raise
+            except (
+                BaseException
+            ) as error:  # torchrun sends a SIGTERM to those that are left: it must not cut this short
+                lost = as_lost(error, self._processes)
+                self._leave(lost or error)
+                if lost:
+                    raise lost from error
+                raise
         return self._result(reason, start)
 
     def _leave(self, error: BaseException) -> None:

@@ -188,13 +188,13 @@ class RunState:
         return [
             Remark("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
             *_remarks(changed, known=bool(saved) or not self.identity),
-            *self._regrouped(),
+            *self._regrouped(changed),
         ]
 
-    def _regrouped(self) -> list[Remark]:
+    def _regrouped(self, changed: Differences) -> list[Remark]:
         """Say that three or more processes add up in another order at first: two numbers have only one sum."""
         size = self.parts.parallel.processes.size
-        if size < 3 or self.identity.get("parallel.engine") != "ddp":
+        if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.of("inexact"):
             return []
         sentence = (
             f"DDP adds the gradients of {size} processes up in another order in its first two windows than later, so "

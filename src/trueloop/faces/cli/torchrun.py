@@ -198,8 +198,9 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
         except RendezvousError as error:
             if code := _told_to_stop(read_outcomes(folder)):
                 return code  # and torchrun waited in vain for the machines that had been told so, too
+            detail = str(error).partition(". ")[0].rstrip(".")
             raise ProcessLost(
-                f"The machines did not meet at {launch.rendezvous}{': ' * bool(str(error))}{str(error).rstrip('.')}.",
+                f"The machines did not meet at {launch.rendezvous}{detail and f': {detail}'}.",
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
