@@ -12,7 +12,7 @@ from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.batchnorm import synchronise_batchnorm
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.ddp import Replicas
-from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
+from trueloop.engines.train.dtensors import is_sharded
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
@@ -119,6 +119,8 @@ def _parallel(
     if processes.size == 1:
         return Alone(forward, objective)
     if config.parallel.engine == "fsdp":
+        from trueloop.engines.train.fsdp import Sharded
+
         return Sharded(model, forward, objective, processes)
     return Replicas(
         model, forward, objective, processes, find_unused=config.parallel.find_unused_parameters == "always"
@@ -128,6 +130,8 @@ def _parallel(
 def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if is_sharded(parameters):
+        from trueloop.engines.train.fsdp import ShardedUpdate
+
         return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 

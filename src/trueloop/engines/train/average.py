@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.train.fsdp import gather_anew, like, local, part_of
+from trueloop.engines.train.dtensors import gather_anew, like, local, part_of
 from trueloop.ground.errors import CheckpointError, InvalidConfig, InvalidModel
 
 _lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # swa_utils itself has no public name for it

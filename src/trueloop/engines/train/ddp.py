@@ -44,6 +44,8 @@ class Replicas:
         InvalidModel: the processes have built different models.
     """
 
+    sharded = False
+
     def __init__(
         self,
         model: nn.Module,

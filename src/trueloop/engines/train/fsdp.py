@@ -7,26 +7,23 @@ a checkpoint) asks all processes; everything else works on the part that lies he
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.fsdp import fully_shard
 
 from trueloop.engines.train.alike import Buffers, start_alike
+from trueloop.engines.train.dtensors import local
 from trueloop.engines.train.foreach import divide, total_norm_on_host
 from trueloop.engines.train.objective import Loss, Objective
 from trueloop.engines.train.processes import Processes
 from trueloop.engines.train.recompute import repeated_blocks
 from trueloop.engines.train.update import Outcome, gradients_of
 from trueloop.ground.errors import InvalidModel
-
-_Any = TypeVar("_Any")
 
 
 class Sharded:
@@ -44,6 +41,8 @@ class Sharded:
     Raises:
         InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
     """
+
+    sharded = True
 
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
         self.processes = processes
@@ -131,76 +130,3 @@ class ShardedUpdate:
         divide(parts, count * max(1.0, norm / self._bound) if finite else count)
         self._optimizer.step()
         return Outcome(norm, 0.0)
-
-
-def is_sharded(parameters: Sequence[Tensor]) -> bool:
-    """True where parameters are DTensors."""
-    return any(isinstance(parameter, DTensor) for parameter in parameters)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that lies here; a plain tensor whole."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def like(live: Tensor, value: _Any) -> _Any:
-    """Cut a whole tensor as a live one of that shape is cut; anything else is returned as it is. Talks to nobody."""
-    if not isinstance(live, DTensor) or not isinstance(value, Tensor) or isinstance(value, DTensor):
-        return value
-    if value.shape != live.shape:
-        return value
-    mesh, placements = live.device_mesh, live.placements
-    return cast("_Any", distribute_tensor(value.to(live.device), mesh, placements, src_data_rank=None))
-
-
-def part_of(live: Tensor, part: Tensor) -> Tensor:
-    """Return the tensor of which ``part`` is what lies here, cut as the live one; where that is whole, the part."""
-    if not isinstance(live, DTensor):
-        return part
-    mesh, placements = live.device_mesh, live.placements
-    return DTensor.from_local(part, mesh, placements, run_check=False, shape=live.shape, stride=live.stride())
-
-
-def cut_alike(live: Mapping[str, Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut whole tensors as the live ones of these names are cut."""
-    return {name: like(live[name], value) if name in live else value for name, value in values.items()}
-
-
-def moments_alike(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Cut an optimizer's saved moments as its parameters are cut."""
-    live = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not is_sharded(live):
-        return state
-    names = [name for group in state["param_groups"] for name in group["params"]]
-    by_name = dict(zip(names, live, strict=False))  # what does not fit is the optimizer's own to refuse
-    cut = {
-        name: {key: like(by_name[name], value) for key, value in moments.items()} if name in by_name else moments
-        for name, moments in state["state"].items()
-    }
-    return {**state, "state": cut}
-
-
-def memory_of(tensor: Tensor) -> tuple[int, ...]:
-    """Return what two names of one tied tensor have in common; an empty tensor has no memory to share."""
-    here = local(tensor.detach())
-    # Of a sharded parameter, FSDP pads the part that lies here: it has memory even where it holds nothing.
-    start = here.untyped_storage().data_ptr() if isinstance(tensor, DTensor) else here.data_ptr()
-    return (start or id(tensor), *tensor.shape, *tensor.stride())
-
-
-def gather_anew(model: nn.Module) -> None:
-    """Drop what was gathered of a sharded model, because the parts are about to change outside of training.
-
-    The root stays gathered after an evaluation, and the next forward pass would take it for the weights.
-    """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
-def layers(model: nn.Module) -> str:
-    """Return the model's layers and their arguments, as `repr` shows them before it is sharded."""
-    text = repr(model)
-    for name in {type(module).__name__ for module in model.modules() if isinstance(module, FSDPModule)}:
-        text = re.sub(rf"\b{re.escape(name)}\(", f"{name.removeprefix('FSDP')}(", text)
-    return text

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.train.config import TrainConfig
-from trueloop.engines.train.fsdp import layers
+from trueloop.engines.train.dtensors import layers
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.manifest import STATE, Checkpoint
 from trueloop.engines.train.state import unpack

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trueloop.engines.train.fsdp import Sharded
 from trueloop.engines.train.ledger import Entry
 from trueloop.engines.train.locate import Culprit, Replay, locate_in_batches
 from trueloop.engines.train.loop import Assembly
@@ -48,7 +47,7 @@ def look_into(parts: Assembly, entry: Entry) -> Incident:
         device=parts.device,
         autocast=parts.autocast,
         generator=parts.guard.generator,
-        together=isinstance(parts.parallel, Sharded),
+        together=parts.parallel.sharded,
     )
     culprit = parts.guard.find(replay, entry.window)
     message = f"Update {update} was not finite and was skipped"

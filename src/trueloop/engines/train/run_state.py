@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from trueloop.engines.train.config import ScheduleConfig
-from trueloop.engines.train.fsdp import cut_alike, memory_of, moments_alike
+from trueloop.engines.train.dtensors import cut_alike, memory_of, moments_alike
 from trueloop.engines.train.identity import Differences, Identity, compare
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.memory_format import lay_out_moments

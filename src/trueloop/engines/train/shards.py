@@ -13,23 +13,23 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
 
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor import empty as empty_sharded
 
 from trueloop.engines.train.checkpoint import CheckpointFolder
+from trueloop.engines.train.dtensors import is_dtensor, memory_of
 from trueloop.engines.train.durable import FileStamp, unwritable
-from trueloop.engines.train.fsdp import Sharded, memory_of
 from trueloop.engines.train.manifest import Beside, Checkpoint, read_manifest
 from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.processes import Processes
-from trueloop.engines.train.shard_files import SHARD, read_parts, read_whole, safetensors_form, write_parts
 from trueloop.engines.train.state import InShards
 from trueloop.engines.train.tensorfile import DTYPE_NAMES
 from trueloop.ground.errors import CheckpointError, ProcessLost, RunFolderError, TrueloopError
+
+if TYPE_CHECKING:  # imported where a model is sharded only: they take as long as half of torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 _Place: TypeAlias = tuple[object, ...]
 
@@ -69,7 +69,7 @@ def take_apart(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, DTen
             sharded[where] = cast("DTensor", tensor.detach())
         return InShards(name=names[memory], shape=tuple(tensor.shape), dtype=tensor.dtype)
 
-    return cast("dict[str, Any]", _replaced(dict(state), DTensor, name)), sharded
+    return cast("dict[str, Any]", _replaced(dict(state), is_dtensor, name)), sharded
 
 
 def save_together(save: Save | None, sharded: Mapping[str, DTensor], processes: Processes) -> None:
@@ -124,7 +124,7 @@ def load_together(found: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: 
     Cost: what is not in shards travels to every process, and is on each host once more.
     """
     processes = parallel.processes
-    if not isinstance(parallel, Sharded):
+    if not parallel.sharded:
         return processes.share(complete(*found) if found else None)
     folder, files, state = processes.share(_told(*found) if found else (None, [], None))
     if folder is None or state is None:
@@ -132,7 +132,9 @@ def load_together(found: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: 
     wanted = _wanted(state)
     if not wanted:
         return state
-    mesh = parallel.mesh
+    from trueloop.engines.train.shard_files import read_parts
+
+    mesh = cast("Any", parallel).mesh
     tensors: dict[str, Any] = {name: _empty(mesh, record) for name, record in wanted.items()}
     read_parts(tensors, Path(folder), files, processes)
     return _filled(state, tensors)
@@ -149,6 +151,8 @@ def complete(checkpoint: Checkpoint, state: Mapping[str, Any]) -> Mapping[str, A
     wanted = _wanted(state)
     if not wanted:
         return state
+    from trueloop.engines.train.shard_files import read_whole
+
     tensors = read_whole(checkpoint.path, wanted)
     return _filled(state, tensors)
 
@@ -163,7 +167,7 @@ def whole(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tens
     gathered: dict[tuple[int, ...], Tensor] = {}
     for tensor in tensors.values():
         key = memory_of(tensor)
-        if isinstance(tensor, DTensor) and key not in gathered:
+        if is_dtensor(tensor) and key not in gathered:
             full = tensor.full_tensor()
             gathered[key] = full.cpu() if processes.first else full.new_empty(0)
     return {name: gathered.get(memory_of(tensor), tensor) for name, tensor in tensors.items()}
@@ -181,8 +185,10 @@ def check_seen(folder: CheckpointFolder | None, parallel: Parallel) -> None:
         InvalidConfig: torch is too old for it.
         MissingExtra: safetensors is not installed.
     """
-    if not isinstance(parallel, Sharded):
+    if not parallel.sharded:
         return
+    from trueloop.engines.train.shard_files import safetensors_form
+
     safetensors_form()
     if folder is None:
         blind = _blind(None, parallel.processes)
@@ -222,6 +228,8 @@ def _write(sharded: Mapping[str, DTensor], folder: Path, processes: Processes) -
             f"The run folder is no longer seen by process {blind[0]}.",
             fix="See that all machines have it under the same path.",
         )
+    from trueloop.engines.train.shard_files import write_parts
+
     return write_parts(sharded, folder, processes)
 
 
@@ -235,28 +243,36 @@ def _blind(token: Path | None, processes: Processes) -> str:
 
 def _told(checkpoint: Checkpoint, state: Mapping[str, Any]) -> tuple[str, list[str], Mapping[str, Any]]:
     """Say where a checkpoint lies, in which files its shards are, and what is not in them."""
+    from trueloop.engines.train.shard_files import SHARD
+
     _, stamps = read_manifest(checkpoint.path)
     return str(checkpoint.path.resolve()), list(filter(SHARD.fullmatch, stamps)), state
 
 
 def _empty(mesh: DeviceMesh, record: InShards) -> DTensor:
-    return empty_sharded(record.shape, dtype=record.dtype, device_mesh=mesh, placements=[Shard(0)])
+    from torch.distributed.tensor import Shard, empty
+
+    return empty(record.shape, dtype=record.dtype, device_mesh=mesh, placements=[Shard(0)])
 
 
 def _wanted(state: Mapping[str, Any]) -> dict[str, InShards]:
     """Return what of a state is in shards, by name; in the same order on every process."""
     wanted: dict[str, InShards] = {}
-    _replaced(dict(state), InShards, lambda record, _: wanted.setdefault(record.name, record))
+    _replaced(dict(state), _is_name, lambda record, _: wanted.setdefault(record.name, record))
     return wanted
 
 
 def _filled(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", _replaced(dict(state), InShards, lambda record, _: tensors[record.name]))
+    return cast("Mapping[str, Any]", _replaced(dict(state), _is_name, lambda record, _: tensors[record.name]))
 
 
-def _replaced(tree: Any, kind: type[Any], by: Callable[[Any, _Place], Any], path: _Place = ()) -> Any:
+def _is_name(value: object) -> TypeGuard[InShards]:
+    return isinstance(value, InShards)
+
+
+def _replaced(tree: Any, kind: Callable[[object], bool], by: Callable[[Any, _Place], Any], path: _Place = ()) -> Any:
     """Copy a tree with everything of one kind replaced; what hangs on an OrderedDict stays with it."""
-    if isinstance(tree, kind):
+    if kind(tree):
         return by(tree, path)
     if isinstance(tree, dict):
         mapping = copy(cast("dict[Any, Any]", tree))
