@@ -20,8 +20,8 @@ postgres:  ## a database for the tests of tracking, which are skipped where ther
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql; \
 	} || echo "No PostgreSQL here: its tests are skipped."
 
-test: $(VENV)/.ready postgres  ## the whole test suite
-	$(BIN)/python -m pytest
+test: $(VENV)/.ready postgres  ## the whole test suite, a process for each core; a file is tested by one of them
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass
 

@@ -109,7 +109,10 @@ COMPONENTS: Mapping[str, Component] = {
         modules=(f"{TRAIN}guard.py", f"{TRAIN}locate.py"), around=unguarded
     ),
     "recompute": Component(modules=(f"{TRAIN}recompute.py",), settings={"recompute": True}, needs_blocks=True),
-    "compile": Component(modules=(f"{TRAIN}assemble.py",), settings={"compile": True}),
+    "compile": Component(
+        modules=tuple(f"{TRAIN}{name}.py" for name in ("compiled", "whole", "region", "formulas")),
+        settings={"compile": True},
+    ),
     "journal": Component(modules=("engines/store/journal.py",), writes=True),
     "journal and live progress": Component(modules=("faces/cli/display.py",), writes=True, reporters=True),
     "checkpoint every 10 updates": Component(

@@ -53,6 +53,55 @@ def overhead() -> str:
     )
 
 
+def fast() -> str:
+    """Tell how fast whole runs and compiled updates are."""
+    found = result("speed")["found"]
+    tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "digits CNN"}
+    textbooks = ("textbook, mixed precision", "textbook, float32")
+    runs = [
+        [tasks[task], name, *(ratio(seen["wall_ratio_to"][each]) for each in textbooks)]
+        for task, systems in found["whole runs"].items()
+        for name, seen in systems.items()
+        if name not in textbooks
+    ]
+    references = ("raw loop", "production loop by hand, fused")
+    loops = [
+        [tasks[task], name, *(ratio(seen["wall_ratio_to"][each]) for each in references)]
+        for task, systems in found["loops"].items()
+        for name, seen in systems.items()
+        if name != "raw loop"
+    ]
+    return (
+        "Time per update of whole runs, a dataset in and shuffled batches out, beside the loops of torch's tutorials "
+        "and of nanoGPT with and without mixed precision (`speed.py`):\n\n"
+        + table(["task", "system", *(f"/ {each}" for each in textbooks)], runs)
+        + "\nTime per update on ready batches, once everything is compiled; the raw loop neither clips nor schedules "
+        "nor records (`speed.py`):\n\n" + table(["task", "system", *(f"/ {each}" for each in references)], loops)
+    )
+
+
+def gpu() -> str:
+    """Tell what a large model does on a CUDA device."""
+    measured = result("gpu")
+    found, loop = measured["found"], "nanoGPT-style loop"
+    rows = [
+        [
+            name,
+            f"{1 / seen['seconds_per_update']['median']:.2f}",
+            ratio(seen["ratio_to"][loop]),
+            f"{100 * seen['share_of_product_rate']:.0f} %",
+            f"{seen['peak_mib'] / 1024:.1f}",
+        ]
+        for name, seen in found["training"].items()
+    ]
+    forward = ratio(found["forward only"]["inference_mode / no_grad"])
+    return (
+        f"A GPT-2-sized model in bf16 on {measured['settings']['device']} (`gpu.py`):\n\n"
+        + table(["system", "updates/s", f"time / {loop}", "of a matrix product's rate", "peak GiB"], rows)
+        + f"\nForward passes under `inference_mode` take {forward} of the time under `no_grad`.\n"
+    )
+
+
 def ratio(measured: dict[str, float]) -> str:
     return spread(measured, 2)
 
@@ -298,6 +347,18 @@ def runs() -> str:
     return words + table(["", "seconds"], [*asked, *first])
 
 
+def room() -> str:
+    """Tell what each way of making room in memory saves and costs."""
+    rows = [
+        [name, *(f"{seen[which] / 2**20:.1f}" for which in ("plain_bytes", "roomy_bytes")), ratio(seen["cpu_ratio"])]
+        for name, seen in result("room")["found"].items()
+    ]
+    return (
+        "Ways of making room in memory: the peak of one forward and backward pass without and with it, and CPU time as "
+        "a ratio (`room.py`):\n\n" + table(["", "MiB without", "MiB with", "time"], rows)
+    )
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -311,7 +372,8 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    more = [tell() for tell in (watch, lint, journal, runs) if (RESULTS / f"{tell.__name__}.json").exists()]
+    tellers = {"speed": fast, "gpu": gpu, "watch": watch, "lint": lint, "journal": journal, "runs": runs, "room": room}
+    more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 
 

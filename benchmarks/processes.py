@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from workloads import Batch, cnn, cnn_batches, gpt, gpt_batches, mlp, mlp_batches
 
-from trueloop import TrainConfig, Trainer
+from trueloop import ParallelConfig, TrainConfig, Trainer
 
 PROCESSES = 2
 GOAL = 1.05
@@ -90,7 +90,7 @@ def by_hand(load: Workload, engine: str, *, production: bool) -> Cost:
 def by_trueloop(load: Workload, engine: str) -> Cost:
     """Train with the Trainer, dealt the same batches."""
     batches = Batches(load.batches, PROCESSES * load.updates)
-    config = TrainConfig(epochs=1, device="cpu", parallel=engine, clip=1.0)
+    config = TrainConfig(epochs=1, device="cpu", parallel=ParallelConfig(engine=engine), clip=1.0)
     trainer = Trainer(model=load.model(), objective=nn.CrossEntropyLoss(), config=config, optimizer=fused_adamw_of)
     trainer.fit(batches, accumulate=PROCESSES)
     return per_update(batches, load)

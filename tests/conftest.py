@@ -1,13 +1,22 @@
 """One thread per test: two shared cores make torch's thread pool slower, not faster."""
 
+import gc
+import os
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("trueloop", deadline=None)  # timing is never asserted in a test
 settings.load_profile("trueloop")
+if hasattr(os, "register_at_fork"):
+    # A process group of an earlier test, dead but not collected, waits for its threads when a forked child collects it.
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Files with slow tests first, or the last one keeps one worker busy while the others have nothing left to do.
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
     marked = [item for item in items if item.get_closest_marker("reads_saved")]
     if marked:
         import torch
@@ -20,9 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def the_process_goes_on():
     """A program run in this process may not have ended it: pools would refuse work in every later test."""
+    import sys
+
+    hook = sys.excepthook
     yield
     from concurrent.futures import thread
 
+    sys.excepthook = hook  # torch puts its own in place with a process group, and leaves it there
     assert not thread._shutdown
 
 
@@ -33,17 +46,41 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def made_runs_module():
-    """The module `made_runs.py`: what a test file cannot import from here."""
+def _beside(name: str):
+    """Load a module of this folder: what a test file cannot import from here."""
     import importlib.util
     import sys
     from pathlib import Path
 
-    spec = importlib.util.spec_from_file_location("made_runs", Path(__file__).with_name("made_runs.py"))
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def made_runs_module():
+    """The module `made_runs.py`."""
+    return _beside("made_runs")
+
+
+@pytest.fixture(scope="session")
+def forker():
+    """Starts Python programs in forks of one process that has imported torch; see `forked.py`."""
+    module = _beside("forked")
+    forker = module.Forker()
+    yield forker
+    forker.close()
+
+
+@pytest.fixture
+def nothing_drawn(request, monkeypatch):
+    """Runs draw no pictures, a second for each, which have tests of their own; but in tests that are marked `draws`."""
+    if not request.node.get_closest_marker("draws"):
+        from trueloop.engines.store import curves, report
+
+        monkeypatch.setattr(curves, "save_panels", lambda shown, title, path_png: path_png.write_bytes(b""))
+        monkeypatch.setattr(report, "svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture

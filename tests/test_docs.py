@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,11 +57,17 @@ def prose(page: Path) -> str:
     return FENCE.sub("", page.read_text())
 
 
-def run_python(*arguments: str, folder: Path) -> None:
-    """Run Python as a user would, with warnings as errors and one thread, and insist on exit code 0."""
-    command = [sys.executable, "-W", "error", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+def run_python(*arguments: str, folder: Path, forker: Any = None) -> None:
+    """Run Python with warnings as errors and one thread, and insist on exit code 0.
+
+    In a new interpreter, as a user would; with a forker in a fork, where torch is imported already.
+    """
+    if forker is not None:
+        done = forker.run("-W", "error", *arguments, cwd=folder)
+    else:
+        command = [sys.executable, "-W", "error", *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
@@ -71,10 +78,10 @@ def test_python_compiles(block: Block):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.place)
-def test_a_whole_program_runs(block: Block, tmp_path: Path):
+def test_a_whole_program_runs(block: Block, tmp_path: Path, forker: Any):
     script = tmp_path / "script.py"
     script.write_text(block.text)
-    run_python(script.name, folder=tmp_path)
+    run_python(script.name, folder=tmp_path, forker=None if block.page == README else forker)
 
 
 def test_the_readme_example_is_about_20_lines():
@@ -149,14 +156,14 @@ def test_the_options_before_a_script_exist(tokens: list[str]):
 
 
 @pytest.mark.slow
-def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Path):
+def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Path, forker: Any):
     page = ROOT / "docs" / "your-own-recipe.md"
     [recipe] = [block for block in PYTHON if block.page == page]
     (tmp_path / "recipe.py").write_text(recipe.text)
     lines = [line for place, line in COMMANDS.items() if place.startswith("docs/your-own-recipe.md") and len(line) > 1]
     assert len(lines) >= 3
     for line in lines:
-        run_python("-m", "trueloop", *line, folder=tmp_path)
+        run_python("-m", "trueloop", *line, folder=tmp_path, forker=forker)
     assert list(tmp_path.glob("runs/*/final/model.safetensors"))
 
 
@@ -179,6 +186,27 @@ def test_every_setting_is_listed_with_its_default():
     page = (ROOT / "docs" / "configuration.md").read_text()
     listed = re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \| \S", page, flags=re.MULTILINE)
     assert listed == list(settings(TrainConfig()))
+
+
+# Output ----------------------------------------------------------------------------------------------------------
+
+SHOWN = [block for block in blocks("text") if block.text.startswith("$ trueloop plan --parameters")]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.place)
+def test_what_a_command_prints_is_what_the_page_shows(
+    block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from trueloop.faces.cli.app import main
+
+    monkeypatch.setenv("COLUMNS", "100")
+    line, _, shown = block.text.partition("\n")
+    assert main(shlex.split(line)[2:]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_the_page_on_scale_shows_what_it_speaks_of():
+    assert len([block for block in SHOWN if block.page.name == "scale.md"]) == 3
 
 
 # Links -----------------------------------------------------------------------------------------------------------

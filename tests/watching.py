@@ -2,6 +2,8 @@
 
 Loaded by the tests of healthy and guilty scripts; as a program, ``python watching.py [--bare] script.py``, it tells the
 same of one process as JSON: for runs of several processes, and for libraries of which one process holds one copy only.
+``python watching.py --both one.py two.py`` runs each bare and watched in one process and one process group, which
+torch's gloo backend could not make again and again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch.judge import Watched
@@ -103,17 +106,31 @@ def _randomness() -> str:
 
 def main() -> None:
     """Run the script named on the command line and print one JSON line about it."""
-    bare = "--bare" in sys.argv
-    path = Path(next(word for word in sys.argv[1:] if not word.startswith("--"))).resolve()
+    paths = [Path(word).resolve() for word in sys.argv[1:] if not word.startswith("--")]
     torch.set_num_threads(1)
-    done = run(path, watched=not bare)
+    if "--both" in sys.argv:
+        _keep_one_group()
+        for path in paths:  # what imports libraries is no part of the comparison: some draw random numbers
+            run(path, watched=False)
+        answer = [[_told(run(path, watched=watched)) for watched in (False, True)] for path in paths]
+    else:
+        answer = _told(run(paths[0], watched="--bare" not in sys.argv))
+    print("\n" + json.dumps(answer), flush=True)  # noqa: T201 - read by the test that started this program
+
+
+def _keep_one_group() -> None:
+    dist.init_process_group("gloo")
+    dist.init_process_group = lambda *args, **options: None
+    dist.destroy_process_group = lambda *args, **options: None
+
+
+def _told(done: Run) -> dict[str, object]:
     problems = list(done.report.problems) if done.report else []
     codes = [found.code for found in done.findings] if done.report else []
-    answer = {
+    return {
         "printed": done.printed, "randomness": done.randomness, "problems": problems,
         "codes": codes, "words": done.words if done.report else [], "updates": done.report and done.report.updates,
     }  # fmt: skip
-    print("\n" + json.dumps(answer), flush=True)  # noqa: T201 - read by the test that started this program
 
 
 if __name__ == "__main__":

@@ -13,11 +13,16 @@ from workloads import joined
 from systems.task import Journal, Task, cosine
 
 
-def bare(task: Task) -> None:
-    """Train with the five lines of every tutorial: no clipping, no schedule, nothing recorded."""
-    model, criterion = task.model, task.loss
-    optimizer = task.optimizer(model)
-    model.train()
+def bare(task: Task, call: Any = None) -> None:
+    """Train with the five lines of every tutorial: no clipping, no schedule, nothing recorded.
+
+    Args:
+        task: the run.
+        call: what is called in the model's place, over the same parameters.
+    """
+    model, criterion = task.model if call is None else call, task.loss
+    optimizer = task.optimizer(task.model)
+    task.model.train()
     for _ in range(task.epochs):
         for inputs, targets in task.batches:
             optimizer.zero_grad()

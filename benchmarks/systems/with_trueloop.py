@@ -41,7 +41,9 @@ class Kept:
         """Nothing to let go."""
 
 
-def train_dataset(model: nn.Module, loss: nn.Module, dataset: Dataset[Any], *, epochs: int, batch: int) -> None:
+def train_dataset(
+    model: nn.Module, loss: nn.Module, dataset: Dataset[Any], *, epochs: int, batch: int, **settings: Any
+) -> None:
     """Train with the default settings on a map-style dataset: own loader, fused optimizer, clipping, cosine."""
-    config = TrainConfig(epochs=epochs, effective_batch=batch, device="cpu", workers=0)
+    config = TrainConfig(epochs=epochs, effective_batch=batch, device="cpu", workers=0, **settings)
     Trainer(model=model, objective=loss, config=config).fit(dataset)

@@ -1,11 +1,14 @@
 """Several processes that meet through gloo, forked from this one so that torch is imported once."""
 
+import importlib.util
 import multiprocessing
 import os
 import pickle
 import socket
+import sys
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,6 +62,34 @@ def _together(function, *arguments, processes):
     return [told for _, told in results]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def together():
     return _together
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """The module `commands.py`: what a test file cannot import from here."""
+    spec = importlib.util.spec_from_file_location("commands", Path(__file__).with_name("commands.py"))
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in module.IMPORTS:
+        importlib.import_module(name)
+    return module
+
+
+@pytest.fixture
+def place(commands, tmp_path):
+    """A run folder for `trueloop train failing.py`."""
+    place = commands.Place(path=tmp_path / "place")
+    yield place
+    for started in place._started:
+        started.kill()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(commands, tmp_path_factory):
+    """What is left of the run of two processes to which nothing happens."""
+    place = commands.Place(path=tmp_path_factory.mktemp("undisturbed"))
+    assert place.fork().wait() == [0, 0]
+    return place.result()

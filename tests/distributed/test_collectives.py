@@ -7,7 +7,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
-from trueloop import Loss, TrainConfig, Trainer
+from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
 from trueloop.engines.train.processes import join
 from trueloop.ground.errors import InvalidModel
 
@@ -64,7 +64,7 @@ def collectives_longer():
 def another_branch():
     """The second window uses what the first one did not, once without and once with the setting for it."""
     told = []
-    for setting in (None, True):
+    for setting in ("auto", "always"):
         model = Fork()
         seen = []
 
@@ -74,7 +74,7 @@ def another_branch():
             return squared(model, batch)
 
         try:
-            trainer(model, objective, find_unused_parameters=setting).fit(DATA)
+            trainer(model, objective, parallel=ParallelConfig(find_unused_parameters=setting)).fit(DATA)
             told.append(model.right.weight.detach().clone())
         except InvalidModel as error:
             told.append(str(error))
@@ -99,10 +99,10 @@ def unused_later():
         both = model.left(x) + model.right(x) if len(seen) <= 3 else model.left(x)
         return (both.squeeze(1) - y).square().sum(), float(len(y))
 
-    with pytest.raises(InvalidModel, match="find_unused_parameters = true"):
+    with pytest.raises(InvalidModel, match="find_unused_parameters = .always"):
         trainer(model, objective).fit(DATA)
     model, seen[:] = Fork(), []
-    trainer(model, objective, find_unused_parameters=True).fit(DATA)
+    trainer(model, objective, parallel=ParallelConfig(find_unused_parameters="always")).fit(DATA)
     return model.right.weight.detach().clone()
 
 

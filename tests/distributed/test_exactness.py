@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from trueloop import Loss, TrainConfig, Trainer
-from trueloop.engines.train.config import OptimConfig, ScheduleConfig
+from trueloop.engines.train.config import OptimConfig, ParallelConfig, ScheduleConfig
 
 EXACT = 1e-12
 SAMPLES, EFFECTIVE, EPOCHS = 23, 8, 3  # windows of 8, 8 and 7: the last one is short, and 7 does not divide by 2 or 3
@@ -82,13 +82,14 @@ class Weights:
         pass
 
 
-def train(case, micro=None, parallel="ddp"):
+def train(case, micro=None, parallel="ddp", optimizer="adamw"):
     """Train as many processes as there are; return the weights after every epoch, and what was reported."""
     model = Net()
     heard = Weights(model)
     config = TrainConfig(
         epochs=EPOCHS, effective_batch=EFFECTIVE, micro_batch=micro, seed=5, device="cpu", workers=0, clip=0.5,
-        optim=OptimConfig(lr=3e-2), schedule=ScheduleConfig(warmup=0.2), parallel=parallel,
+        optim=OptimConfig(name=optimizer, lr=3e-2), schedule=ScheduleConfig(warmup=0.2),
+        parallel=ParallelConfig(engine=parallel),
     )  # fmt: skip
     objective = {"mean": nn.CrossEntropyLoss(), "terms": two_terms}[case]
     trainer = Trainer(
@@ -124,3 +125,16 @@ def test_the_run_is_the_same_on_any_number_of_processes(together, case, processe
         assert here == pytest.approx(alone, rel=1e-9)
     assert told[1][1] == []
     assert not math.isnan(rows[0][2])
+
+
+OPTIMIZERS = ("adam", "sgd", "rmsprop", "adagrad")
+
+
+def sharded_optimizers():
+    return [train("mean", None, "fsdp", name)[0] for name in OPTIMIZERS]
+
+
+def test_every_optimizer_steps_sharded_weights(together):
+    told, _ = together(sharded_optimizers, processes=2)
+    for name, weights in zip(OPTIMIZERS, told, strict=True):
+        assert far(weights, train("mean", optimizer=name)[0]) < EXACT, name

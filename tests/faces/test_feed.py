@@ -12,6 +12,8 @@ from trueloop.engines.store import read
 from trueloop.faces.feed import Feed
 from trueloop.ground.errors import CheckpointError, InvalidConfig, InvalidData
 
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
+
 SIZES = [30, 7, 0, 41, 22]  # 100 samples: 9 windows of 12, the last one short
 G = torch.Generator().manual_seed(0)
 X = torch.randn(100, 5, generator=G)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,15 +50,14 @@ choice.catalogue = lambda: entries
 """
 
 
-def test_a_test_with_a_silent_failure_fails(tmp_path: Path):
+def test_a_test_with_a_silent_failure_fails(tmp_path: Path, forker: Any):
     (tmp_path / "test_training.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "made_up.py").write_text(Path(__file__).with_name("made_up.py").read_text())
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     installed = entry_points(group="pytest11", name="trueloop")  # a checkout may be older than its installation
     plugin = [] if installed else ["-p", pytest_plugin.__name__]
-    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forker.run("-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short", cwd=tmp_path)
     ends = {line.split("::")[1].split()[0]: line.split()[0] for line in done.stdout.splitlines() if line[:4] in WORDS}
     assert ends == {
         "test_error": "FAILED",

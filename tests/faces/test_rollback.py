@@ -161,7 +161,7 @@ def test_a_checkpoint_that_goes_while_it_is_copied_gives_way_to_the_next(made, m
 
 
 @pytest.mark.parametrize("step", ["_copied", "_write_journal", "_settle"])
-def test_killed_in_the_middle_no_run_is_left(made, step):
+def test_killed_in_the_middle_no_run_is_left(made, step, forker):
     """A child is killed at each step: what remains is hidden, is no run, and is swept."""
     from trueloop.engines.store.runs.index import names
     from trueloop.faces.collect import Wishes, remove
@@ -176,7 +176,8 @@ def test_killed_in_the_middle_no_run_is_left(made, step):
         f"rollback.{step} = dying\n"
         f"rollback.roll_back(Path({str(source)!r}), '2')"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    (made.root.parent / "dies.py").write_text(code)
+    assert forker.run("dies.py", cwd=made.root.parent).returncode == 9
     assert names(made.root) == ["a"]
     (left,) = [path for path in made.root.iterdir() if path != source]
     assert rollback.BESIDE.fullmatch(left.name)
@@ -254,33 +255,39 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(run_dir / "final" / "model.safetensors")
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module", params=["best", "last"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the undisturbed run, made by a new interpreter, as a user does."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "recipe.py").write_text(RECIPE)
+    words = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "trueloop", "train", "recipe.py", *words], cwd=folder, capture_output=True, text=True,
+        check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
 @pytest.mark.parametrize("to", ["15", "24", "best"])  # in the middle of an epoch, at the end of one
-@pytest.mark.parametrize("final", ["best", "last"])
-def test_a_run_that_is_rolled_back_ends_in_the_weights_of_the_undisturbed_one(tmp_path: Path, to: str, final: str):
-    (tmp_path / "recipe.py").write_text(RECIPE)
+def test_a_run_that_is_rolled_back_ends_in_the_weights_of_the_undisturbed_one(whole: Path, forker, to: str):
+    again = f"runs/again-{to}"
 
     def trueloop(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "trueloop", *words], cwd=tmp_path, capture_output=True, text=True, check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        done = forker.run("-m", "trueloop", *words, cwd=whole)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    trueloop(
-        "train", "recipe.py", "--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", final, "--json"
-    )
-    told = json.loads(trueloop("runs", "rollback", "whole", "--to", to, "--run-dir", "runs/again", "--json"))
-    assert (told["run_dir"], told["source"], told["notes"]) == ("runs/again", "runs/whole", [])
+    told = json.loads(trueloop("runs", "rollback", "whole", "--to", to, "--run-dir", again, "--json"))
+    assert (told["run_dir"], told["source"], told["notes"]) == (again, "runs/whole", [])
     command = shlex.split(told["command"])
     assert command[:2] == ["trueloop", "train"]
     out = json.loads(trueloop(*command[1:], "--json"))
     assert (out["resumed_from"], out["reason"], out["update"]) == (told["update"], "finished", 48)
-    expected, found = weights(tmp_path / "runs" / "whole"), weights(tmp_path / "runs" / "again")
+    expected, found = weights(whole / "runs" / "whole"), weights(whole / again)
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    old, new = read(tmp_path / "runs" / "whole"), read(tmp_path / "runs" / "again")
+    old, new = read(whole / "runs" / "whole"), read(whole / again)
     assert new.updates.loss == old.updates.loss
     assert [(e.update, e.metrics) for e in new.evaluations] == [(e.update, e.metrics) for e in old.evaluations]
-    assert overview(tmp_path / "runs" / "again").state == "finished"
+    assert overview(whole / again).state == "finished"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -162,28 +163,32 @@ def build():
 class Commands:
     """Runs `trueloop train recipe.py` in one folder."""
 
-    def __init__(self, folder: Path, workers: int = 0) -> None:
+    def __init__(self, folder: Path, forker: Any, workers: int = 0) -> None:
         folder.mkdir()
         (folder / "recipe.py").write_text(RECIPE.replace("WORKERS", str(workers)))
-        self.folder = folder
+        self.folder, self.forker = folder, forker
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "trueloop", "train", "recipe.py", *words]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+    def start(self, *words: str) -> Any:
+        return self.forker.start("-m", "trueloop", "train", "recipe.py", *words, cwd=self.folder)
 
     def run(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        out, _ = process.communicate(timeout=200)
+        out = "".join(process.communicate(timeout=200))
         return process.returncode, out
 
-    def wait_for(self, process: subprocess.Popen[str], checkpoint: str) -> None:
+    def run_anew(self) -> tuple[int, str]:
+        """Run it in a new interpreter, as a user does."""
+        command = [sys.executable, "-m", "trueloop", "train", "recipe.py"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=200
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def wait_for(self, process: Any, checkpoint: str) -> None:
         """Wait until a checkpoint is there."""
         while not list(self.folder.glob(f"runs/*/checkpoints/{checkpoint}/manifest.json")):
-            assert process.poll() is None, process.communicate()[0]
+            assert process.poll() is None, process.communicate()
             time.sleep(0.01)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -192,9 +197,9 @@ class Commands:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    commands = Commands(tmp_path_factory.mktemp("whole") / "project")
-    code, out = commands.run()
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, forker: Any) -> dict[str, torch.Tensor]:
+    commands = Commands(tmp_path_factory.mktemp("whole") / "project", forker)
+    code, out = commands.run_anew()
     assert code == 0, out
     return commands.weights()
 
@@ -206,8 +211,8 @@ def assert_same(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed: dict, workers: int):
-    commands = Commands(tmp_path / "project", workers)
+def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed: dict, forker: Any, workers: int):
+    commands = Commands(tmp_path / "project", forker, workers)
     process = commands.start()
     commands.wait_for(process, "update-000000036")
     os.killpg(process.pid, signal.SIGKILL)
@@ -225,15 +230,17 @@ def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed:
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_group", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_preempted_is_saved_and_continued(tmp_path: Path, undisturbed: dict, workers: int, whole_group: bool):
-    commands = Commands(tmp_path / "project", workers)
+def test_preempted_is_saved_and_continued(
+    tmp_path: Path, undisturbed: dict, forker: Any, workers: int, whole_group: bool
+):
+    commands = Commands(tmp_path / "project", forker, workers)
     process = commands.start()
     commands.wait_for(process, "update-000000020")
     if whole_group:  # as SLURM does it: the loader processes hear it too
         os.killpg(process.pid, signal.SIGTERM)
     else:
         process.terminate()
-    out, _ = process.communicate(timeout=60)
+    out = "".join(process.communicate(timeout=60))
     assert process.returncode == 143, out
     assert "preempted, everything is saved" in out
     assert "Resume       trueloop train recipe.py --run-dir runs/slow-" in out

@@ -30,6 +30,8 @@ from trueloop.engines.train.identity import saved_identity
 from trueloop.faces.run_folder import RunFolder
 from trueloop.ground.errors import CheckpointError, InvalidConfig, InvalidData, InvalidModel, RunFolderError
 
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
+
 G = torch.Generator().manual_seed(0)
 X = torch.randn(300, 5, generator=G)
 Y = (X @ torch.randn(5, 3, generator=G)).argmax(1)
@@ -53,6 +55,7 @@ def trainer(**settings) -> Trainer:
     )
 
 
+@pytest.mark.draws
 def test_it_learns_and_leaves_everything_behind(tmp_path):
     ours = trainer(run_dir=tmp_path / "run", facts={"class_names": ["a", "b", "c"]})
     result = ours.fit(TRAIN, val=VAL, test=TEST)
@@ -74,6 +77,8 @@ def test_it_learns_and_leaves_everything_behind(tmp_path):
     assert history.facts["class_names"] == ["a", "b", "c"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["optim"]["lr"] == 0.02
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "run" / "report.html").read_text().count("<svg") >= 4
 
 
 def test_the_cut_changes_nothing():
@@ -104,6 +109,7 @@ def test_two_runs_are_bitwise_equal_and_the_seed_matters():
     assert torch.equal(weights(1), weights(1, workers=2))
 
 
+@pytest.mark.draws
 def test_a_second_call_continues_and_fresh_starts_over(tmp_path):
     first = trainer(run_dir=tmp_path).fit(TRAIN, val=VAL)
     longer = TrainConfig(epochs=7, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)

@@ -13,20 +13,22 @@ from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.pace import Pace
 from trueloop.faces import tuning
 from trueloop.faces.tuning import Trial, tune_recipe
-from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.errors import InvalidConfig, OutOfMemory
 from trueloop.recipes import registry
 
 Rate = Callable[[TrainConfig], float]
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate) -> list[TrainConfig]:
-    """Let a function say how fast settings are; return what was measured."""
+def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda config: 0.5) -> list[TrainConfig]:
+    """Let functions say how fast settings are and what share is spent waiting; return what was measured."""
     asked: list[TrainConfig] = []
 
     def pace(trainer: Any, train: Any, *, seconds: float, **data: Any) -> Pace:
         asked.append(trainer.config)
         per_s = rate(trainer.config)
-        return Pace(updates=3, update_s=1 / per_s, examples_per_s=per_s, waiting=0.0, peak_memory_mib=None)
+        return Pace(
+            updates=3, update_s=1 / per_s, examples_per_s=per_s, waiting=waiting(trainer.config), peak_memory_mib=None
+        )
 
     monkeypatch.setattr("trueloop.faces.trainer.Trainer.pace", pace)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -84,6 +86,59 @@ def test_what_does_not_fit_or_compile_is_named_and_passed_over(monkeypatch: pyte
     assert tuned.chosen == {"micro_batch": 8}
 
 
+def test_a_micro_batch_that_does_not_fit_is_halved_until_one_does(monkeypatch: pytest.MonkeyPatch):
+    def rate(config: TrainConfig) -> float:
+        if (config.micro_batch or config.effective_batch) > 5:
+            raise OutOfMemory("too large")
+        return 100.0
+
+    measured(monkeypatch, rate)
+    recipe = registry.load("tabular")
+    effective = recipe.train.effective_batch
+    tuned = tune_recipe(recipe, seconds=1.0, compiled=False)
+    sizes = [effective]
+    while sizes[-1] > 5:
+        sizes.append(-(-sizes[-1] // 2))
+    tried = [each.value for each in tuned.trials if each.setting == "micro_batch"]
+    assert tried == sizes[1:]
+    assert tuned.trials[0].problem == "does not fit into the memory"
+    assert tuned.chosen == {"micro_batch": sizes[-1]}
+    assert (tuned.before, tuned.after.examples_per_s, tuned.largest) == (None, 100.0, sizes[-1])
+
+
+@pytest.mark.parametrize(
+    "name", ["tabular", "digits"]
+)  # digits: normalised over the batch, so only its own size is tried
+def test_where_nothing_fits_the_reason_is_the_end(monkeypatch: pytest.MonkeyPatch, name: str):
+    def rate(config: TrainConfig) -> float:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes.")
+
+    asked = measured(monkeypatch, rate)
+    with pytest.raises(OutOfMemory, match="not enough memory"):
+        tune_recipe(registry.load(name), seconds=1.0, compiled=False)
+    assert (asked[-1].micro_batch == 1) == (name == "tabular")
+
+
+def test_the_largest_that_fits_is_told_though_a_smaller_one_is_faster(monkeypatch: pytest.MonkeyPatch):
+    measured(monkeypatch, lambda config: 300.0 if config.micro_batch == 8 else 100.0)
+    recipe = registry.load("tabular")
+    tuned = tune_recipe(recipe, seconds=1.0, compiled=False)
+    assert (tuned.chosen, tuned.largest) == ({"micro_batch": 8}, recipe.train.effective_batch)
+
+
+def test_loader_processes_are_added_until_nobody_waits(monkeypatch: pytest.MonkeyPatch):
+    def waiting(config: TrainConfig) -> float:
+        return {None: 0.6, 0: 0.6, 1: 0.2, 2: 0.001, 3: 0.0}[config.workers]
+
+    asked = measured(monkeypatch, lambda config: 100 * (1 - waiting(config)), waiting)
+    tuned = tune_recipe(registry.load("tabular"), seconds=1.0, compiled=False)
+    assert tuned.chosen == {"workers": 2}
+    assert 3 not in {config.workers for config in asked}
+    measured(monkeypatch, lambda config: 100.0, lambda config: 0.001)
+    tuned = tune_recipe(registry.load("tabular"), seconds=1.0, compiled=False)
+    assert tuned.left_alone["workers"] == "training waits for data 0.1 % of the time"
+
+
 def test_with_batch_normalisation_the_micro_batch_is_left_alone(monkeypatch: pytest.MonkeyPatch):
     asked = measured(monkeypatch, lambda config: 100.0)
     tuned = tune_recipe(registry.load("digits"), seconds=1.0, compiled=False)
@@ -94,6 +149,7 @@ def test_with_batch_normalisation_the_micro_batch_is_left_alone(monkeypatch: pyt
 def test_a_real_attempt_trains_and_nothing_is_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "CUTS", (1, 2))
+    monkeypatch.setattr(tuning, "VANISHES", 0.0)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     recipe = registry.load("tabular")
     recipe = replace(recipe, train=replace(recipe.train, workers=0, threads=None))
@@ -101,7 +157,7 @@ def test_a_real_attempt_trains_and_nothing_is_written(tmp_path: Any, monkeypatch
     tuned = tune_recipe(recipe, seconds=0.01, compiled=False)
     assert all(each.pace and each.pace.examples_per_s > 0 for each in tuned.trials)
     settings = [each.setting for each in tuned.trials]
-    assert settings == ["", "threads", "micro_batch", "micro_batch", "workers"]
+    assert settings == ["", "threads", "micro_batch", "workers"]
     assert list(tmp_path.iterdir()) == []
     assert torch.get_num_threads() == threads
 

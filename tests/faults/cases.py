@@ -73,7 +73,7 @@ def _kills(chance: random.Random, *, sample: bool) -> Iterator[Case]:
             yield Case(f"SIGKILL again and again, {workers} workers", act, words)
     for _ in range(2 if sample else 60):
         yield Case("SIGKILL, slow disk", partial(killed, instants=instants(1), slow_s=0.003))
-    for touch in (3, 20, 33, 47) if sample else range(1, 301):
+    for touch in (3, 20, 33, 47) if sample else range(1, 201):
         yield Case("SIGKILL at each touch of the disk", partial(killed_at_touch, touch=touch))
     for number, name in ((signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")):
         for turn in range(2 if sample else 40):

@@ -30,7 +30,7 @@ from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, Optim
 from trueloop.engines.train.metrics import Accuracy
 from trueloop.recipes.recipe import Parts, Recipe
 
-TRAIN, VAL = 1400, 200
+TRAIN, VAL = 700, 200
 CLASSES = 4
 TOUCHES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
@@ -52,7 +52,7 @@ def build() -> Recipe:
             micro_batch=12,  # a window of three, the last one smaller; and a short window at the end of an epoch
             threads=1,
             workers=0,
-            optim=OptimConfig(lr=1e-2),
+            optim=OptimConfig(lr=2e-2),
             schedule=ScheduleConfig(name="cosine", warmup=0.1),
             ema=0.9,
             monitor=MonitorConfig(patience=3),

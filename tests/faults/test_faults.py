@@ -48,9 +48,12 @@ pytestmark = [
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run the sample once, in an interpreter of its own: this one may have threads, which a fork would lose."""
     out = tmp_path_factory.mktemp("faults") / "faults.json"
+    others = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # have a core each
+    jobs = max(1, (os.cpu_count() or 1) // others)
     done = subprocess.run(
-        [sys.executable, CAMPAIGN, "--sample", "--out", out], capture_output=True, text=True, check=False
-    )
+        [sys.executable, CAMPAIGN, "--sample", "--jobs", str(jobs), "--out", out],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert out.exists(), done.stdout + done.stderr
     return json.loads(out.read_text())
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,20 +14,14 @@ HERE = Path(__file__).parent
 WATCHING = HERE.parent / "watching.py"
 
 
-def launch(script: Path, processes: int, *options: str) -> list[dict]:
-    """Start the script in so many processes as torchrun would, and return what each of them tells."""
+def launch(forker: Any, processes: int, *words: str | Path) -> list[Any]:
+    """Start `watching.py` in so many processes as torchrun would, and return what each of them tells."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
     started = [
-        subprocess.Popen(
-            [sys.executable, str(WATCHING), *options, str(script)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        forker.start(WATCHING, *words, cwd=HERE, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(processes)
     ]
     try:
@@ -42,14 +35,22 @@ def launch(script: Path, processes: int, *options: str) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "processes"), [("digits_ddp.py", 2), ("spawned_ddp.py", 1), ("threads_in_parallel.py", 1)]
-)
-def test_every_rank_is_left_in_peace(script: str, processes: int):
+@pytest.mark.parametrize("script", ["spawned_ddp.py", "threads_in_parallel.py"])
+def test_a_program_that_starts_others_is_left_in_peace(forker: Any, script: str):
     path = HERE / "distributed" / script
-    bare, watched = launch(path, processes, "--bare"), launch(path, processes)
-    for alone, seen in zip(bare, watched, strict=True):
-        assert seen["printed"] == alone["printed"]
-        assert seen["randomness"] == alone["randomness"]
-        assert not seen["problems"]
-        assert not seen["words"]
+    compare(script, launch(forker, 1, "--bare", path)[0], launch(forker, 1, path)[0])
+
+
+@pytest.mark.slow
+def test_every_rank_is_left_in_peace(forker: Any):
+    scripts = ["digits_ddp.py", "several_ways_ddp.py", "sharded_fsdp2.py", "checkpoints_of_rank_0.py"]
+    for told in launch(forker, 2, "--both", *(HERE / "distributed" / script for script in scripts)):
+        for script, (alone, seen) in zip(scripts, told, strict=True):
+            compare(script, alone, seen)
+
+
+def compare(script: str, alone: dict[str, Any], seen: dict[str, Any]) -> None:
+    assert seen["printed"] == alone["printed"], script
+    assert seen["randomness"] == alone["randomness"], script
+    assert not seen["problems"], script
+    assert not seen["words"], script

@@ -75,6 +75,36 @@ def test_threads_that_train_at_the_same_time(whole: Callable[[], Watch]):
     assert watch.report().updates >= 30
 
 
+@forks
+def test_threads_that_begin_to_train_at_the_same_time(whole: Callable[[], Watch]):
+    """Which of them is followed is not decided yet: nobody may look at another's gradients meanwhile."""
+
+    def again_and_again() -> bool:
+        sys.setswitchinterval(1e-6)
+        for _ in range(60):
+            start = threading.Barrier(4)
+
+            def run(seed: int, start: threading.Barrier = start) -> None:
+                model = nn.Sequential(nn.Linear(4, 3))
+                optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+                x, y = torch.randn(6, 4), torch.randint(3, (6,))
+                start.wait()
+                for _ in range(8):
+                    optimizer.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+
+            with whole():
+                threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+        return True
+
+    assert in_a_child(again_and_again) == 7
+
+
 def test_watches_of_several_threads(whole: Callable[[], Watch]):
     """They begin and end at any moment; there is one attachment, and in the end it is off."""
     before = nn.Module.__call__, torch.autograd.backward

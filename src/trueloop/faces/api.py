@@ -12,9 +12,11 @@ from trueloop.engines.train.config import (
     GuardConfig,
     MonitorConfig,
     OptimConfig,
+    ParallelConfig,
     ScheduleConfig,
     TrainConfig,
 )
+from trueloop.engines.train.cross_entropy import chunked_cross_entropy
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories
 from trueloop.engines.train.evaluate import evaluate as evaluate_batches
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
@@ -37,6 +39,7 @@ __all__ = [
     "MeanAbsoluteError",
     "MonitorConfig",
     "OptimConfig",
+    "ParallelConfig",
     "Parts",
     "Recipe",
     "ScheduleConfig",
@@ -44,6 +47,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "TrueloopError",
+    "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",

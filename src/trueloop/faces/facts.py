@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from trueloop.engines.train.launched import launched
 from trueloop.engines.train.loop import Assembly
 from trueloop.version import __version__
 
@@ -28,6 +29,7 @@ def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, 
         config: the settings, as nested mappings.
         code: fingerprint of each of the user's files.
     """
+    place = launched()
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
     return {
         "config": config,
@@ -36,6 +38,8 @@ def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, 
         "device": str(parts.device),
         "optimizer": type(parts.optimizer).__name__,
         "threads": torch.get_num_threads(),
+        "processes": parts.parallel.processes.size,
+        "restart": place.restarts if place else 0,  # by the launcher, after a process was lost
         "code": dict(code),
         "git": git_state(),
         "environment": _environment(parts.device),

@@ -25,10 +25,11 @@ from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.pace import Pace, pace
 from trueloop.engines.train.precision import autocast
-from trueloop.engines.train.processes import ALONE, Processes, join, local_device
+from trueloop.engines.train.processes import ALONE, Processes, join, local_device, refuse_several
 from trueloop.engines.train.profile import Profile, profile_updates
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.seeding import prepare_generators, seed_process
+from trueloop.engines.train.shards import whole
 from trueloop.engines.train.smoke import Smoke, smoke
 from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.validate import validate
@@ -113,12 +114,13 @@ class Trainer:
         Raises:
             InvalidConfig, InvalidData, InvalidModel: what cannot work, named with its value, before training.
             NotFinite: too many updates in a row were not finite.
+            OutOfMemory: an update does not fit, however it is cut up.
             RunFolderError: it cannot be written, or another process is training in it.
             CheckpointError: what cannot be written or trusted.
         """
         check_store(self.store, self.run_dir)
         device = self._prepare()
-        processes = join(device)
+        processes = self._join(device)
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda", processes=processes)
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
         shared = measuring(self.metrics, processes)
@@ -156,9 +158,12 @@ class Trainer:
             InvalidModel: the loss did not fall.
         """
         device = self._prepare()
-        source = Feed(self.config, collate=collate, pin=False).training(train, accumulate=accumulate)
+        processes = self._join(device)
+        source = Feed(self.config, collate=collate, pin=False, processes=processes).training(
+            train, accumulate=accumulate
+        )
         steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
-        parts = self._assemble(device, source.updates_per_epoch, config=steady)
+        parts = self._assemble(device, source.updates_per_epoch, config=steady, processes=processes)
         return smoke(parts, source)
 
     def profile(self, train: Any, *, updates: int = 20, trace: Path | None = None, **data: Any) -> Profile:
@@ -183,10 +188,12 @@ class Trainer:
         return pace(parts, source, seconds=seconds)
 
     def _ready(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
+        refuse_several("What is measured here")
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, **order)
-        return self._assemble(device, source.updates_per_epoch), source
+        as_given = replace(self.config, out_of_memory="stop")  # or another micro-batch would be measured than asked for
+        return self._assemble(device, source.updates_per_epoch, config=as_given), source
 
     def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
         """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.
@@ -212,6 +219,10 @@ class Trainer:
             torch.set_num_threads(self.config.threads)
         prepare_generators(self.config)
         return resolve_device(local_device(self.config.device))
+
+    def _join(self, device: torch.device) -> Processes:
+        waiting = self.config.parallel
+        return join(device, patience_s=waiting.patience_s, silence_s=waiting.silence_s)
 
     def _assemble(
         self,
@@ -268,7 +279,7 @@ class Trainer:
 
     def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
         kept, monitor = self.config.checkpoint, self.config.monitor
-        if folder is None and kept.mirror:
+        if self.run_dir is None and kept.mirror:
             raise InvalidConfig(
                 f"checkpoint.mirror is {kept.mirror!r}, but there is no run folder.",
                 why="A checkpoint is whole on this machine before it is copied anywhere.",
@@ -293,8 +304,9 @@ class Trainer:
             self.model.load_state_dict(weights)
             if test is not None:
                 result = replace(result, metrics={**result.metrics, **fit.test(test)})
+            gathered = whole(weights, fit.parts.parallel.processes)
             if folder:
-                save_weights(weights, folder.weights)
+                save_weights(gathered, folder.weights)
         fit.end(result.reason)
         return replace(result, run_dir=fit.parts.parallel.processes.share(folder.path if folder else None))
 

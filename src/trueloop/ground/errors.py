@@ -5,6 +5,7 @@ TrueloopError
 ├── InvalidData       a dataset, batch or label that cannot be trained on
 ├── InvalidModel      a model, loss or optimizer that does not fit together
 ├── NotFinite         too many updates in a row had to be skipped
+├── OutOfMemory       an update that does not fit into the device's memory
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
 ├── ProcessLost       another process or machine of the run is gone; starting again helps
@@ -44,6 +45,10 @@ class InvalidModel(TrueloopError):
 
 class NotFinite(TrueloopError):
     """Too many updates in a row were not finite."""
+
+
+class OutOfMemory(TrueloopError):
+    """An update does not fit into the device's memory, however it is cut up."""
 
 
 class CheckpointError(TrueloopError):

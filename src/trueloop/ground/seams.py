@@ -162,7 +162,8 @@ class Noted:
     update: int
     kind: str
     """A stable word: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
-    "resumed_inexact", "resumed_changed", "rolled_back", "save_blocking", "mirror_down", "store_down", "store_behind",
+    "resumed_inexact", "resumed_changed", "rolled_back", "compiled", "compiled_in_part", "out_of_memory",
+    "save_blocking", "mirror_down", "store_down", "store_behind",
     and "finding", of the sanitizer, whose details are a finding of the report's JSON."""
     message: str
     details: Mapping[str, Any]

@@ -69,10 +69,10 @@ for state["step"] in range(5):
     optimizer.step(closure)  # <- GRD007
 """,
     "late, when the run is watched lightly": """
-for step in range(400):
+for step in range(240):
     optimizer.zero_grad()
     loss = mse(model(x), y)
-    if step == 300:
+    if step == 180:  # among the first 64 that are watched in full, whose cost does not matter: on a busy machine too
         loss = loss * float("inf")
     loss.backward()
     optimizer.step()  # <- GRD007

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from trueloop.engines.train.config import OptimConfig, TrainConfig
+from trueloop.engines.train.config import OptimConfig, ParallelConfig, TrainConfig
 from trueloop.engines.train.loop import train_epoch
 from trueloop.engines.train.update import HostUpdate
 from trueloop.ground.errors import InvalidModel
@@ -55,8 +57,9 @@ def test_the_users_own_optimizer_and_scheduler_are_used(build, cut):
     assert rates == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while Inductor is imported
-def test_a_compiled_model_trains_the_same_parameters(build, cut):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while its compiler is imported
+def test_a_compiled_model_trains_the_same_parameters(build, cut, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # Inductor takes 10 seconds
     x, y = torch.randn(12, 4), torch.randint(0, 2, (12,))
     weights = []
     for compiled in (False, True):
@@ -101,3 +104,14 @@ def test_sparse_gradients_are_refused_whoever_makes_the_optimizer(build):
     for given in ({}, {"optimizer": torch.optim.SparseAdam}):
         with pytest.raises(InvalidModel, match="sparse=True"):
             build(model, lambda m, batch: m(batch[0]).mean(), TrainConfig(), **given)
+
+
+def test_synchronised_batchnorm_is_put_in_for_several_processes(build, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "trueloop.engines.train.assemble.synchronise_batchnorm", lambda *arguments: asked.append(arguments)
+    )
+    for wanted in (False, True):
+        build(Net(), nn.CrossEntropyLoss(), TrainConfig(parallel=ParallelConfig(sync_batchnorm=wanted)))
+    (_, device, processes), *others = asked
+    assert (device.type, processes.size, others) == ("cpu", 1, [])

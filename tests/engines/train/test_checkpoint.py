@@ -273,10 +273,10 @@ def test_a_newer_schema_stops_the_run_and_is_not_passed_over(tmp_path: Path, thr
     manifest = json.loads(path.read_bytes())
     del manifest["sha256"]
     newest = three.latest()
-    path.write_bytes(sealed(manifest | {"schema": 2}))
+    path.write_bytes(sealed(manifest | {"schema": 99}))
     assert newest is not None
     for call in (three.checkpoints, three.latest, three.best, three.load_latest, lambda: three.load(newest)):
-        with pytest.raises(NewerSchemaError, match="schema 2"):
+        with pytest.raises(NewerSchemaError, match="schema 99"):
             call()
 
 
@@ -503,3 +503,16 @@ def test_looking_needs_no_torch(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1 {'val/loss': nan}\n", "")
+
+
+def test_a_token_is_there_for_a_moment_and_swept_if_left(tmp_path: Path):
+    folder = CheckpointFolder(tmp_path)
+    with folder.token() as token:
+        assert token.is_dir()
+        assert token.is_absolute()
+        assert folder.leftovers() == [tmp_path / token.name]
+        assert folder.checkpoints() == []
+        assert folder.problems() == []
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CheckpointError, match="could not be written"), folder.token() as token:
+        token.rmdir()

@@ -171,3 +171,18 @@ def test_a_scalar_in_the_batch_can_be_the_culprit():
     batch = {"x": torch.zeros(3), "temperature": torch.tensor(math.nan)}
     found = locate_in_batches([MicroBatch(batch, True, (0, 1, 2))])
     assert (found.where, found.indices) == ("temperature", ())
+
+
+def test_a_window_that_is_done_again_finds_buffers_and_random_numbers_as_they_were():
+    model = network()
+    guard = Guard(model, GuardConfig(enabled=False))  # which only leaves undone what is skipped
+    for _ in range(2):
+        torch.manual_seed(5)
+        guard.remember()
+        kept, buffer = state(model), model[1].running_mean
+        first = model(torch.ones(4, 4))
+        model[1].running_mean = torch.zeros(8)  # another tensor in its place
+        guard.restore()
+        assert model[1].running_mean is buffer
+        assert all(torch.equal(kept[name], value) for name, value in state(model).items())
+        assert torch.equal(model(torch.ones(4, 4)), first)  # the same mask of dropout

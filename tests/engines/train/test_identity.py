@@ -17,6 +17,7 @@ from trueloop.engines.train.config import (
     GuardConfig,
     MonitorConfig,
     OptimConfig,
+    ParallelConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -214,3 +215,11 @@ def test_a_checkpoint_without_an_identity_has_none(tmp_path):
     assert saved_identity(checkpoint) is None
     (checkpoint.path / "state.json").unlink()
     assert saved_identity(checkpoint) is None
+
+
+def test_synchronised_batchnorm_is_the_same_model_on_any_number_of_processes(build):
+    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    asked = TrainConfig(parallel=ParallelConfig(sync_batchnorm=True))
+    assert identity(build, asked, model=plain)["model"] == identity(build, asked, model=converted)["model"]
+    assert identity(build, model=plain)["model"] != identity(build, model=converted)["model"]

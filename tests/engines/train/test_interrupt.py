@@ -47,13 +47,25 @@ def test_the_second_insists(first: signal.Signals, second: signal.Signals):
         assert left.value.code == EXIT_CODES["preempted"] == 128 + signal.SIGTERM
 
 
+def test_the_end_of_torchrun_insists_but_for_its_echoes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with Interrupt() as interrupt:
+        send(signal.SIGTERM)
+        monkeypatch.setattr("trueloop.engines.train.interrupt.os.getppid", lambda: 1)
+        send(signal.SIGTERM)  # for another of its threads
+        assert interrupt.requested == "preempted"
+        monkeypatch.setattr("trueloop.engines.train.interrupt.ECHO_S", 0.0)
+        with pytest.raises(SystemExit):
+            send(signal.SIGTERM)
+
+
 def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with Interrupt() as interrupt:
         send(signal.SIGTERM)
         send(signal.SIGTERM)
         assert interrupt.requested == "preempted"
-        monkeypatch.setattr("trueloop.engines.train.interrupt._PASSED_ON_S", 0.0)
+        monkeypatch.setattr("trueloop.engines.train.interrupt.PASSED_ON_S", 0.0)
         with pytest.raises(SystemExit):
             send(signal.SIGTERM)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,3 +124,22 @@ def test_looking_changes_nothing(training):
     assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
     assert torch.equal(generator, torch.get_rng_state())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_sharded_model_runs_all_of_its_window_and_no_backward():
+    """Stopping early, or an error in the middle of backward, would leave the other processes waiting."""
+    model, calls = Risky(), []
+    model.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    together = replace(replay(model), together=True)
+    bad, good = (torch.tensor([1.0, -1.0, 2.0, 3.0]),), (torch.ones(4),)
+    found = locate(together, window(bad, good, good))
+    assert (found.stage, found.micro_batch, found.operation) == ("forward", 0, "aten.log")
+    assert calls == [False] * 3
+
+    nan = (torch.full((4,), math.nan),)
+    assert locate(together, window(good, nan)).stage == "batch"
+    assert len(calls) == 5
+
+    found = locate(replace(replay(Root()), together=True), window((torch.zeros(4),)))
+    assert (found.stage, found.operation) == ("unknown", "backward")
+    assert "backward pass is not run again" in str(found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from trueloop.engines.train.assemble import assemble
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.loop import train_epoch
 from trueloop.engines.train.objective import Loss
 from trueloop.ground.errors import InvalidData, InvalidModel
+from trueloop.ground.seams import MicroBatch
 
 IGNORED = -100
 
@@ -260,3 +264,30 @@ def test_the_users_own_mistake_keeps_its_own_traceback(cut, build):
     parts = build(Broken(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=4))
     with pytest.raises(NameError, match="undefined"):
         next(train_epoch(parts, cut(*classification(4), effective=4).epoch(0, 0), update=0))
+
+
+class Convolved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm, self.head = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.norm(self.convolution(x)).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("more", [{}, {"ema": 0.9}, {"precision": "fp16"}, {"clip": None}], ids=str)
+@pytest.mark.parametrize("name", ["adamw", "adam"])  # torch has no other fused kernel for a device without memory
+def test_no_window_waits_for_the_device(more, name, monkeypatch):
+    """On the meta device nothing has a value, so reading one on the host is an error."""
+    meta = torch.device("meta")
+    optimizers = sys.modules[torch.optim.Optimizer.__module__]  # torch.optim deletes the name
+    monkeypatch.setattr(optimizers, "_get_fused_kernels_supported_devices", lambda: ["meta"])
+    monkeypatch.setattr("trueloop.engines.train.optimizer.FUSED_DEVICES", {name: frozenset({"meta"})})
+    monkeypatch.setattr("trueloop.engines.train.assemble.autocast", lambda *_: nullcontext())
+    config = TrainConfig(effective_batch=8, optim=OptimConfig(name=name), **more)
+    parts = assemble(Convolved(), nn.CrossEntropyLoss(ignore_index=2), config, device=meta, updates_per_epoch=4)
+    images, classes = torch.randn(4, 1, 8, 8), torch.randint(0, 4, (4,))
+    micros = (MicroBatch((images, classes), place % 2 == 1, None) for place in range(6))
+    done = list(train_epoch(parts, micros, update=1))  # the very first window checks its labels, which are values
+    assert len(done) == 3
+    assert all(each.outcome.skipped.device == meta for each in done)

@@ -14,6 +14,7 @@ from torch import nn
 from trueloop.engines.train.adamw import LeanAdamW
 from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.checkpoint import CheckpointFolder
+from trueloop.engines.train.durable import FileStamp, write_synced
 from trueloop.engines.train.mirror import MirrorError
 from trueloop.engines.train.saver import Saver
 from trueloop.engines.train.seeding import capture_generators
@@ -333,3 +334,18 @@ def test_without_the_mirror_a_run_resumes_but_does_not_start(tmp_path: Path):
     storage.down = None
     assert saver.load_latest()[0].update == 4  # type: ignore[index]
     assert saver.problems() == ["one was damaged"]
+
+
+def test_what_is_written_beside_is_whole_when_save_returns(tmp_path: Path):
+    folder, threads = CheckpointFolder(tmp_path), list[threading.Thread]()
+
+    def beside(into: Path) -> dict[str, FileStamp]:
+        threads.append(threading.current_thread())
+        return {"shard-1.safetensors": write_synced(into / "shard-1.safetensors", [b"part"])}
+
+    saver = Saver(folder)
+    saver.save({"model": {}}, update=3, epoch=1, metrics={}, beside=beside)
+    assert [checkpoint.update for checkpoint in folder.checkpoints()] == [3]
+    assert (tmp_path / "update-000000003" / "shard-1.safetensors").read_bytes() == b"part"
+    assert threads == [threading.main_thread()]
+    saver.close()

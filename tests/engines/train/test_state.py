@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from trueloop.engines.train.state import MAX_DEPTH, pack, unpack
+from trueloop.engines.train.state import MAX_DEPTH, InShards, pack, unpack
 from trueloop.engines.train.tensorfile import DTYPES
 from trueloop.ground.errors import CheckpointError
 
@@ -389,3 +389,14 @@ def test_deep_json_is_an_error_not_a_crash():
         packed = [packed]
     with pytest.raises(CheckpointError, match="RecursionError"):
         unpack(packed, {})
+
+
+def test_what_lies_in_shards_is_a_name():
+    named = InShards(name="model.w", shape=(5, 3), dtype=torch.bfloat16)
+    packed, tensors = pack({"w": named, "tied": named})
+    assert tensors == {}
+    assert packed["dict"]["w"] == {"sharded": "model.w", "shape": [5, 3], "dtype": "bfloat16"}
+    assert unpack(json.loads(json.dumps(packed)), {}) == {"w": named, "tied": named}
+    for wrong in ({"dtype": "object"}, {"shape": [1.5]}, {"shape": 3}):
+        with pytest.raises(CheckpointError, match="not readable"):
+            unpack({"sharded": "w", "shape": [1], "dtype": "float32"} | wrong, {})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trueloop.engines.train.update import DeviceUpdate, HostUpdate, make_update
 from trueloop.ground.errors import InvalidModel
@@ -140,16 +142,41 @@ def test_no_gradient_at_all_is_refused():
         make_update(torch.optim.SGD(model.parameters()), 1.0).step(1.0)
 
 
+class Calls(TorchDispatchMode):
+    """Counts torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def test_the_device_way_never_reads_on_the_host():
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class NoReading(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            assert "_local_scalar_dense" not in str(func)
-            return func(*args, **(kwargs or {}))
-
-    model = model_with_gradients()
-    parameters = list(model.parameters())
+    parameters = list(model_with_gradients().parameters())
     update = DeviceUpdate(MAKERS["adamw fused"](parameters), parameters, CLIP)
-    with NoReading():
+    with Calls() as calls:
         update.step(torch.tensor(4.0))
+    assert "_local_scalar_dense" not in calls.counts
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("optimizer", ["adamw fused", "sgd fused", "adagrad fused"])
+def test_a_fused_update_costs_as_many_operations_for_many_tensors_as_for_few(kind, optimizer):
+    counts = []
+    for layers in (1, 30):
+        model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
+        model(torch.randn(8, 4)).square().sum().backward()
+        parameters = list(model.parameters())
+        update = of(kind, MAKERS[optimizer](parameters), parameters)
+        update.step(torch.tensor(8.0))  # the first one makes the optimizer's state, tensor by tensor
+        with Calls() as calls:
+            update.step(torch.tensor(8.0))
+        counts.append(calls.counts)
+        assert calls.counts["_foreach_norm"] == 1
+        assert calls.counts[f"_fused_{optimizer.partition(' ')[0]}_"] == 1
+    for reading in counts:
+        reading.pop("_local_scalar_dense", None)  # of norms, on the host; they are there already
+    assert counts[0] == counts[1]

@@ -265,3 +265,48 @@ def test_where_there_is_room_every_iteration_is_drawn(
     (row,) = timeline(made, 1000)
     assert row.plain.count("█") + row.plain.count("▄") == made.iterations_per_epoch
     assert row.plain.count("·") == made.accumulate - made.last_window
+
+
+# A model and machines --------------------------------------------------------------------------------------------
+
+SEVEN = "--parameters 7e9 --layers 32 --width 4096 --devices 64"
+
+
+def test_a_model_needs_no_dataset(capsys: pytest.CaptureFixture[str]):
+    run(SEVEN)
+    out = capsys.readouterr().out
+    assert re.search(r"^moments +52\.2 GiB +834\.5 MiB  8 × 7 B, / 64$", out, flags=re.MULTILINE)
+    assert "iterations" not in out
+    run(f"{SEVEN} --dataset 100 --batch 10")
+    both = capsys.readouterr().out
+    assert "iterations per epoch" in both
+    assert both.endswith(out)
+
+
+def test_json_of_a_model_is_beside_that_of_the_run(capsys: pytest.CaptureFixture[str]):
+    run(f"{SEVEN} --json")
+    model = json.loads(capsys.readouterr().out)
+    assert (model["parameters"], model["devices"], model["moment_bytes"]) == (7 * 10**9, 64, 56 * 10**9)
+    run(f"{FIRST} --json")
+    numbers = json.loads(capsys.readouterr().out)
+    run(f"{SEVEN} {FIRST} --json")
+    assert json.loads(capsys.readouterr().out) == {**numbers, "model": model}
+
+
+@pytest.mark.parametrize("options", ["", "--window 4", "--precision off --tokens 1e12", "--optimizer sgd --tokens 1"])
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_models_page_never_exceeds_the_width(
+    options: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    run(f"{SEVEN} {options}")
+    out = capsys.readouterr().out
+    assert max(cell_len(line) for line in out.splitlines()) <= width
+    assert "…" not in out
+
+
+def test_nothing_said_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+    from trueloop.faces.cli.app import main
+
+    assert main(["plan"]) == 2
+    assert "Give --dataset and --batch, or --parameters." in capsys.readouterr().err

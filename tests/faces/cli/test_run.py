@@ -166,12 +166,12 @@ DISTRIBUTED = """\
 
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + dist.get_rank())
+    for _ in range(6):
         optimizer.zero_grad()
         model(torch.randn(4, 2)).square().mean().backward()
         optimizer.step()
-    del model  # torch 2.13 aborts now and then where a DistributedDataParallel outlives its group
+    del model  # torch 2.13 aborts in one run of seven where a DistributedDataParallel outlives its group, also bare
     dist.destroy_process_group()
 """
 
@@ -181,12 +181,16 @@ def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], m
     folder = program(DISTRIBUTED).parent
     monkeypatch.setenv("TMPDIR", str(folder))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "trueloop", "run", "--strict", "--json", "r.json", "train.py"]
+    command = [*torchrun, "-m", "trueloop", "run", "--json", "r.json", "train.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("trueloop: ")]) == 1
-    assert json.loads((folder / "r.json").read_text())["problems"] == []
+    report = json.loads((folder / "r.json").read_text())
+    assert report["problems"] == []
+    (found,) = report["findings"]  # of both ranks, or of the one that read last
+    assert (found["code"], found["line"], found["first_update"]) == ("DST001", 10, 0)
+    assert found["message"].startswith("After 1 update ranks 0 and 1 hold different values of ")
     assert not list(folder.glob("trueloop-*"))
 
 

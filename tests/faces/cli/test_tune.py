@@ -57,6 +57,18 @@ def test_the_table_and_the_command_that_uses_it(capsys: pytest.CaptureFixture[st
     assert out.endswith("\ntrueloop train tabular --threads 2\n")
 
 
+def test_what_did_not_fit_before_has_no_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    found = Tuned(trials=[], chosen={"micro_batch": 8}, before=None, after=pace(2500), largest=8)
+    monkeypatch.setattr("trueloop.faces.tuning.tune_recipe", lambda *_, **__: found)
+    assert tune("tabular") == 0
+    out = capsys.readouterr().out
+    assert "The largest micro-batch that fits, of those tried, is 8." in out
+    assert "2,500 examples/s where nothing could be trained" in out
+    assert tune("tabular --json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["before"], told["largest"]) == (None, 8)
+
+
 def test_what_is_written_is_read_by_train(asked: list[Recipe], capsys: pytest.CaptureFixture[str]):
     assert tune("tabular --optim.lr 0.25 --epochs 3 --write tuned.toml") == 0
     assert tomllib.loads(Path("tuned.toml").read_text()) == {"optim": {"lr": 0.25}, "epochs": 3, "threads": 2}

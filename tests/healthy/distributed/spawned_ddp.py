@@ -30,6 +30,7 @@ def demo_basic(rank, world_size, port, results):
         nn.MSELoss()(outputs, torch.randn(20, 5)).backward()
         optimizer.step()
     results[rank] = sum(p.double().sum().item() for p in ddp_model.parameters())
+    del ddp_model  # before its group, see digits_ddp.py
     dist.destroy_process_group()
 
 

@@ -5,23 +5,22 @@ Symptom
     a little of that order: results vary more with the seed, and large numbers of epochs gain less than they should.
 
 Why nothing raises
-    A generator that is seeded again is meant to repeat itself. ``DistributedSampler`` makes its order from the seed
-    and the epoch, and the epoch stays 0 until somebody calls ``set_epoch``.
+    A generator that is seeded again is meant to repeat itself.
 
 Look-alikes
     A loader that does not shuffle; a held-out loader; two models trained on one order to be compared; a run started
-    over from the beginning, or rolled back to an earlier state; datasets of one batch. So it is named only where two
-    epochs in a row, over one dataset, of a sampler of torch's own that shuffles, begin with the same 12 samples or
-    more in the same order, the same optimizer steps in both, no optimizer was built and no weights were loaded in
-    between. Repeating each order on purpose would be named too: hence a warning. In the text it shows where every turn
-    of a loop that trains over such a loader sets the seed again, to what is no other in the next turn.
+    over from the beginning, or rolled back to an earlier state; datasets of one batch; a DistributedSampler, of which
+    DST003 tells. So it is named only where two epochs in a row, over one dataset, of a sampler of torch's own that
+    shuffles, begin with the same 12 samples or more in the same order, the same optimizer steps in both, no optimizer
+    was built and no weights were loaded in between. Repeating each order on purpose would be named too: hence a
+    warning. In the text it shows where every turn of a loop that trains over such a loader sets the seed again, to what
+    is no other in the next turn.
 
 Fix
-    Seed once, before the first epoch. With a DistributedSampler call ``sampler.set_epoch(epoch)`` before each epoch.
+    Seed once, before the first epoch.
 
 References
-    torch.utils.data.distributed.DistributedSampler, with the warning on set_epoch,
-    https://docs.pytorch.org/docs/stable/data.html
+    torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
     Safran and Shamir, "How good is SGD with random shuffling?", 2020, arXiv:1908.00045
 """
 
@@ -43,7 +42,7 @@ from trueloop.ground.events import (
     StepTaken,
 )
 from trueloop.ground.failure import Failure, Rule, Severity
-from trueloop.ground.findings import Evidence, Insertion
+from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.epochs import epochs
 from trueloop.ground.questions.moves import moved_out
 from trueloop.ground.source.operations import Act, Loop, Operation
@@ -109,7 +108,7 @@ class Detector:
         return None
 
     def _started(self, event: LoaderStarted) -> None:
-        if not event.shuffles:
+        if not event.shuffles or event.sampler == "DistributedSampler":
             return
         key = event.dataset or event.loader
         if len(self._epochs) > MOST_DATASETS:  # each of a long row of datasets is seen through a few epochs
@@ -134,15 +133,10 @@ class Detector:
         return self._evidence(order)
 
     def _evidence(self, order: OrderSeen) -> Evidence:
-        distributed = order.sampler == "DistributedSampler"
         message = (
             f"Two epochs in a row began with the same {order.count} samples in the same order, though the loader "
             f"shuffles ({order.sampler})."
         )
-        if distributed:
-            change = Insertion(order.place.site, "loader.sampler.set_epoch(epoch)") if order.place else None
-            fix = "Call sampler.set_epoch(epoch) before each epoch."
-            return Evidence(message=message, place=order.place, fix=fix, change=change)
         if order.seeded_at is not None:
             related = ((order.place, "the epoch begins here"),) if order.place else ()
             return Evidence(message=message, place=order.seeded_at, related=related)
@@ -232,7 +226,7 @@ for epoch in range(3):
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
 """,
-    fix="Seed once, before the first epoch; with a DistributedSampler call set_epoch(epoch) before each.",
+    fix="Seed once, before the first epoch.",
     rule=RULE,
     detector=Detector,
 )

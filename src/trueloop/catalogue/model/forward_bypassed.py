@@ -14,7 +14,7 @@ Look-alikes
     ``forward`` of a module with hooks, a backward reached its parameters, this twice, and the module was not called
     as it should be before. Who leaves hooks out on purpose takes them off, or calls the model now and then. Not
     judged: a ``forward`` within which no module with parameters runs, as that of ``nn.Linear``, or which a library
-    has decorated; and a wrapper that is left out, where it has put no hooks on the module. The text alone shows a
+    has decorated; and a wrapper that is left out, which DST002 tells of. The text alone shows a
     module that is trained this way past a hook that nothing takes off, or past the ``DistributedDataParallel`` around
     it; any other ``model.forward(x)`` outside of a module's own class is a note.
 

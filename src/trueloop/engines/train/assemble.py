@@ -9,21 +9,27 @@ import torch
 from torch import nn
 
 from trueloop.engines.train.average import WeightAverage
+from trueloop.engines.train.batchnorm import synchronise_batchnorm
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.ddp import Replicas
-from trueloop.engines.train.fsdp import Sharded, ShardedUpdate, is_sharded
+from trueloop.engines.train.dtensors import is_sharded
 from trueloop.engines.train.guard import Guard
+from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory_format import use_channels_last
 from trueloop.engines.train.objective import Objective, as_objective
 from trueloop.engines.train.optimizer import build_optimizer, check_optimizer, check_trainable, freeze
 from trueloop.engines.train.parallel import Alone, Parallel
 from trueloop.engines.train.precision import LossScale, autocast
 from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.engines.train.recompute import enable_recompute
+from trueloop.engines.train.region import Ingredients
 from trueloop.engines.train.schedule import GivenSchedule, RateSchedule, Schedule
+from trueloop.engines.train.transfer import bringing
 from trueloop.engines.train.update import Update, make_update
+from trueloop.engines.train.whole import WholeUpdate
 from trueloop.engines.train.window import Counts
-from trueloop.ground.errors import InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -54,12 +60,7 @@ def assemble(
         InvalidConfig, InvalidModel: parts that do not fit together, named.
     """
     given = given or Given()
-    freeze(model, config.freeze)
-    if config.recompute:
-        enable_recompute(model)
-    model.to(device)
-    if not model.training:
-        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+    _prepare(model, config, device, processes)
     _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
@@ -70,6 +71,7 @@ def assemble(
     context = autocast(config.precision, device)
     horizon_epochs = config.schedule.horizon_epochs or config.epochs
     updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
+    guard = Guard(model, config.guard)
     return Assembly(
         model=model,
         forward=forward,
@@ -80,12 +82,35 @@ def assemble(
         update=_update(optimizer, config, processes),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
-        guard=Guard(model, config.guard),
+        guard=guard,
+        halving=Halving(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
         on_host=device.type == "cpu",
+        bring=bringing(device),
         autocast=lambda: context,
+        whole=_whole((model, objective, optimizer), config, given, processes),
     )
+
+
+def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
+    """Make the model what is trained, before anything refers to its parameters."""
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    if config.channels_last:
+        if config.parallel.engine == "fsdp" and processes.size > 1:
+            raise InvalidConfig(
+                "channels_last is on, and the parameters are to be sharded (parallel.engine = fsdp).",
+                why="FSDP takes parameters in row-major order only.",
+                fix="Set channels_last = false, or parallel.engine = ddp.",
+            )
+        use_channels_last(model)
+    model.to(device)
+    if config.parallel.sync_batchnorm:
+        synchronise_batchnorm(model, device, processes)
+    if not model.training:
+        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
 
 
 def _parallel(
@@ -93,16 +118,44 @@ def _parallel(
 ) -> Parallel:
     if processes.size == 1:
         return Alone(forward, objective)
-    if config.parallel == "fsdp":
+    if config.parallel.engine == "fsdp":
+        from trueloop.engines.train.fsdp import Sharded
+
         return Sharded(model, forward, objective, processes)
-    return Replicas(model, forward, objective, processes, find_unused_parameters=config.find_unused_parameters)
+    return Replicas(
+        model, forward, objective, processes, find_unused=config.parallel.find_unused_parameters == "always"
+    )
 
 
 def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if is_sharded(parameters):
+        from trueloop.engines.train.fsdp import ShardedUpdate
+
         return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
+
+
+def _whole(
+    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, given: Given, processes: Processes
+) -> WholeUpdate | None:
+    if not config.compile:
+        return None
+    model, objective, optimizer = parts
+    refusals = (
+        (config.precision == "fp16", "fp16 needs a loss scale."),
+        (config.recompute, "recompute decides anew in every pass what is kept."),
+        (given.counts is not None, "its counts are declared beforehand."),
+        (processes.size > 1, f"{processes.size} processes share it."),
+    )
+    made_of = Ingredients(
+        model=model,
+        objective=objective,
+        clip=config.clip,
+        guarded=config.guard.enabled,
+        autocast=torch.bfloat16 if config.precision == "bf16" else None,
+    )
+    return WholeUpdate(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
 
 
 class Given:

@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from trueloop.engines.train.dtensors import gather_anew, like, local, part_of
 from trueloop.ground.errors import CheckpointError, InvalidConfig, InvalidModel
 
 _lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # swa_utils itself has no public name for it
@@ -22,7 +23,8 @@ class WeightAverage:
     construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; called once
     before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the start still weighs.
     Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are not
-    persistent are constants of the architecture and are left to the model.
+    persistent are constants of the architecture and are left to the model. Of a sharded model, every process averages
+    the part that it holds.
 
     Args:
         model: on its final device; its parameters must stay the same objects.
@@ -48,7 +50,8 @@ class WeightAverage:
         buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
         self._live: Final[dict[str, Tensor]] = {**dict(model.named_parameters()), **buffers}
         _refuse_few_bits(self._live)
-        self._average: Final = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        self._model: Final = model
+        self._average: Final = {name: local(tensor.detach()).clone() for name, tensor in self._live.items()}
         self._parameters: Final = [name for name in self._live if name not in buffers and _has_mean(self._live[name])]
         self._buffers: Final = [name for name in buffers if _has_mean(self._live[name])]
         self._copied: Final = [name for name in self._live if not _has_mean(self._live[name])]
@@ -72,14 +75,14 @@ class WeightAverage:
         if not isinstance(skipped, Tensor):
             if skipped:
                 return
-            _lerp(average, [self._live[name] for name in moving], 1 - self._decay)
+            _lerp(average, [local(self._live[name]) for name in moving], 1 - self._decay)
             for name in self._copied:
                 self._average[name].copy_(self._live[name])
             return
         was_skipped = skipped.bool()
         weight = (1 - self._decay) * (1 - skipped.to(self._weight_dtype))
         # Weights that were not stepped are finite, buffers need not be, and 0 * nan would still move the average.
-        current = [self._live[name] for name in self._parameters]
+        current = [local(self._live[name]) for name in self._parameters]
         current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
         weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # torch 2.6 mixes none
         _lerp(average, current, weights)
@@ -95,7 +98,7 @@ class WeightAverage:
         Raises:
             InvalidModel: it is applied already.
 
-        Cost: pointers change hands; nothing is copied.
+        Cost: pointers change hands and nothing is copied, but for a sharded model, whose parts are exchanged.
         """
         self._refuse_while_applied()
         self._swap()
@@ -108,7 +111,7 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the average under the model's names, tied weights once; refers to it, does not copy."""
-        return dict(self._average)
+        return {name: part_of(self._live[name], average) for name, average in self._average.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -120,9 +123,9 @@ class WeightAverage:
         wrong = [f"{name} is missing" for name in self._average if name not in state]
         wrong += [f"{name} is not in the model" for name in state if name not in self._average]
         wrong += [
-            f"{name} has shape {tuple(state[name].shape)}, not {tuple(average.shape)}"
-            for name, average in self._average.items()
-            if name in state and state[name].shape != average.shape
+            f"{name} has shape {tuple(state[name].shape)}, not {tuple(live.shape)}"
+            for name, live in self._live.items()
+            if name in state and state[name].shape != live.shape
         ]
         if wrong:
             raise CheckpointError(
@@ -130,11 +133,18 @@ class WeightAverage:
                 fix="Resume with the model the checkpoint was trained with, or start a new run.",
             )
         for name, average in self._average.items():
-            average.copy_(state[name])
+            average.copy_(local(like(self._live[name], state[name])))
 
+    @torch.no_grad()
     def _swap(self) -> None:
+        gather_anew(self._model)
         for name, live in self._live.items():
-            live.data, self._average[name] = self._average[name], live.data
+            if (here := local(live)) is live:
+                live.data, self._average[name] = self._average[name], live.data
+            else:  # FSDP gathers from memory of its own choice, which has to stay where it is
+                kept = here.clone()
+                here.copy_(self._average[name])
+                self._average[name].copy_(kept)
 
     def _refuse_while_applied(self) -> None:
         if self._applied:

@@ -14,12 +14,14 @@ import math
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from trueloop.engines.train.durable import damaged, sync, unreadable, unwritable
 from trueloop.engines.train.manifest import (
+    Beside,
     Checkpoint,
     NewerSchemaError,
     PackedState,
@@ -96,8 +98,18 @@ class CheckpointFolder:
         """
         return self.write(packed(state), update=update, epoch=epoch, metrics=metrics)
 
-    def write(self, parts: PackedState, *, update: int, epoch: int, metrics: Mapping[str, float]) -> Checkpoint:
+    def write(
+        self,
+        parts: PackedState,
+        *,
+        update: int,
+        epoch: int,
+        metrics: Mapping[str, float],
+        beside: Beside | None = None,
+    ) -> Checkpoint:
         """Do as `save` does, with a state that is `packed` already; on any thread, one at a time.
+
+        ``beside`` writes what else belongs to it.
 
         Raises:
             CheckpointError: the disk refuses; older checkpoints are untouched and the partial one is gone.
@@ -105,7 +117,7 @@ class CheckpointFolder:
         path = self._free_path(update)
         numbers = {name: float(value) for name, value in metrics.items()}
         checkpoint = Checkpoint(path=path, update=update, epoch=epoch, metrics=numbers)
-        self._make(path, lambda hidden: write_folder(hidden, parts, checkpoint))
+        self._make(path, lambda hidden: write_folder(hidden, parts, checkpoint, beside))
         self._retain(checkpoint)
         return checkpoint
 
@@ -162,6 +174,21 @@ class CheckpointFolder:
             OSError: as the system says.
         """
         return [entry for entry in self._root.iterdir() if _HIDDEN.fullmatch(entry.name)]
+
+    @contextmanager
+    def token(self) -> Generator[Path]:
+        """Make an empty folder with a name of its own for a moment, so that others can say whether they see it.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
+        path = self._hidden("saving", self.path_of(0))
+        try:
+            path.mkdir()
+            yield path.resolve()
+            path.rmdir()
+        except OSError as error:
+            raise unwritable(path, error) from error
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Read a checkpoint back, every byte of it checked; nothing in it is ever executed.

@@ -96,6 +96,24 @@ class GuardConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """How several processes share one run; nothing of it matters to a single one."""
+
+    engine: Literal["ddp", "fsdp"] = "ddp"
+    """Each process holds all of it (ddp), or a part of every block (fsdp: torch's
+    fully_shard)."""
+    find_unused_parameters: Literal["auto", "always"] = "auto"
+    """Look in every window for parameters that this process has not used (ddp): always, or where the first window
+    leaves some unused."""
+    sync_batchnorm: bool = False
+    """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
+    patience_s: float = 1800.0
+    """Seconds that a process waits for the others: longer than the slowest evaluation or save of one of them."""
+    silence_s: float = 60.0
+    """Seconds without a sign of life after which another machine counts as lost, on Linux."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """A whole run, except for the model and the data."""
 
@@ -133,17 +151,14 @@ class TrainConfig:
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
-    parallel: Literal["ddp", "fsdp"] = "ddp"
-    """How several processes share the model: each holds all of it (ddp), or a part of every block (fsdp: torch's
-    fully_shard)."""
-    find_unused_parameters: bool | None = None
-    """Look in every window for parameters that this process has not used (ddp); None = where the first window leaves
-    some unused."""
-    sync_batchnorm: bool = False
-    """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compile: bool = False
-    """torch.compile the model."""
+    """Compile the whole update into one program; where that cannot be, the reason is noted and the model compiled."""
     recompute: bool = False
     """Gradient checkpointing of the model's repeated blocks: less memory, more time."""
+    channels_last: bool = False
+    """Lay out the weights of convolutions channels-last, which their fast kernels want; the numbers stay."""
+    out_of_memory: Literal["halve", "stop"] = "halve"
+    """Where the memory runs out on a window: halve the micro-batch and do the window again, or end the run."""
     evaluate_every_epochs: int = 1
     """Epochs between two evaluations."""

@@ -38,11 +38,13 @@ class Replicas:
         forward: the model, or its compiled twin over the same parameters.
         objective: what is minimised.
         processes: more than one.
-        find_unused_parameters: as of DDP; None = where the first window leaves one unused.
+        find_unused: in every window; otherwise where the first one leaves a parameter unused.
 
     Raises:
         InvalidModel: the processes have built different models.
     """
+
+    sharded = False
 
     def __init__(
         self,
@@ -51,10 +53,10 @@ class Replicas:
         objective: Objective,
         processes: Processes,
         *,
-        find_unused_parameters: bool | None = None,
+        find_unused: bool = False,
     ) -> None:
         self.processes = processes
-        self._find_unused = find_unused_parameters
+        self._find_unused = find_unused
         start_alike(model, processes)
         self._step = _Step(forward, objective)
         self._trained = [p for p in model.parameters() if p.requires_grad]
@@ -83,7 +85,7 @@ class Replicas:
             raise InvalidModel(
                 "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
                 why=str(error).split("\n", 1)[0],
-                fix="Set find_unused_parameters = true, for a model that does not use all of itself on every batch.",
+                fix='Set parallel.find_unused_parameters = "always", for a model that is not used whole every time.',
             ) from error
         self._buffers.follow()
 
@@ -108,7 +110,7 @@ class Replicas:
             **_OWN_BUFFERS,
             init_sync=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=unused if self._find_unused is None else self._find_unused,
+            find_unused_parameters=unused or self._find_unused,
         )
 
 

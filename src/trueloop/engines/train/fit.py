@@ -6,31 +6,34 @@ boundaries only, so that a saved state is always the state between two updates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from torch import Tensor
 
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder
+from trueloop.engines.train.compiled import train_epoch
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluate, measuring
 from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.incident import agreed, look_into
 from trueloop.engines.train.interrupt import Interrupt
 from trueloop.engines.train.ledger import Ledger
-from trueloop.engines.train.loop import Assembly, train_epoch
-from trueloop.engines.train.memory import memory_mib, peak_memory_mib
+from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory import Weighing, peak_memory_mib
 from trueloop.engines.train.mirror import Mirror
 from trueloop.engines.train.monitor import Judgement, Monitor
 from trueloop.engines.train.objective import Criterion, TorchLoss
-from trueloop.engines.train.processes import ALONE
+from trueloop.engines.train.processes import ALONE, as_lost
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.run_state import Position, Remark, RunState
 from trueloop.engines.train.saver import Saver
-from trueloop.ground.errors import CheckpointError, TrueloopError
+from trueloop.engines.train.shards import check_seen, load_together, save_together, take_apart
+from trueloop.ground.errors import CheckpointError, ProcessLost, TrueloopError
 from trueloop.ground.seams import (
     BatchSource,
     Evaluated,
@@ -43,7 +46,6 @@ from trueloop.ground.seams import (
 )
 
 TELL_TOGETHER: Final = 8  # updates; several processes look after skipped ones at the same time
-WEIGH_S: Final = 1.0  # seconds between two looks at the memory: enough for a plot, too few to cost anything
 
 
 class Fit:
@@ -89,7 +91,7 @@ class Fit:
         self._problems: list[str] = []
         self._resumed: list[Remark] = []
         self._started = perf_counter()
-        self._weighed = 0.0
+        self._weighing = Weighing(parts.device)
 
     @property
     def position(self) -> Position:
@@ -116,19 +118,27 @@ class Fit:
             self._note("checkpoint_passed_over", problem)
         for remark in self._resumed:
             self._note(*remark)
-        try:
-            with Interrupt() as interrupt:
+        with Interrupt() as interrupt:
+            try:
                 reason = self._epochs(interrupt)
                 self._end_saving()
-        except BaseException as error:
-            self._leave(error)
-            raise
+            except (
+                BaseException
+            ) as error:  # torchrun sends a SIGTERM to those that are left: it must not cut this short
+                lost = as_lost(error, self._processes)
+                self._leave(lost or error)
+                if lost:
+                    raise lost from error
+                raise
         return self._result(reason, start)
 
     def _leave(self, error: BaseException) -> None:
         """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
         self._together = ALONE  # the others are elsewhere
-        for last in (self._end_saving, self._tell, lambda: self.report(self._ended("failed"))):
+        lasts: list[Callable[[], None]] = [self._end_saving, self._tell, lambda: self.report(self._ended("failed"))]
+        if isinstance(error, ProcessLost):
+            lasts.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
+        for last in lasts:
             try:
                 last()
             except (TrueloopError, OSError) as lost:
@@ -188,21 +198,20 @@ class Fit:
         """Pass on what the ledger holds, and look after every update that was not finite."""
         entries = self._ledger.take()
         if entries:
-            self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._memory_mib()))
+            self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._weighing.now_and_then()))
         self._tell_saved()
+        for halved in self.parts.halving.take():
+            self._note("out_of_memory", halved.message, halved.details, update=halved.update)
+        for told in self.parts.whole.take() if self.parts.whole else ():
+            self._note(*told)
+        if self._together is not self._processes:
+            return  # a sharded model takes all of them to run a window again
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:
                 incident = agreed(look_into(self.parts, entry), self._together)
                 self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
                 self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
-
-    def _memory_mib(self) -> float | None:
-        now = perf_counter()
-        if now - self._weighed < WEIGH_S:
-            return None
-        self._weighed = now
-        return memory_mib(self.parts.device)
 
     def _evaluate_if_due(self) -> Judgement:
         """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""
@@ -228,7 +237,7 @@ class Fit:
         with parts.average.applied() if parts.average else nullcontext():
             return evaluate(
                 parts.forward,
-                batches,
+                parts.halving.cut(batches),
                 parts.objective,
                 metrics=self._metrics,
                 device=parts.device,
@@ -260,9 +269,10 @@ class Fit:
             return
         self.parts.parallel.settle()
         measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
-        state = self.state.state_dict()
-        if self._saver:
-            self._saver.save(state, update=position.update, epoch=position.epoch, metrics=measured)
+        state, sharded = take_apart(self.state.state_dict())
+        about = {"update": position.update, "epoch": position.epoch, "metrics": measured}
+        save = partial(self._saver.save, state, **about) if self._saver else None
+        save_together(save, sharded, self._processes)
         self._saved_at = here
         self._tell_saved()
 
@@ -293,25 +303,24 @@ class Fit:
         self.state.identity = identity or {}
         if not self._saving:
             return
-        state: Mapping[str, Any] | None = None
-        if self._saver and (found := self._saver.load_latest()) is not None:
-            state = cast("Mapping[str, Any]", found[1])
+        check_seen(self._checkpoints, self.parts.parallel)
+        found = self._saver.load_latest() if self._saver else None
         self._problems = self._saver.problems() if self._saver else []
-        state = self._processes.share(state)
+        state = load_together(found, self.parts.parallel)
         if state is not None:
             self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
-        chosen = self._processes.share(self._best_state())
+        chosen = load_together(self._best_state(), self.parts.parallel)
         if chosen is not None:
             self.state.load_weights(chosen)
         return self.state.shipped_weights()
 
-    def _best_state(self) -> Mapping[str, Any] | None:
+    def _best_state(self) -> tuple[Checkpoint, Mapping[str, Any]] | None:
         """Read the best checkpoint, where that is what is shipped and it is not what the model already is."""
-        state: Mapping[str, Any] | None = None
+        found: tuple[Checkpoint, Mapping[str, Any]] | None = None
         shipped: int | None = self.position.update  # None: what is missing has been told
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
@@ -319,7 +328,7 @@ class Fit:
                 break
             try:
                 loaded = self._checkpoints.load(best)
-                state = {"model": loaded["model"], "average": loaded["average"]}
+                found = best, {"model": loaded["model"], "average": loaded["average"]}
                 shipped = best.update if shipped is not None else None
                 break
             except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
@@ -327,7 +336,7 @@ class Fit:
                 shipped = None
         if shipped is not None:
             self._miss_best(shipped)
-        return state
+        return found
 
     def _miss_best(self, shipped: int) -> None:
         """Say so where the best checkpoint should be shipped and is not there any more."""
@@ -340,8 +349,8 @@ class Fit:
         """Evaluate the model as it is now, once, on the test set."""
         parts = self.parts
         result = evaluate(
-            parts.forward, batches, parts.objective, metrics=self._metrics, device=parts.device,
-            context=parts.autocast(), processes=self._measuring,
+            parts.forward, parts.halving.cut(batches), parts.objective, metrics=self._metrics,
+            device=parts.device, context=parts.autocast(), processes=self._measuring,
         )  # fmt: skip
         self.tell_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from trueloop.engines.train.alike import Buffers, start_alike
+from trueloop.engines.train.dtensors import local
 from trueloop.engines.train.foreach import divide, total_norm_on_host
 from trueloop.engines.train.objective import Loss, Objective
 from trueloop.engines.train.processes import Processes
 from trueloop.engines.train.recompute import repeated_blocks
 from trueloop.engines.train.update import Outcome, gradients_of
+from trueloop.ground.errors import InvalidModel
 
 
 class Sharded:
@@ -38,16 +39,25 @@ class Sharded:
         processes: more than one.
 
     Raises:
-        InvalidModel: the processes have built different models.
+        InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
     """
+
+    sharded = True
 
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
         self.processes = processes
         start_alike(model, processes)
-        mesh = init_device_mesh(processes.device.type, (processes.size,))
-        for block in repeated_blocks(model).values():
-            fully_shard(block, mesh=mesh)
-        self._root = fully_shard(model, mesh=mesh)
+        self.mesh = init_device_mesh(processes.device.type, (processes.size,))
+        try:
+            for block in repeated_blocks(model).values():
+                fully_shard(block, mesh=self.mesh)
+            self._root = fully_shard(model, mesh=self.mesh)
+        except (ValueError, NotImplementedError) as error:
+            raise InvalidModel(
+                f"{type(model).__name__} cannot be sharded: {error}",
+                why='parallel.engine = "fsdp" cuts every parameter along its first dimension, as it lies in memory.',
+                fix='Change that parameter, or set parallel.engine = "ddp".',
+            ) from error
         self._forward, self._objective = forward, objective
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
@@ -120,13 +130,3 @@ class ShardedUpdate:
         divide(parts, count * max(1.0, norm / self._bound) if finite else count)
         self._optimizer.step()
         return Outcome(norm, 0.0)
-
-
-def is_sharded(parameters: Sequence[Tensor]) -> bool:
-    """True where parameters are DTensors."""
-    return any(isinstance(parameter, DTensor) for parameter in parameters)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that lies here; a plain tensor whole."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

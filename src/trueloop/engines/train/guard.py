@@ -36,33 +36,50 @@ class Guard:
                 fix="Use 1 to stop at the first skipped update, or more to tolerate some.",
             )
         self._config = config
+        self._cuda = next((p.device for p in model.parameters() if p.is_cuda), None)
         # By module and name: a module may put another tensor in a buffer's place.
         places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-        self._places = places if config.enabled else []
+        self._places = places
         self._known: list[Tensor] = []
         self._kept: list[Tensor] = []
         self._in_a_row = 0
         self.generator: Tensor | None = None
+        self._device_generator: Tensor | None = None
         self.skipped = 0
 
-    def remember(self) -> None:
-        """Keep the buffers and the CPU generator as they are before a window.
+    def remember(self, *, buffers: bool = True) -> None:
+        """Keep torch's generators as they are before a window, and the buffers unless somebody else puts them back.
 
-        Cost: one copy of the buffers, where there are any, and 5 kB of generator state.
+        Cost: one copy of the buffers, where there are any, and 5 kB of generator state; no synchronisation, as the
+        state of a CUDA generator is two numbers on the host.
         """
-        if self._places:
+        if self._places and buffers:
             now = self._buffers()
             if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
                 copy(self._kept, now)
             else:
                 self._known, self._kept = now, [buffer.detach().clone() for buffer in now]
         self.generator = torch.get_rng_state()
+        if self._cuda is not None:
+            self._device_generator = torch.cuda.get_rng_state(self._cuda)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put buffers and generators back to where `remember` found them, for a window that is done again."""
+        for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
+            if getattr(module, name) is not known:
+                setattr(module, name, known)
+            known.copy_(kept)
+        if self.generator is not None:
+            torch.set_rng_state(self.generator)
+        if self._cuda is not None and self._device_generator is not None:
+            torch.cuda.set_rng_state(self._device_generator, self._cuda)
 
     @torch.no_grad()
     def undo(self, outcome: Outcome) -> None:
         """Put the buffers back if the update was skipped; decided on the device where the outcome lies there."""
         skipped = outcome.skipped
-        if not self._places or (not isinstance(skipped, Tensor) and not skipped):
+        if not self._places or not self._config.enabled or (not isinstance(skipped, Tensor) and not skipped):
             return
         bad = skipped.bool() if isinstance(skipped, Tensor) else None
         for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):

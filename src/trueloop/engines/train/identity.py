@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.train.config import TrainConfig
+from trueloop.engines.train.dtensors import layers
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.manifest import STATE, Checkpoint
 from trueloop.engines.train.state import unpack
@@ -75,11 +76,15 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "guard.enabled": "breaking",
     "guard.max_in_a_row": "harmless",
     "guard.locate": "harmless",
-    "parallel": "inexact",
-    "find_unused_parameters": "harmless",
-    "sync_batchnorm": "breaking",
+    "parallel.engine": "inexact",
+    "parallel.find_unused_parameters": "harmless",
+    "parallel.sync_batchnorm": "breaking",
+    "parallel.patience_s": "harmless",
+    "parallel.silence_s": "harmless",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
+    "channels_last": "inexact",
+    "out_of_memory": "harmless",  # what it did to a run is saved with it
     "evaluate_every_epochs": "harmless",
     # Facts. A name that is not here goes by its longest beginning that is.
     "options": "breaking",  # the recipe's own settings
@@ -168,7 +173,7 @@ def identify(
     settings = asdict(config) | {"micro_batch": config.micro_batch or config.effective_batch}
     facts: dict[str, Any] = {
         **settings,
-        "model": _digest(re.sub(r" at 0x[0-9a-f]+", "", repr(parts.model))),  # layers and their arguments
+        "model": _digest(_layers(parts.model, batchnorm_alike=config.parallel.sync_batchnorm)),
         "objective": _objective(objective),
         "on": {
             "device": parts.device.type,
@@ -255,6 +260,13 @@ def _objective(objective: object) -> str:
     tensors = [buffer.detach().cpu().tolist() for _, buffer in objective.named_buffers()]
     words = [f"{name}={value}" for name, value in plain.items()] + ([_digest(str(tensors))] if tensors else [])
     return f"{type(objective).__name__}({', '.join(words)})"
+
+
+def _layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
+    """Show a model's layers and their arguments, the same on any number of processes."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", layers(model))
+    # One process trains with what was built; several, with what was made of it.
+    return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", text) if batchnorm_alike else text
 
 
 def _digest(text: str) -> str:

@@ -19,7 +19,11 @@ _PREEMPTING = ("SIGTERM", "SIGUSR1")
 
 # Torchrun passes a signal on to its processes. Where the sender gave it to every process of the job (systemd, some
 # set-ups of SLURM), each gets it twice within moments, and the second must not be taken for insistence.
-_PASSED_ON_S = 2.0
+PASSED_ON_S = 2.0
+
+
+# Linux tells a process of its parent's end once for each thread that the parent had.
+ECHO_S = 0.3
 
 
 class Interrupt:
@@ -36,7 +40,7 @@ class Interrupt:
         """The name of the first one: "SIGTERM"."""
         self._before: dict[int, Any] = {}
         self._asked_at = 0.0
-        self._under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
@@ -53,7 +57,7 @@ class Interrupt:
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         again, now = self.requested is not None, time.monotonic()
-        if again and self._under_torchrun and now - self._asked_at < _PASSED_ON_S:
+        if again and self._launcher and now - self._asked_at < (PASSED_ON_S if self._launcher_lives() else ECHO_S):
             return
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -62,3 +66,6 @@ class Interrupt:
         self._asked_at = now
         self.requested = "interrupted" if number == signal.SIGINT else "preempted"
         self.signal = signal.Signals(number).name
+
+    def _launcher_lives(self) -> bool:
+        return os.getppid() == self._launcher

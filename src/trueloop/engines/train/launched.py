@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -159,6 +160,22 @@ def _launcher(said: _Said) -> Launcher:
     if "KUBERNETES_SERVICE_HOST" in said or "JOB_COMPLETION_INDEX" in said:
         return "kubernetes"
     return "environment"
+
+
+def address_towards(host: str, port: int) -> str:
+    """Return this machine's address in the network in which another host is; "" where there is no way to it.
+
+    Args:
+        host: name or address.
+        port: any; nothing is sent.
+    """
+    try:
+        family, kind, protocol, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
 
 
 # SLURM -----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Ledger:
         """Take one update; return True when it is time to `take` them."""
         on_host = not isinstance(done.outcome.skipped, Tensor)
         urgent = on_host and bool(done.outcome.skipped)
-        if on_host and not urgent:
+        if on_host and not urgent and done.window:
             done = done._replace(window=[])  # finite: its batches will not be needed again
         self._pending.append((done, update, epoch))
         if self._every:
@@ -61,20 +61,20 @@ class Ledger:
 
 
 def _on_host(pending: list[tuple[Done, int, int]]) -> list[tuple[float, ...]]:
-    """(loss, norm, skipped, divisor) of each."""
-    rows = [(done.loss, done.outcome.norm, done.outcome.skipped, done.divisor) for done, _, _ in pending]
+    """(loss, norm, skipped, divisor, examples) of each."""
+    rows = [(done.loss, done.outcome.norm, done.outcome.skipped, done.divisor, done.examples) for done, _, _ in pending]
     flat = [value for row in rows for value in row]
     tensors = [value for value in flat if isinstance(value, Tensor)]
     read = iter(torch.stack([precise(t) for t in tensors]).tolist() if tensors else ())
     values = [next(read) if isinstance(value, Tensor) else float(value) for value in flat]
-    return [tuple(values[start : start + 4]) for start in range(0, len(values), 4)]
+    return [tuple(values[start : start + 5]) for start in range(0, len(values), 5)]
 
 
 def _entry(done: Done, update: int, epoch: int, numbers: tuple[float, ...]) -> Entry:
-    loss, norm, skipped, divisor = numbers
+    loss, norm, skipped, divisor, examples = numbers
     rates = done.rates
     row = UpdateRow(
-        update=update, epoch=epoch, loss=loss, grad_norm=norm, lr=rates[0], examples=done.examples,
+        update=update, epoch=epoch, loss=loss, grad_norm=norm, lr=rates[0], examples=int(examples),
         wait_s=done.wait_s, total_s=done.total_s, skipped=bool(skipped),
         rates=() if rates.count(rates[0]) == len(rates) else rates,
     )  # fmt: skip

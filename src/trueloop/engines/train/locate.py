@@ -2,6 +2,10 @@
 
 The window is run once more on the weights it failed on, with every tensor operation watched. This happens only after
 an update was found not finite, so its cost (some ten times a forward pass) does not matter.
+
+Where the processes share a sharded model, a forward pass is something they do together: each runs all of its window, to
+the end. The backward pass is not run again there, because what is found in it ends it in the middle, and the others
+would wait for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # pyright: ignore[reportMissingTypeStubs]
 
 from trueloop.engines.train.device import move
-from trueloop.engines.train.objective import Objective
+from trueloop.engines.train.objective import Loss, Objective
 from trueloop.engines.train.seeding import preserved_generators
 from trueloop.ground.seams import MicroBatch
 
@@ -33,7 +37,8 @@ class Culprit:
     where: str
     """Path into the batch ("0"), the module ("encoder.norm", "" for the root), or the parameter."""
     operation: str
-    """The torch operation ("aten.log"), the backward node ("LogBackward0") or "gradient"; empty for a batch."""
+    """The torch operation ("aten.log"), the backward node ("LogBackward0") or "gradient"; empty for a batch, and
+    "backward" where the stage is unknown because that was not run again."""
     indices: tuple[int, ...]
     """Dataset indices of the samples that are not finite, or of the whole micro-batch."""
 
@@ -41,6 +46,11 @@ class Culprit:
         samples = f" (dataset indices {_shorten(self.indices)})" if self.indices else ""
         if self.stage == "batch":
             return f"the batch itself: field {self.where or '0'} holds NaN or Inf{samples}"
+        if self.stage == "unknown" and self.operation == "backward":
+            return (
+                "not found: its batches and a second forward pass were finite, and the backward pass is not run again "
+                "where the model is sharded"
+            )
         if self.stage == "unknown":
             return "not reproduced: a second run of the same window was finite"
         if self.operation == "gradient":
@@ -63,6 +73,8 @@ class Replay:
     autocast: Callable[[], AbstractContextManager[Any]]
     generator: Tensor | None
     """CPU generator state at the window's start, so that dropout draws the same; None = not known."""
+    together: bool = False
+    """The model is sharded: the other processes run their shares of the window at the same time."""
 
 
 def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
@@ -74,6 +86,8 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
 
     The model's buffers, gradients and all random generators are left as they were.
     """
+    if replay.together:
+        return _locate_together(replay, window)
     culprit = locate_in_batches(window)
     if culprit:
         return culprit
@@ -85,6 +99,18 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
             if culprit:
                 return culprit
     return Culprit(stage="unknown", micro_batch=0, where="", operation="", indices=())
+
+
+def _locate_together(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
+    """Look at the batches and run the forward passes, all of them, whatever the first one shows."""
+    found = locate_in_batches(window)
+    with preserved_generators(), _buffers_kept(replay.model), torch.no_grad():
+        if replay.generator is not None:
+            torch.set_rng_state(replay.generator)
+        for number, micro in enumerate(window):
+            culprit, _ = _in_forward(replay, number, micro)
+            found = found or culprit
+    return found or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
 
 
 def locate_in_batches(window: Sequence[MicroBatch]) -> Culprit | None:
@@ -103,15 +129,24 @@ def _in_batch(number: int, micro: MicroBatch) -> Culprit | None:
     return None
 
 
-def _in_run(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
-    indices = tuple(micro.indices or ())
+def _in_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
+    """Run the forward pass and the loss; return what was not finite, and the loss."""
     batch = move(micro.data, replay.device)
     with _module_path(replay.model) as path, _FirstNotFinite(path) as watch, replay.autocast():
         terms = replay.objective(replay.model, batch)
-    if watch.operation:
-        return Culprit(
-            stage="forward", micro_batch=number, where=watch.where, operation=watch.operation, indices=indices
-        )
+    if not watch.operation:
+        return None, terms
+    indices = tuple(micro.indices or ())
+    return Culprit(
+        stage="forward", micro_batch=number, where=watch.where, operation=watch.operation, indices=indices
+    ), terms
+
+
+def _in_run(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
+    indices = tuple(micro.indices or ())
+    culprit, terms = _in_forward(replay, number, micro)
+    if culprit:
+        return culprit
     where, node = _failing_backward(replay.model, torch.stack([term.sum for term in terms]).sum())
     if node:
         return Culprit(stage="backward", micro_batch=number, where=where, operation=node, indices=indices)
@@ -145,7 +180,7 @@ class _FirstNotFinite(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.operation and _not_finite(result) and not _is_fill(func):
+        if not self.operation and not _is_transport(func) and _not_finite(result) and not _is_fill(func):
             self.operation, self.where = str(func).rsplit(".", 1)[0], self._path[-1]
         return result
 
@@ -153,6 +188,11 @@ class _FirstNotFinite(TorchDispatchMode):
 def _is_fill(func: Any) -> bool:
     """Masks are made of -inf on purpose: an operation that writes a constant is not where things went wrong."""
     return any(word in str(func) for word in ("fill", "full", "empty", "scalar_tensor", "where", "detach", "view"))
+
+
+def _is_transport(func: Any) -> bool:
+    """What FSDP gathers parameters with: its results are memory that is filled a moment later."""
+    return str(func).startswith(("c10d.", "fsdp.", "_c10d_functional."))
 
 
 def _not_finite(result: Any) -> bool:
@@ -187,17 +227,26 @@ def _module_path(model: nn.Module) -> Generator[list[str]]:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Generator[None]:
-    """Leave buffers and gradients as they were: a forward pass moves BatchNorm's statistics."""
+def _buffers_kept(model: nn.Module) -> Generator[None]:
+    """Leave buffers as they were: a forward pass moves BatchNorm's statistics."""
     buffers = [buffer.clone() for buffer in model.buffers()]
-    gradients = [parameter.grad for parameter in model.parameters()]
-    for parameter in model.parameters():
-        parameter.grad = None
     try:
         yield
     finally:
         for buffer, kept in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(kept)
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Generator[None]:
+    """Leave buffers and gradients as they were."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = None
+    try:
+        with _buffers_kept(model):
+            yield
+    finally:
         for parameter, kept in zip(model.parameters(), gradients, strict=True):
             parameter.grad = kept
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from trueloop.engines.train.average import WeightAverage
-from trueloop.engines.train.device import move
 from trueloop.engines.train.guard import Guard
-from trueloop.engines.train.objective import Loss, Objective, explain_failure
+from trueloop.engines.train.halving import Halving
+from trueloop.engines.train.objective import Loss, Objective, check_graph, explain_failure
 from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.precision import LossScale
 from trueloop.engines.train.schedule import RateSchedule
+from trueloop.engines.train.transfer import Bring
 from trueloop.engines.train.update import Outcome, Update
-from trueloop.engines.train.window import Counts, Waiting, open_window, windows
-from trueloop.ground.errors import InvalidModel
+from trueloop.engines.train.window import Counts, Waiting, Window, open_window, windows
 from trueloop.ground.seams import MicroBatch
+
+if TYPE_CHECKING:
+    from trueloop.engines.train.whole import WholeUpdate
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,11 +49,16 @@ class Assembly:
     schedule: RateSchedule
     scale: LossScale
     guard: Guard
+    halving: Halving
     average: WeightAverage | None
     device: torch.device
     on_host: bool
     """The device is the CPU, where batches already are."""
+    bring: Bring
+    """Batches to the device."""
     autocast: Callable[[], AbstractContextManager[Any]]
+    whole: WholeUpdate | None = None
+    """Windows of one micro-batch in one compiled program, where asked for; see `compiled`."""
 
 
 class Done(NamedTuple):
@@ -61,7 +70,7 @@ class Done(NamedTuple):
     """What the gradient was divided by; 0 where the window counted nothing."""
     rates: tuple[float, ...]
     """Learning rate of each group, as used."""
-    examples: int
+    examples: Tensor | float
     wait_s: float
     total_s: float
     window: list[MicroBatch]
@@ -81,24 +90,11 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         parts.schedule.set(update)
         rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
         parts.guard.remember()
-        parts.update.clear()  # 1. clear
-
-        total, window = open_window(micros, parts.counts, parts.parallel.processes)
-        for micro in window:
-            batch = micro.data if parts.on_host else move(micro.data, parts.device)
-            with parts.parallel.micro(micro.closes_window):  # the last one adds the gradients of all processes up
-                terms = _forward(parts, batch)  # 2. forward, 3. loss
-                root = total.add(micro, terms)
-                if len(total.micros) == 1:
-                    _check_start(parts, terms, root, first=update == 0)
-                    parts.scale.open(total.divisor, parts.parallel.processes)
-                if micro.closes_window:
-                    total.exchange()
-                parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, below
+        gather = partial(_gather, parts, first=update == 0)  # 1. to 4.
+        total = parts.halving.whole(micros, gather, update=update + 1)
 
         total.complete()
         parts.parallel.finish()
-        total.check_ratios()
         divisor = total.divisor
         outcome = parts.update.step(parts.scale.divide(parts.parallel.divide(divisor)))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
@@ -113,6 +109,27 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         started = perf_counter()  # whoever reads this saves and evaluates meanwhile
 
 
+def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
+    """Run operations 1 to 4 of a window; in a function of its own, so that nothing holds the graph if it fails."""
+    parts.update.clear()  # 1. clear
+    total, window = open_window(micros, parts.counts, parts.parallel.processes)
+    for micro in window:
+        batch = parts.bring(micro.data)
+        with parts.parallel.micro(micro.closes_window):  # the last one adds the gradients of all processes up
+            terms = _forward(parts, batch)  # 2. forward, 3. loss
+            root = total.add(micro, terms)
+            if len(total.micros) == 1:
+                if first:
+                    parts.objective.check(terms)
+                check_graph(root)
+                parts.scale.open(total.divisor, parts.parallel.processes)
+            if micro.closes_window:
+                total.exchange()
+            parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, above
+        del batch, terms, root  # or these logits would lie beside those of the next micro-batch
+    return total
+
+
 def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
     try:
         with parts.autocast():
@@ -122,16 +139,3 @@ def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
         if lesson is None:
             raise
         raise lesson from error
-
-
-def _check_start(parts: Assembly, terms: Sequence[Loss], root: Tensor, *, first: bool) -> None:
-    """Refuse a loss without a graph, and in the run's first window a pair that torch would take wrongly."""
-    if first:
-        parts.objective.check(terms)
-    if not root.requires_grad:
-        raise InvalidModel(
-            "The loss does not depend on any trainable parameter.",
-            why="backward() would have nothing to compute, and the model would never change.",
-            fix="Check that the output reaches the loss without detach(), .data, .item() or no_grad(), and that not "
-            "everything is frozen.",
-        )

@@ -62,7 +62,8 @@ def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> T
         return None
     if isinstance(loss, _PER_TARGET):
         # torch's own kernel counts as it sums and keeps the count for its backward: no need to count again.
-        counted = getattr(total.grad_fn, "_saved_total_weight", None)
+        node = None if torch.compiler.is_compiling() else total.grad_fn  # there is none in a compiled update
+        counted = getattr(node, "_saved_total_weight", None)
         return _targets(loss, output, target) if counted is None else counted
     if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
         return output.shape[0]
@@ -77,6 +78,8 @@ def _targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Ten
     counted = target != loss.ignore_index
     if loss.weight is None:
         return torch.count_nonzero(counted)
+    if torch.compiler.is_compiling():  # the same without a tensor whose shape only its values tell
+        return torch.where(counted, loss.weight[torch.where(counted, target, 0)], 0.0).sum()
     return loss.weight[target[counted]].sum()
 
 

@@ -2,6 +2,7 @@
 
 model.safetensors      the tensors of each part of the state
 optimizer.safetensors
+shard-00001-*          what each process holds, of tensors that several share; see shards.py
 state.json             everything that is not a tensor, and where the tensors belong
 manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
 
@@ -31,11 +32,14 @@ if TYPE_CHECKING:  # a manifest is read, and its files are checked, where torch 
 
     from trueloop.engines.train.state import Json
 
-SCHEMA = 1
+SCHEMA = 2  # 2: tensors may lie in shards
 MANIFEST, STATE = "manifest.json", "state.json"
 PackedState: TypeAlias = "Mapping[str, tuple[Json, Mapping[str, Tensor]]]"
 
-FILE = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
+Beside: TypeAlias = "Callable[[Path], Mapping[str, FileStamp]]"
+"""Writes more files into the folder it is given, through to the disk, and says what they must be."""
+
+FILE = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*\.(safetensors|json)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,8 @@ class Migration:
     """The whole state in, tensors included; as the next schema would have saved it out."""
 
 
-MIGRATIONS: dict[int, Migration] = {}  # from schema -> the step to the one after it; schema 1 is the first
+# From schema -> the step to the one after it; schema 1 is the first.
+MIGRATIONS: dict[int, Migration] = {1: Migration(manifest=lambda manifest: manifest, state=lambda state: state)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +74,14 @@ class NewerSchemaError(CheckpointError):
     """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
 
 
-def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint) -> None:
+def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, beside: Beside | None = None) -> None:
     """Write every file of a checkpoint through to the disk, the manifest last.
 
     Args:
         folder: exists and is empty.
         parts: what `state.pack` gave, by name; the name of a part is the name of its tensor file.
         checkpoint: what the manifest is to say.
+        beside: writes what else belongs to it, first.
 
     Raises:
         OSError: as the system says; partial files are left.
@@ -83,7 +89,8 @@ def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint) -> No
     from trueloop.engines.train.state import pack
     from trueloop.engines.train.tensorfile import write_tensors
 
-    stamps = {
+    stamps = dict(beside(folder)) if beside else {}
+    stamps |= {
         f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors, {"format": "pt"})
         for name, (_, tensors) in parts.items()
         if tensors
@@ -144,9 +151,7 @@ def verify(path: Path) -> Checkpoint:
     try:
         checkpoint, stamps = read_manifest(path)
         for name, stamp in stamps.items():
-            with (path / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != stamp.sha256:
-                    raise damaged(path, f"{name} does not match its checksum")
+            _check_content(path, name, stamp)
     except OSError as error:
         raise unreadable(path, error) from error
     return checkpoint
@@ -154,6 +159,8 @@ def verify(path: Path) -> Checkpoint:
 
 def read_folder(path: Path) -> dict[str, Any]:
     """Read the whole state, every byte checked against the manifest before anything is made of it.
+
+    What lies in shards is checked as well but not read: `state.InShards` stands for it, `shards` reads it.
 
     Raises:
         OSError: as the system says.
@@ -170,8 +177,11 @@ def read_folder(path: Path) -> dict[str, Any]:
     trees: dict[str, Any] = json.loads(content)
     files = [f"{name}.safetensors" for name in trees]
     with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs at this time
+        shards = [name for name in stamps if name not in (STATE, *files)]
+        checks = pool.map(_check_content, repeat(path), shards, [stamps[name] for name in shards])
         tensors = pool.map(_tensors, repeat(path), files, repeat(stamps))
         state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
+        list(checks)  # raises what they raised
     for step in steps:
         state = step.state(state)
     return state
@@ -224,6 +234,12 @@ def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
         raise damaged(path, f"{name} is not a plain file")
     if found.st_size != stamp.size:
         raise damaged(path, f"{name} has {found.st_size} bytes instead of {stamp.size}")
+
+
+def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
+    with (path / name).open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != stamp.sha256:
+            raise damaged(path, f"{name} does not match its checksum")
 
 
 def _tensors(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:

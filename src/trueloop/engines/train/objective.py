@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.train.losses import KNOWN_LOSSES, check_pair, divisor, summed
+from trueloop.engines.train.memory import is_out_of_memory
 from trueloop.ground.errors import InvalidData, InvalidModel, TrueloopError
 
 _OURS = (Path(__file__).parents[2], Path(torch.__file__).parent)
@@ -186,6 +187,21 @@ def _scalar(value: Any) -> Tensor:
     )
 
 
+def check_graph(root: Tensor) -> None:
+    """Refuse a loss that backward could not start from.
+
+    Raises:
+        InvalidModel: it has no graph.
+    """
+    if not root.requires_grad:
+        raise InvalidModel(
+            "The loss does not depend on any trainable parameter.",
+            why="backward() would have nothing to compute, and the model would never change.",
+            fix="Check that the output reaches the loss without detach(), .data, .item() or no_grad(), and that not "
+            "everything is frozen.",
+        )
+
+
 def split_pair(batch: Any) -> tuple[Any, Any]:
     """Return (inputs, target) of a batch, or say why it has none.
 
@@ -268,7 +284,7 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
         model: the model it was called with.
         batch: the batch it was called with.
     """
-    if isinstance(error, (TrueloopError, torch.OutOfMemoryError)):
+    if isinstance(error, TrueloopError) or is_out_of_memory(error):
         return None
     if isinstance(error, ValueError) and "Expected more than 1 value per channel" in str(error):
         return InvalidData(

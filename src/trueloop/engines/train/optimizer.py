@@ -14,6 +14,7 @@ from torch import nn
 
 from trueloop.engines.train.adamw import LeanAdamW
 from trueloop.engines.train.config import OptimConfig
+from trueloop.engines.train.dtensors import is_sharded
 from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 CLASSES: Final[Mapping[str, type[torch.optim.Optimizer]]] = {
@@ -147,6 +148,8 @@ def _arguments(config: OptimConfig, trainable: list[nn.Parameter]) -> dict[str, 
     if config.name == "sgd":
         arguments["nesterov"] = config.nesterov
     served = FUSED_DEVICES[config.name]
+    if is_sharded(trainable) and config.name not in ("adamw", "adam"):
+        return arguments  # torch 2.13 cannot run the fused kernels of the others on DTensors
     if all(parameter.is_floating_point() and parameter.device.type in served for parameter in trainable):
         arguments["fused"] = True
     return arguments

@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 
 import torch
 
-from trueloop.engines.train.loop import Assembly, Done, train_epoch
+from trueloop.engines.train.compiled import train_epoch
+from trueloop.engines.train.loop import Assembly, Done
 from trueloop.engines.train.memory import peak_memory_mib
 from trueloop.ground.errors import InvalidData
 from trueloop.ground.seams import BatchSource, MicroBatch
@@ -85,7 +86,7 @@ def pace(parts: Assembly, source: BatchSource, *, seconds: float) -> Pace:
         started = perf_counter()
         while not updates or perf_counter() - started < seconds:
             done: Done = next(steps)
-            updates, examples, waited_s = updates + 1, examples + done.examples, waited_s + done.wait_s
+            updates, examples, waited_s = updates + 1, examples + int(done.examples), waited_s + done.wait_s
         windows.wait()
         elapsed_s = perf_counter() - started
     return Pace(

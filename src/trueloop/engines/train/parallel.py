@@ -20,6 +20,8 @@ class Parallel(Protocol):
     """One of: `Alone`, `ddp.Replicas`, `fsdp.Sharded`."""
 
     processes: Processes
+    sharded: bool
+    """Each process holds a part of the model only."""
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share of a micro-batch."""
@@ -51,6 +53,7 @@ class Alone:
     """
 
     processes = ALONE
+    sharded = False
 
     def __init__(self, forward: nn.Module, objective: Objective) -> None:
         self._forward, self._objective = forward, objective

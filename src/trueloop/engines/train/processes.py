@@ -7,9 +7,8 @@ norm), or by asking here. Who decided alone would wait for the others for ever.
 from __future__ import annotations
 
 import atexit
-import os
+import re
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -18,11 +17,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trueloop.engines.train.foreach import precise
-from trueloop.engines.train.launched import Launched, launched
+from trueloop.engines.train.launched import launched
+from trueloop.engines.train.meeting import PATIENCE_S, SILENCE_S, meet
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 
-PATIENCE: Final = timedelta(minutes=30)
-"""How long a process waits for the others: as long as the slowest evaluation or save of one of them may take."""
+_BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
+_ASIDE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
 
 _Any = TypeVar("_Any")
 Numbers = list[Tensor | float]
@@ -112,6 +112,14 @@ class Processes:
         _in_touch(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
         return box[0]
 
+    def in_touch(self, exchange: Callable[[], _Any]) -> _Any:
+        """Call what exchanges things with the others.
+
+        Raises:
+            ProcessLost: one of them has gone.
+        """
+        return _in_touch(exchange)
+
     @torch.no_grad()
     def spread(self, tensors: Sequence[Tensor]) -> None:
         """Copy the first process's values into every other's tensors, in place, those of a dtype together."""
@@ -129,13 +137,15 @@ class Processes:
 ALONE: Final = Processes(0, 1, torch.device("cpu"))
 
 
-def join(device: torch.device) -> Processes:
+def join(device: torch.device, *, patience_s: float = PATIENCE_S, silence_s: float = SILENCE_S) -> Processes:
     """Meet the other processes of this run, where a launcher has started some.
 
     A group that the program itself has made is used as it is. One that is made here stays until the interpreter ends.
 
     Args:
         device: of this process.
+        patience_s: how long to wait for the others, now and in every exchange.
+        silence_s: how long another machine may show no sign of life.
 
     Raises:
         InvalidConfig: the launcher's variables contradict one another.
@@ -148,8 +158,29 @@ def join(device: torch.device) -> Processes:
     here = launched()
     if here is None or here.size == 1:
         return ALONE
-    _meet(here, device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    meet(here, backend, patience_s=patience_s, silence_s=silence_s)
+    atexit.register(_part)
     return Processes(here.rank, here.size, device, by=here.by)
+
+
+def refuse_several(what: str) -> None:
+    """Refuse to do in each of several processes what is one process's to do.
+
+    Args:
+        what: "A profile".
+
+    Raises:
+        InvalidConfig: this process is one of several.
+    """
+    here = launched() if dist.is_available() else None
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else here.size if here else 1
+    if size > 1:
+        raise InvalidConfig(
+            f"{what} is of one process, but this is one of {size}.",
+            why="Each of them would do it by itself, in the others' way.",
+            fix="Start it without torchrun or srun; what it says of one process holds for each.",
+        )
 
 
 def local_device(name: str) -> str:
@@ -165,23 +196,6 @@ def local_device(name: str) -> str:
         )
     torch.cuda.set_device(here.local_rank)
     return f"cuda:{here.local_rank}"
-
-
-def _meet(here: Launched, device: torch.device) -> None:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost peer is told by us, once
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    meeting = f"tcp://{here.address}:{here.port}"
-    # torchrun has a store running at that address; elsewhere the first process opens it.
-    method = "env://" if here.by == "torchrun" else meeting
-    try:
-        dist.init_process_group(backend, init_method=method, rank=here.rank, world_size=here.size, timeout=PATIENCE)
-    except (RuntimeError, ValueError) as error:
-        raise ProcessLost(
-            f"Process {here.rank} of {here.size} could not meet the others at {here.address}:{here.port}.",
-            why=str(error).split("\n", 1)[0],
-            fix="Check that the host and port can be reached from every machine, and that all processes were started.",
-        ) from error
-    atexit.register(_part)
 
 
 def _part() -> None:
@@ -208,8 +222,27 @@ def _in_touch(exchange: Callable[[], _Any]) -> _Any:
     try:
         return exchange()
     except (RuntimeError, dist.DistBackendError) as error:
-        raise ProcessLost(
-            "Another process of this run is gone, or cannot be reached.",
-            why=str(error).split("\n", 1)[0],
-            fix="Look at what the other processes said last. The same command goes on from the newest checkpoint.",
-        ) from error
+        raise _lost(error) from error
+
+
+def as_lost(error: BaseException, processes: Processes) -> ProcessLost | None:
+    """Say in words that another process has gone, where DDP or FSDP met it in their own exchanges.
+
+    Args:
+        error: that ended a window.
+        processes: of the run.
+
+    Returns:
+        None for any other error.
+    """
+    if processes.size == 1 or not isinstance(error, RuntimeError):
+        return None
+    return _lost(error) if isinstance(error, dist.DistError) or _BACKENDS.search(str(error)) else None
+
+
+def _lost(error: RuntimeError) -> ProcessLost:
+    return ProcessLost(
+        "Another process of this run is gone, or cannot be reached.",
+        why=_ASIDE.sub("", str(error).split("\n", 1)[0]),
+        fix="Look at what the other processes said last. The same command goes on from the newest checkpoint.",
+    )

@@ -141,7 +141,8 @@ class _Ranged:
 def _ranged(parts: Assembly) -> Assembly:
     parallel = cast("Any", _Ranged(parts.parallel, "forward"))
     update = cast("Any", _Ranged(parts.update, "update", "clear", "step"))
-    return replace(parts, parallel=parallel, update=update)
+    # a compiled program has no parts to tell apart
+    return replace(parts, parallel=parallel, update=update, whole=None)
 
 
 def _is_node(each: Any) -> bool:

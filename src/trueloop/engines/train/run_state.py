@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from trueloop.engines.train.config import ScheduleConfig
+from trueloop.engines.train.dtensors import cut_alike, memory_of, moments_alike
 from trueloop.engines.train.identity import Differences, Identity, compare
 from trueloop.engines.train.loop import Assembly
+from trueloop.engines.train.memory_format import lay_out_moments
 from trueloop.engines.train.monitor import Monitor
 from trueloop.engines.train.reopen import Order
 from trueloop.engines.train.schedule import Schedule
@@ -71,6 +74,8 @@ class RunState:
             "scale": parts.scale.state_dict(),
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
+            "halving": parts.halving.state_dict(),
+            "compiled": parts.whole.state_dict() if parts.whole else None,
             "monitor": self.monitor.state_dict(),
             "generators": generators[0],
             "other_generators": generators[1:],
@@ -92,7 +97,7 @@ class RunState:
         changed = changed or Differences()
         parts = self.parts
         try:
-            parts.model.load_state_dict(state["model"])
+            self._load_model(state["model"])
             self._load_optimizer(state, changed)
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
@@ -106,6 +111,10 @@ class RunState:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
+        if "micro_batch" not in changed and "halving" in state:  # else the user has chosen anew
+            parts.halving.load_state_dict(state["halving"])
+        if parts.whole and state.get("compiled"):
+            parts.whole.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         self._restore_generators(state, changed)
@@ -127,8 +136,15 @@ class RunState:
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Take over only the weights of a saved state, and their average where one is kept."""
-        self.parts.model.load_state_dict(state["model"])
+        self._load_model(state["model"])
         self._load_average(state)
+
+    def _load_model(self, weights: Mapping[str, Any]) -> None:
+        """Take over a model's state; one that is whole is cut up where the model is sharded."""
+        model, kept = self.parts.model, getattr(weights, "_metadata", None)
+        cut = OrderedDict(cut_alike(model.state_dict(), weights))
+        cut._metadata = kept  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - versions of its modules
+        model.load_state_dict(cut)
 
     def _load_average(self, state: Mapping[str, Any]) -> None:
         average = self.parts.average
@@ -172,7 +188,19 @@ class RunState:
         return [
             Remark("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
             *_remarks(changed, known=bool(saved) or not self.identity),
+            *self._regrouped(changed),
         ]
+
+    def _regrouped(self, changed: Differences) -> list[Remark]:
+        """Say that three or more processes add up in another order at first: two numbers have only one sum."""
+        size = self.parts.parallel.processes.size
+        if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.of("inexact"):
+            return []
+        sentence = (
+            f"DDP adds the gradients of {size} processes up in another order in its first two windows than later, so "
+            "the weights are those of the undisturbed run but for rounding."
+        )
+        return [Remark("resumed_inexact", sentence, {})]
 
     def _load_optimizer(self, state: Mapping[str, Any], changed: Differences) -> None:
         """Take over moments and counters; the settings of the groups too, unless they are what was changed."""
@@ -182,7 +210,8 @@ class RunState:
         # A scheduler of the user's own counts from the rates it left behind; ours writes them before every update.
         kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
         present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
-        optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_state_dict(dict(moments_alike(optimizer, state["optimizer"])))
+        lay_out_moments(optimizer)
         if changed.of("breaking"):
             for group, settings in zip(optimizer.param_groups, present, strict=True):
                 group.update(settings)
@@ -204,18 +233,16 @@ class RunState:
         )
 
     def shipped_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the model's state as it is evaluated: averaged where an average is kept, tied where tied."""
+        """Return a copy of the model's state as it is evaluated: averaged where an average is kept, tied where tied.
+
+        Of a sharded model, every process has its part; see `shards.whole`.
+        """
         parts, copies = self.parts, dict[tuple[int, ...], Tensor]()
         with parts.average.applied() if parts.average else nullcontext():
             live = {name: value.detach() for name, value in parts.model.state_dict().items()}
             for value in live.values():
-                copies.setdefault(_memory(value), value.clone())
-            return {name: copies[_memory(value)] for name, value in live.items()}
-
-
-def _memory(tensor: Tensor) -> tuple[int, ...]:
-    """What two names of one tied tensor have in common; an empty tensor has no memory to share."""
-    return (tensor.data_ptr() or id(tensor), *tensor.shape, *tensor.stride())
+                copies.setdefault(memory_of(value), value.clone())
+            return {name: copies[memory_of(value)] for name, value in live.items()}
 
 
 def _remarks(changed: Differences, *, known: bool) -> list[Remark]:

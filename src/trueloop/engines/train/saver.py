@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueloop.engines.train.checkpoint import Checkpoint, CheckpointFolder, packed
 from trueloop.engines.train.headroom import available_bytes
-from trueloop.engines.train.manifest import PackedState
+from trueloop.engines.train.manifest import Beside, PackedState
 from trueloop.engines.train.mirror import Found, Mirror, MirrorError
 from trueloop.ground.seams import CheckpointSaved, Noted
 
@@ -49,7 +49,15 @@ class Saver:
         self._update = 0
         self._said_blocking = self._mirror_down = False
 
-    def save(self, state: Mapping[str, object], *, update: int, epoch: int, metrics: Mapping[str, float]) -> None:
+    def save(
+        self,
+        state: Mapping[str, object],
+        *,
+        update: int,
+        epoch: int,
+        metrics: Mapping[str, float],
+        beside: Beside | None = None,
+    ) -> None:
         """Save the state as it is now; it may change as soon as this returns.
 
         Args:
@@ -57,6 +65,7 @@ class Saver:
             update: updates done so far.
             epoch: where the loop is.
             metrics: the latest evaluation.
+            beside: writes what else belongs to the checkpoint; it is whole before this returns then.
 
         Raises:
             CheckpointError: the save before failed, or this state holds something that is not data.
@@ -68,10 +77,10 @@ class Saver:
         started = perf_counter()
         self._finish_writing()
         self._update = update
-        blocking = self._blocking or not self._copy_fits(state)
+        blocking = self._blocking or beside is not None or not self._copy_fits(state)
         parts = packed(state, copy=None if blocking else self._copy)
         self._copy = {} if blocking else parts
-        about = {"update": update, "epoch": epoch, "metrics": dict(metrics)}
+        about = {"update": update, "epoch": epoch, "metrics": dict(metrics), "beside": beside}
         if blocking:
             self._write(parts, about, started, None)
         else:

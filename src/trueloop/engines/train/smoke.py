@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from time import perf_counter
 
-from trueloop.engines.train.loop import Assembly, train_epoch
+from trueloop.engines.train.compiled import train_epoch
+from trueloop.engines.train.loop import Assembly
 from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import BatchSource, MicroBatch
 

@@ -10,16 +10,19 @@ JSON holds the tree. Whatever JSON cannot say exactly is an object whose first k
     {"bytes": "..."}           base64
     {"tensor": name}           with "stride" unless row-major, "dtype" where safetensors has no such type
     {"array": name}, {"scalar": "hex bytes"}    NumPy, with "dtype" and, for an array, "shape"
+    {"sharded": name}          with "shape" and "dtype": every process wrote a part of it, see `shards`
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import operator
 import re
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -42,14 +45,26 @@ if hasattr(torch, "float4_e2m1fn_x2"):  # since torch 2.8
     _WRITTEN_AS[torch.float4_e2m1fn_x2] = torch.uint8
 _STORABLE = {*DTYPE_NAMES, *_WRITTEN_AS}
 _WRITTEN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _WRITTEN_AS}
+_PLAIN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_NAMES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InShards:
+    """Stands in a tree where a tensor belongs of which every process holds a part."""
+
+    name: str
+    """In the shards; tied tensors have one."""
+    shape: tuple[int, ...]
+    """Of the whole."""
+    dtype: torch.dtype
 
 
 def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None) -> tuple[Json, dict[str, Tensor]]:
     """Split a state into JSON and tensors, from which `unpack` builds it again bit for bit.
 
     Args:
-        tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors
-            and NumPy numbers or numeric arrays.
+        tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
+            `InShards`, and NumPy numbers or numeric arrays.
         at: where the tree hangs, for the error message only.
         copy: let no tensor share memory with the tree, so that the state may change while they are written. What an
             earlier call returned is overwritten where it fits ({} where there was none): memory that the process
@@ -167,6 +182,10 @@ class _Packer:
             packed["dtype"] = str(value.dtype).removeprefix("torch.")
         return packed
 
+    def in_shards(self, value: InShards, path: Path) -> Json:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"sharded": value.name, "shape": list(value.shape), "dtype": dtype}
+
     def _store(self, tensor: Tensor, path: Path) -> str:
         stem = ".".join(map(str, path)).encode("utf-8", "backslashreplace").decode() or "tensor"
         name, copy = stem, 1
@@ -203,6 +222,7 @@ _PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
     Counter: _Packer.mapping,
     OrderedDict: _Packer.ordered,
     Tensor: _Packer.tensor,
+    InShards: _Packer.in_shards,
 }
 
 
@@ -257,6 +277,10 @@ class _Unpacker:
         memory = bytearray(self._tensors[packed["array"]].numpy().tobytes())
         return np.frombuffer(memory, dtype=_numpy_dtype(packed["dtype"])).reshape(packed["shape"])
 
+    def in_shards(self, packed: dict[str, Any]) -> InShards:
+        shape = tuple(map(operator.index, packed["shape"]))
+        return InShards(name=packed["sharded"], shape=shape, dtype=_PLAIN_NAMES[packed["dtype"]])
+
     def tensor(self, packed: dict[str, Any]) -> Tensor:
         name = packed["tensor"]
         if name not in self._built:
@@ -290,4 +314,5 @@ _UNPACKERS: dict[str, Callable[[_Unpacker, dict[str, Any]], Any]] = {
     "tensor": _Unpacker.tensor,
     "array": _Unpacker.array,
     "scalar": _Unpacker.scalar,
+    "sharded": _Unpacker.in_shards,
 }

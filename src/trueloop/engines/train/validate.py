@@ -125,4 +125,6 @@ _LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint.mirror": (lambda value: "://" in value, 'an address such as "s3://bucket/run", or none'),
     "guard.max_in_a_row": (_at_least_one, "at least 1"),
     "evaluate_every_epochs": (_at_least_one, "at least 1"),
+    "parallel.patience_s": (_positive, "positive, in seconds"),
+    "parallel.silence_s": (_positive, "positive, in seconds"),
 }

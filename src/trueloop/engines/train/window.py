@@ -45,18 +45,18 @@ class Window:
         declared: its total count per term over all processes, where that is known beforehand.
     """
 
-    __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_terms", "examples", "micros")
+    __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_weights", "examples", "micros")
 
     def __init__(self, processes: Processes = ALONE, declared: Sequence[Tensor | float] | None = None) -> None:
         self._processes = processes
         self._pending: Callable[[], list[Tensor | float]] | None = None
         self._declared = declared
-        self._terms: Sequence[Loss] = ()
+        self._weights: list[float] = []  # not the terms: they hold the output, and with it a graph
         self._sums: list[Tensor | float] = []
         self._counts: list[Tensor | float | None] = []
         self._first: Sequence[Tensor | float | None] = ()
         self.micros: list[MicroBatch] = []
-        self.examples = 0
+        self.examples: Tensor | float = 0
 
     def add(self, micro: MicroBatch, terms: Sequence[Loss]) -> Tensor:
         """Take one micro-batch and its terms; return the scalar to call backward on.
@@ -77,7 +77,7 @@ class Window:
         else:
             self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=False)]
             self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=False)]
-        self._terms = terms
+        self._weights = [term.weight for term in terms]
         if not len(terms) == len(self._sums) == len(self._first):
             raise InvalidModel(
                 f"The objective returned {len(terms)} terms where {len(self._first)} were declared or came before.",
@@ -95,13 +95,17 @@ class Window:
             self._pending = self._processes.begin_total([*self._sums, *counts, self.examples])
 
     def complete(self) -> None:
-        """Take the sums and counts of all processes, after the last backward pass."""
+        """Take the sums and counts of all processes, after the last backward pass.
+
+        Raises:
+            InvalidModel: see `check_ratios`.
+        """
         if self._pending is not None:
-            *numbers, examples = self._pending()
+            *numbers, self.examples = self._pending()
             rest = iter(numbers)
             self._sums = [next(rest) for _ in self._sums]
             self._counts = [None if count is None else next(rest) for count in self._counts]
-            self.examples = int(examples)
+        self.check_ratios()
 
     def _of_all(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
         totals = iter(self._processes.total([count for count in counts if count is not None]))
@@ -127,9 +131,9 @@ class Window:
     def loss(self) -> Tensor | float:
         """Return the window's loss: each term's sum over its count, weighted; nan where nothing was counted."""
         if len(self._sums) == 1:
-            return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._terms[0].weight
-        parts = zip(self._terms, self._sums, self._counts, strict=True)
-        return sum(_mean(sums, count, nothing=0.0) * term.weight for term, sums, count in parts)
+            return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._weights[0]
+        parts = zip(self._weights, self._sums, self._counts, strict=True)
+        return sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
 
     def check_ratios(self) -> None:
         """Refuse a window whose terms count different things in different proportions.

@@ -183,6 +183,8 @@ class Pass:
     """Where the iterator was asked for."""
     seeded_at: Place | None = None
     """The latest ``torch.manual_seed`` before it, since the pass of a shuffling loader before."""
+    distributed: Any = None
+    """The DistributedSampler that shuffles it, until its first batch is drawn."""
     index: int = 0
     """Batches drawn."""
     first_s: float = 0.0

@@ -24,8 +24,8 @@ class Stream:
     """What all sources share."""
 
     __slots__ = (
-        "_listeners", "_session", "after_backward", "after_batch", "after_update", "busy_s", "due", "full", "lock",
-        "looks", "micro", "on", "problems", "registry", "update", "wake",
+        "_listeners", "_session", "after_backward", "after_batch", "after_update", "busy_s", "due", "farewells", "full",
+        "lock", "looks", "micro", "on", "problems", "registry", "update", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -48,6 +48,8 @@ class Stream:
         self.due = 0
         self.looks: list[Callable[[], None]] = []
         """Called now and then by it: sources that look at something that grows."""
+        self.farewells: list[Callable[[], None]] = []
+        """Called before a watch ends: sources that still have something to tell."""
         self.after_batch: Callable[[], None] = lambda: None
         """Called for every batch drawn from a loader while watching in full."""
         self.after_backward: Callable[[], None] = lambda: None

@@ -65,6 +65,8 @@ class Watch:
     def stop(self) -> Report:
         """End watching; torch becomes as it was, unless another watch goes on."""
         stream = self._attachment.stream
+        for farewell in stream.farewells:
+            farewell()
         self._attachment.detach(self._hear)
         self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
         self._final = self._report()

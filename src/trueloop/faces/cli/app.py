@@ -60,6 +60,7 @@ def _build_app() -> App:
         "failures": "List every silent failure that is known.",
         "recipes": "List the built-in recipes.",
         "plan": "Count iterations, windows and updates before training.",
+        "template": "Write the file that starts a run on SLURM or Kubernetes.",
         "report": "Draw a run's curves and write its report.",
     }.items():
         built.command(f"trueloop.faces.cli.{name}:{name}_command", name=name, help=line, version_flags=[])

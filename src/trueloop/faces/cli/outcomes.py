@@ -19,12 +19,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from trueloop.engines.train.interrupt import EXIT_CODES
 from trueloop.engines.train.launched import Launched, launched
 from trueloop.ground.errors import ProcessLost, TrueloopError
 from trueloop.ground.words import counted
 
 FOLDER: Final = "TRUELOOP_OUTCOMES"
 """The variable that names the folder; set in processes that `trueloop train --processes` has started."""
+LAUNCHER: Final = "launcher"
+"""The file in it with the number of the process that started them."""
+
+_OF_NETWORK: Final = ("gloo/", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,8 @@ class Outcome:
     """Of a `TrueloopError`."""
     traceback: str = ""
     """Of any other exception."""
+    lost: bool = False
+    """It could not reach another process: what happened to that one is the cause."""
 
     @property
     def failed(self) -> bool:
@@ -57,24 +64,27 @@ def tell_launcher(act: Callable[[], int]) -> int:
     Args:
         act: returns the exit code. An exception of it is written down instead of printed, and the code is 1.
     """
-    place = launched() if FOLDER in os.environ else None
-    if place is None:
+    place = launched()
+    if place is not None and place.by == "torchrun":
+        _end_with_launcher()
+    if place is None or FOLDER not in os.environ:
         return act()
-    _end_with_parent()
     folder = Path(os.environ[FOLDER])
     final = folder / "final"  # an earlier attempt of this process, or of one beside it, ended so that none can help
     if final.exists():
         return int(final.read_text())
+    _path(folder, place, place.restarts).with_suffix(".started").touch()
     if place.restarts and place.local_rank == 0:
         _say_why_again(read_outcomes(folder, place.restarts - 1), place)
     try:
         code = act()
     except Exception as error:  # noqa: BLE001 - the launcher prints it, once for all processes
-        lesson = isinstance(error, TrueloopError) and not isinstance(error, ProcessLost)
-        if lesson or _same_again(folder, place, error):
+        if not _is_of_network(error) and (isinstance(error, TrueloopError) or _same_again(folder, place, error)):
             with suppress(FileNotFoundError):
                 final.write_text("1")
         _write(folder, place, 1, error)
+        if isinstance(error, ProcessLost) and place.nodes > 1:  # to meet the others again may take minutes
+            print(f"Rank {place.rank}: {error.what} {error.why}".rstrip(), file=sys.stderr, flush=True)
         return 1
     except BaseException as end:
         _write(folder, place, 130 if isinstance(end, KeyboardInterrupt) else _code(end), None)
@@ -95,23 +105,27 @@ def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
         with suppress(OSError, ValueError, TypeError):
             found.append(Outcome(**json.loads(path.read_text(encoding="utf-8"))))
     if restart is None:
-        restart = max((outcome.restart for outcome in found), default=0)
+        restart = max((int(path.name.partition("-")[0]) for path in folder.glob("*.started")), default=0)
     return sorted((outcome for outcome in found if outcome.restart == restart), key=lambda outcome: outcome.ended_at)
 
 
-def _end_with_parent() -> None:
+def _end_with_launcher() -> None:
     """Ask Linux for a SIGTERM when the launcher dies: nobody else would end this process, or start it again."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
+    with suppress(KeyError, OSError, ValueError):
+        if os.getppid() != int((Path(os.environ[FOLDER]) / LAUNCHER).read_text()):  # it has died meanwhile
+            raise SystemExit(EXIT_CODES["preempted"])
 
 
 def _write(folder: Path, place: Launched, code: int, error: Exception | None) -> None:
-    words = {}
+    words: dict[str, str] = {}
     if isinstance(error, TrueloopError):
         words = {"what": error.what, "why": error.why, "fix": error.fix}
     elif error is not None:
         words = {"traceback": "".join(traceback.format_exception(error))}
-    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), **words)
+    lost = error is not None and _is_of_network(error)
+    outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), lost=lost, **words)
     path = _path(folder, place, place.restarts)
     part = path.with_suffix(".part")
     with suppress(FileNotFoundError):  # the launcher is gone, and nobody reads it
@@ -128,6 +142,11 @@ def _code(end: BaseException) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
+def _is_of_network(error: Exception) -> bool:
+    """Whether it only says that another process is gone: gloo and NCCL raise no class of their own for that."""
+    return isinstance(error, (ConnectionError, ProcessLost)) or any(word in str(error) for word in _OF_NETWORK)
+
+
 def _same_again(folder: Path, place: Launched, error: Exception) -> bool:
     """Whether the attempt before ended in this very line: then the next one would, too."""
     try:
@@ -141,14 +160,23 @@ def _say_why_again(before: Sequence[Outcome], place: Launched) -> None:
     """Let the first process on the machine say what the restart is for."""
     if not place.restarts or place.local_rank:
         return
-    told = {outcome.rank: outcome for outcome in before if outcome.restart == place.restarts - 1}
+    told = {outcome.rank for outcome in before}
     reasons = [
         f"rank {rank} was killed" for rank in range(place.rank, place.rank + place.local_size) if rank not in told
     ]
-    if failed := next((outcome for outcome in told.values() if outcome.failed), None):
+    if (failed := first_failed(before)) and not (reasons and failed.lost):
         reasons.append(f"rank {failed.rank} failed: {_last_line(failed)}")
     why = "; ".join(reasons) or "a machine was lost, or came"
     print(f"Restart {place.restarts}: {why.rstrip('.')}.", file=sys.stderr, flush=True)
+
+
+def first_failed(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the failure that the others follow from: the first, but for those that only miss another process.
+
+    Args:
+        outcomes: of one attempt, in the order of their ends.
+    """
+    return min((outcome for outcome in outcomes if outcome.failed), key=lambda outcome: outcome.lost, default=None)
 
 
 def _last_line(failed: Outcome) -> str:

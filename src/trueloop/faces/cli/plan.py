@@ -5,11 +5,13 @@ from __future__ import annotations
 import json as json_format
 from dataclasses import asdict, dataclass
 
-from cyclopts import Parameter
+from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
+from trueloop.faces.cli.model_sizes import ModelSizes
 from trueloop.faces.cli.options import Count, Flag
 from trueloop.faces.cli.plan_page import print_plan
+from trueloop.faces.cli.scale_page import print_scale
 from trueloop.ground.arithmetic import plan
 
 ASCII = str.maketrans("█▄·×⋯–•…", "#+_x~-*.")  # for an output that takes nothing else  # noqa: RUF001
@@ -36,18 +38,28 @@ class Sizes:
     """Size of one example in bytes, for the memory of a batch."""
 
 
-def plan_command(sizes: Sizes, *, json: Flag = False) -> None:
-    """Count the iterations, updates and examples of a training run, and draw it.
+def plan_command(sizes: Sizes | None = None, model: ModelSizes | None = None, *, json: Flag = False) -> None:
+    """Count the iterations, updates and examples of a training run, or what a model of many parameters takes.
 
     Args:
         json: Print one JSON object and nothing else.
     """
-    made = plan(**asdict(sizes))
+    if sizes is None and model is None:
+        raise CycloptsError(msg="Give --dataset and --batch, or --parameters.", app=App(name="trueloop plan"))
+    run = plan(**asdict(sizes)) if sizes else None
+    made = model.made() if model else None
     if json:
-        print(json_format.dumps(made.as_dict(), indent=2))
+        numbers = run.as_dict() if run else {}
+        beside = ({"model": made.as_dict()} if run else made.as_dict()) if made else {}
+        print(json_format.dumps({**numbers, **beside}, indent=2))
         return
     console = Console(highlight=False)
     with console.capture() as page:
-        print_plan(made, console)
-    text = "\n".join(line.rstrip() for line in page.get().splitlines()) + "\n"
+        if run:
+            print_plan(run, console)
+        if run and made:
+            console.print()
+        if made:
+            print_scale(made, console)
+    text = "\n".join(line.rstrip() for line in page.get().splitlines()).rstrip("\n") + "\n"
     console.file.write(text.translate(ASCII) if console.options.ascii_only else text)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
+import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.engines.train.interrupt import EXIT_CODES
-from trueloop.engines.train.launched import launched
-from trueloop.faces.cli.outcomes import FOLDER, Outcome, error_of, killed, read_outcomes
+from trueloop.engines.train.launched import address_towards, launched
+from trueloop.faces.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, killed, read_outcomes
+from trueloop.faces.cli.passed_on import Signals, quiet
+from trueloop.faces.cli.rendezvous import await_listener, held_store, host_and_port, is_here
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 from trueloop.ground.words import counted
 
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 
 RESTARTS: Final = 3
 GRACE_S: Final = 600  # to save in, after a signal; SLURM, Kubernetes and a second Ctrl-C end it sooner
-JOIN_S: Final = 600  # torchrun's own
+JOIN_S: Final = 600  # torchrun's own; and how long a cable may be cut before the machines give one another up
+LINGER_S: Final = 1.0  # that the machine all meet at stays after the last process, for the others to take their leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _with_place(launch: Launch, nodes: int | None, environment: Mapping[str, str
             fix="Name one of them and a free port, the same on each: --rendezvous node1:29500",
         )
     if launch.rendezvous is not None:
-        _host_and_port(launch.rendezvous)
+        host_and_port(launch.rendezvous)
         if nodes is None:
             raise InvalidConfig(
                 f"--rendezvous is {launch.rendezvous!r}, but --nodes is not given.",
@@ -181,22 +181,31 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.run import parse_args, run
 
+    from trueloop.engines.train.meeting import looking_after
+
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
-            _await_rendezvous(launch)
-            run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
+            await_listener(launch.rendezvous, patience_s=launch.patience_s)
+            store = held_store(launch.rendezvous)
+            with looking_after(JOIN_S) if launch.nodes > 1 else nullcontext():
+                run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
         except ChildFailedError as error:
             first = min(error.failures.items(), key=lambda item: (item[1].timestamp, not _by_signal(item[1].exitcode)))
             return _failed(read_outcomes(folder), (first[0], first[1].exitcode), launch)
         except RendezvousError as error:
+            if code := _told_to_stop(read_outcomes(folder)):
+                return code  # and torchrun waited in vain for the machines that had been told so, too
+            detail = str(error).partition(". ")[0].rstrip(".")
             raise ProcessLost(
-                f"The machines did not meet at {launch.rendezvous}: {str(error).rstrip('.') or type(error).__name__}.",
+                f"The machines did not meet at {launch.rendezvous}{detail and f': {detail}'}.",
                 why=f"{launch.nodes} were to come within {JOIN_S} s; or the one at that address has left.",
                 fix="Start the same command on every machine. The run continues from its last whole checkpoint.",
             ) from error
+    if store is not None:
+        time.sleep(LINGER_S)
     return 0
 
 
@@ -216,27 +225,26 @@ def worker_command(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
-    """Set the variables the processes inherit, take the signals torchrun does not, keep its log to errors."""
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        raise stop(f"got signal {number}", signal.Signals(number))
-
-    added = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads_each(launch.processes))}
+    """Set the variables the processes inherit, take the signals in torchrun's place, keep its log for who asks."""
+    folder = Path(tempfile.mkdtemp(prefix="trueloop-"))
+    asked = Signals(folder, stop)
+    # Torch 2.13 hands the store of one attempt to the next, where a process finds the address of a dead one, and waits.
+    added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if "OMP_NUM_THREADS" not in os.environ:
+        added["OMP_NUM_THREADS"] = str(threads_each(launch.processes))
+    added |= {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # read when torch is imported
     handlers = {number: signal.getsignal(number) for number in _signals()}
     for number in handlers.keys() - {signal.SIGINT}:
         # Torchrun takes them when the processes run; until then, at the rendezvous, process 1 of a pod would be deaf.
         signal.signal(number, asked)
     before = dict(os.environ)
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
     try:
-        with tempfile.TemporaryDirectory(prefix="trueloop-", ignore_cleanup_errors=True) as folder:
-            os.environ.update(added, **{FOLDER: folder})
-            if "LOGLEVEL" not in before:
-                logger.setLevel(logging.CRITICAL)
-            yield Path(folder)
+        os.environ.update(added, **{FOLDER: str(folder)})
+        (folder / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
+        with asked.in_torchruns_place(), quiet() if "LOGLEVEL" not in before else nullcontext():
+            yield folder
     finally:
-        logger.setLevel(level)
+        shutil.rmtree(folder, ignore_errors=True)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         os.environ.clear()
@@ -247,7 +255,7 @@ def _signals() -> list[signal.Signals]:
     """Return those that are passed on to the processes; under nohup, SIGHUP is not."""
     names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
     here = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    return [number for number in here if signal.getsignal(number) != signal.SIG_IGN]
+    return [number for number in here if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def threads_each(processes: int) -> int:
@@ -274,8 +282,11 @@ def _torchrun_flags(launch: Launch) -> list[str]:
     if launch.rendezvous is None:
         flags += ["--standalone", "--local-addr", "localhost"]  # a machine need not be able to resolve its own name
     else:
-        host = "" if _is_here(_host_and_port(launch.rendezvous)[0]) else ",is_host=0"
-        configuration = f"join_timeout={JOIN_S},read_timeout={max(1, round(launch.patience_s))}{host}"
+        host, port = host_and_port(launch.rendezvous)
+        if own := address_towards(host, port):  # a machine's name may mean nothing to the others, or itself to each
+            flags += ["--local-addr", own]
+        elsewhere = "" if is_here(launch.rendezvous) else ",is_host=0"
+        configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{elsewhere}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]
     wanted = {  # neither is in older versions of torch, which wait 30 s
@@ -291,51 +302,6 @@ def _escaped(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def _host_and_port(rendezvous: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", rendezvous)
-    if not match or not 0 < int(match[3]) < 65536:
-        raise InvalidConfig(f"--rendezvous is {rendezvous!r}.", fix="Write host:port, such as node1:29500.")
-    return match[1] or match[2], int(match[3])
-
-
-def _is_here(host: str) -> bool:
-    """Whether an address of that name is this machine's: only such a one can be bound to."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _await_rendezvous(launch: Launch) -> None:
-    """Wait until somebody listens there; torch waits deaf to signals, and then does not say for whom."""
-    if launch.rendezvous is None or _is_here(_host_and_port(launch.rendezvous)[0]):
-        return
-    host, port = _host_and_port(launch.rendezvous)
-    deadline = time.monotonic() + launch.patience_s
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError as error:
-            if time.monotonic() < deadline:
-                time.sleep(0.5)
-                continue
-            raise ProcessLost(
-                f"Nobody answers at {launch.rendezvous} ({error}).",
-                why=f"This machine has waited {launch.patience_s:.0f} s for the one that is to listen there.",
-                fix=f"Start the same command on {host}, which must be one of the {launch.nodes} machines, and see that "
-                f"port {port} is open between them.",
-            ) from error
-        return
-
-
 # After the end ---------------------------------------------------------------------------------------------------
 
 
@@ -345,8 +311,8 @@ def _by_signal(exit_code: int) -> bool:
 
 def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
     """Say how a run ended that was told to stop."""
-    failed = next((outcome for outcome in outcomes if outcome.failed), None)
-    if failed:
+    failed = first_failed(outcomes)
+    if failed and not failed.lost:  # one that had ended its work before it heard of the signal leaves the others alone
         _show(failed)
         raise error_of(failed)
     return EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"]
@@ -355,15 +321,20 @@ def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
 def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch) -> int:
     """Say what went wrong first; the other processes only fell with it."""
     rank, exit_code = first
-    codes = {outcome.code for outcome in outcomes} - {0}
     if not _by_signal(exit_code):
-        failed = next((outcome for outcome in outcomes if outcome.failed), None)
+        failed = first_failed(outcomes)
         if failed:
             _show(failed)
             raise error_of(failed)
-        if codes and codes <= {*EXIT_CODES.values()}:  # each was told to stop, past torchrun
-            return max(codes)
+        if code := _told_to_stop(outcomes):
+            return code
     raise killed(rank, exit_code, restarts=launch.max_restarts)
+
+
+def _told_to_stop(outcomes: Sequence[Outcome]) -> int:
+    """Return the exit code of processes that were all told to stop, past torchrun or on another machine; else 0."""
+    codes = {outcome.code for outcome in outcomes} - {0}
+    return max(codes) if codes and codes <= {*EXIT_CODES.values()} else 0
 
 
 def _show(failed: Outcome) -> None:

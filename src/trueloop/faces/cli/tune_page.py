@@ -45,14 +45,21 @@ class Page:
         """Print what is best, and the command that uses it."""
         for setting, why in tuned.left_alone.items():
             self._console.print(Text(f"{setting} is left as it is: {why}.", "dim"))
-        ratio = tuned.after.examples_per_s / tuned.before.examples_per_s
+        if tuned.largest is not None and "micro_batch" not in tuned.left_alone:
+            self._console.print(f"The largest micro-batch that fits, of those tried, is {tuned.largest}.", style="dim")
         if not tuned.chosen:
             self._console.print("\nNothing is faster by more than the noise: leave the settings as they are.")
             return
         flags = [word for name, value in tuned.chosen.items() for word in _flag(name, value)]
         words = ["--config", str(path)] if path else flags
-        self._console.print(f"\n{ratio:.2f} times as fast, measured once more; the same run but for rounding:")
+        self._console.print(f"\n{_gain(tuned)}, measured once more; the same run but for rounding:")
         self._console.print(Text(shlex.join(["trueloop", "train", spec, *words]), "bold"), soft_wrap=True)
+
+
+def _gain(tuned: Tuned) -> str:
+    if tuned.before is None:
+        return f"{tuned.after.examples_per_s:,.0f} examples/s where nothing could be trained"
+    return f"{tuned.after.examples_per_s / tuned.before.examples_per_s:.2f} times as fast"
 
 
 def print_json(tuned: Tuned) -> None:

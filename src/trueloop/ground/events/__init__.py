@@ -23,6 +23,7 @@ from trueloop.ground.events.backward import (
 )
 from trueloop.ground.events.data import (
     BatchDrawn,
+    EpochDrawn,
     GeneratorCopied,
     LabelsInBlocks,
     LoaderExhausted,
@@ -32,6 +33,7 @@ from trueloop.ground.events.data import (
     ScaledTogether,
     SeedRepeated,
 )
+from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, ReplicaStepped
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
 from trueloop.ground.events.forward import (
     BatchNormOfOne,
@@ -63,6 +65,7 @@ __all__ = [
     "CheckpointRead",
     "CheckpointWritten",
     "DropoutUntold",
+    "EpochDrawn",
     "ErrorRaised",
     "Event",
     "ForwardBypassed",
@@ -81,11 +84,14 @@ __all__ = [
     "LossSeen",
     "ModeSet",
     "ModelCalled",
+    "ModelReplicated",
     "NotFinite",
     "OptimizerCreated",
     "OrderSeen",
+    "RanksCompared",
     "Ref",
     "Refs",
+    "ReplicaStepped",
     "ScaledTogether",
     "ScheduleAdvanced",
     "SeedRepeated",

@@ -84,6 +84,17 @@ class OrderSeen(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class EpochDrawn(Event):
+    """RARE. A loader gave the first batch of an epoch whose order a DistributedSampler shuffles."""
+
+    loader: Ref
+    dataset: Ref | None
+    order: tuple[int, int, int, int]
+    """What makes it: the sampler's epoch and seed, its number of processes, and its rank."""
+    made_at: Place | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class LabelsInBlocks(Event):
     """RARE. Through a whole epoch a column of whole numbers came in blocks: a value that ended never came again."""
 

@@ -173,6 +173,12 @@ def start(run_dir, url, **how):
     return process
 
 
+def told(said):
+    """What a process has said, but for the word that its store is slow: a machine that is busy makes it so."""
+    lines = [json.loads(line) for line in said.splitlines()]
+    return [line for line in lines if not (line["said"] == "down" and " is slow" in line["message"])]
+
+
 def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_store):
     run = new_run(tracked.KILLED)
     process = start(run.path, sqlite_store)
@@ -181,7 +187,7 @@ def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_s
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert [json.loads(line) for line in said.splitlines()] == [{"said": "done", "state": "finished"}]
+    assert told(said) == [{"said": "done", "state": "finished"}]
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
@@ -226,7 +232,7 @@ def test_ctrl_c_is_for_the_trainer(tracked, new_run, sqlite_store):
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert json.loads(said) == {"said": "done", "state": "finished"}
+    assert told(said) == [{"said": "done", "state": "finished"}]
 
 
 def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run, sqlite_store):
@@ -239,7 +245,7 @@ def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run
     run.add(tracked.WHOLE[8:])
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert json.loads(said) == {"said": "done", "state": "finished"}
+    assert told(said) == [{"said": "done", "state": "finished"}]
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -19,6 +17,8 @@ from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.tracking import Follower, copy_run, follower, target_of
 from trueloop.ground.errors import InvalidConfig, MissingExtra
 from trueloop.ground.seams import Evaluated, Noted, RunEnded
+
+pytestmark = pytest.mark.usefixtures("nothing_drawn")
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(200, 5, generator=G)
@@ -154,6 +154,12 @@ FOLLOWERS = []
 
 
 @pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A follower has the lowest priority: where the machine is busy, it is waited for longer than a user would."""
+    monkeypatch.setattr(Follower.wait, "__defaults__", (200.0,))
+
+
+@pytest.fixture(autouse=True)
 def remembered(monkeypatch):
     """Every follower that a test starts."""
     FOLLOWERS.clear()
@@ -181,12 +187,15 @@ test_follower.train(Path({run_dir!r}), {store!r}, after, config=test_follower.{c
 """
 
 
-def start_and_kill(tracked, run_dir, store, config="CONFIG"):
-    script = _SCRIPT.format(folder=os.path.dirname(__file__), run_dir=str(run_dir), store=store, config=config)
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    line = process.stdout.readline()
-    if not line:
-        raise AssertionError(process.communicate()[1].decode())
+def start_and_kill(forker, tracked, run_dir, store, config="CONFIG"):
+    script = run_dir.with_name("train.py")
+    script.write_text(
+        _SCRIPT.format(folder=os.path.dirname(__file__), run_dir=str(run_dir), store=store, config=config)
+    )
+    process = forker.start(script, cwd=script.parent)
+    while "there" not in process.said()[0]:
+        assert process.poll() is None, process.said()[1]
+        time.sleep(0.01)
     tracked.eventually(lambda: tracked.followers(run_dir))
     process.kill()
     process.communicate()
@@ -197,9 +206,9 @@ WORKERS = TrainConfig(epochs=6, effective_batch=20, optim=OptimConfig(lr=0.02), 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["CONFIG", "WORKERS"])
-def test_a_trainer_killed_leaves_everything_in_the_store(tracked, sqlite_store, tmp_path, config):
+def test_a_trainer_killed_leaves_everything_in_the_store(forker, tracked, sqlite_store, tmp_path, config):
     run_dir = tmp_path / "run"
-    start_and_kill(tracked, run_dir, sqlite_store, config)
+    start_and_kill(forker, tracked, run_dir, sqlite_store, config)
     gone(tracked, run_dir)
     kept, points, _ = tracked.in_mlflow(sqlite_store, run_id(run_dir / "journal.jsonl"))
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("KILLED", "killed")

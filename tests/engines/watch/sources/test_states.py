@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import pickle
 import weakref
 
 import pytest
@@ -114,6 +115,13 @@ def test_weights_alone_are_no_optimizer(watched, tmp_path):
     torch.load(tmp_path / "weights.pt")
     (event,) = of(events, CheckpointRead)
     assert (event.holds_model, event.holds_optimizer, event.weights_only) == (True, False, None)
+
+
+def test_a_tensor_that_pickle_reads_is_no_checkpoint(watched):
+    _, events = watched
+    found = pickle.loads(pickle.dumps({"loss": torch.ones(2)}))
+    assert found["loss"].sum() == 2
+    assert of(events, CheckpointRead) == []
 
 
 def test_nothing_is_kept_alive(watched):

@@ -1,6 +1,8 @@
 """`trueloop runs sync` from outside: real runs, a real database, words and exit codes."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,23 @@ def runs(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory):
+    """A database with MLflow's tables and nothing in it: to lay them out takes a second, to copy them nothing."""
+    from trueloop.engines.store.tracking.mlflow_sink import MlflowSink
+    from trueloop.engines.store.tracking.target import target_of
+
+    folder = tmp_path_factory.mktemp("laid_out")
+    MlflowSink(target_of("sqlite", folder)).close()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def stored(runs, laid_out):
+    """The runs, and beside them the database, as an earlier command has left it."""
+    return Path(shutil.copy(laid_out, runs)).parent
+
+
 def test_all_runs_and_a_second_time_none(runs, capsys):
     assert main(["runs", "sync", "--store", "sqlite"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -49,9 +68,9 @@ def test_all_runs_and_a_second_time_none(runs, capsys):
     assert capsys.readouterr().out == "runs/digits-2  written anew, 4 lines, finished\n"
 
 
-def test_json_is_one_object(runs, capsys, monkeypatch):
+def test_json_is_one_object(stored, capsys, monkeypatch):
     monkeypatch.setenv("TRUELOOP_STORE", "sqlite")
-    (runs / "digits-1" / "journal.jsonl").write_text("damage\n")
+    (stored / "digits-1" / "journal.jsonl").write_text("damage\n")
     assert main(["runs", "sync", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["store"] == "sqlite:///runs/mlflow.db"
@@ -64,8 +83,8 @@ def test_json_is_one_object(runs, capsys, monkeypatch):
     }  # fmt: skip
 
 
-def test_a_damaged_run_is_named_and_the_exit_code_says_so(runs, capsys):
-    (runs / "digits-1" / "journal.jsonl").write_text("damage\n")
+def test_a_damaged_run_is_named_and_the_exit_code_says_so(stored, capsys):
+    (stored / "digits-1" / "journal.jsonl").write_text("damage\n")
     assert main(["runs", "sync", "--store", "sqlite"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("runs/digits-1  could not be copied: The line at byte 0 of ")
@@ -84,9 +103,9 @@ def test_no_store_is_named(runs, capsys):
     assert "TRUELOOP_STORE" in capsys.readouterr().err
 
 
-def test_a_hostile_name_cannot_steer_the_terminal(runs, capsys):
-    hostile = runs / "digits-\x1b[31m<b>"
-    (runs / "digits-1").rename(hostile)
+def test_a_hostile_name_cannot_steer_the_terminal(stored, capsys):
+    hostile = stored / "digits-\x1b[31m<b>"
+    (stored / "digits-1").rename(hostile)
     assert main(["runs", "sync", "--store", "sqlite"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out

@@ -34,7 +34,7 @@ _GROUPS: Mapping[str, Group] = {
     "model": "model",
     "optimizer": "model",
 }
-_NO_DIFFERENCE = ("run_id", "command", "store")
+_NO_DIFFERENCE = ("run_id", "command", "store", "restart")
 """Facts that differ between any two runs, or only say how one was asked for."""
 
 

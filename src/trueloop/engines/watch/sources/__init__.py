@@ -15,6 +15,7 @@ from trueloop.engines.watch.sources.graphs import Graphs
 from trueloop.engines.watch.sources.loaders import Loaders
 from trueloop.engines.watch.sources.loss_places import LossPlaces
 from trueloop.engines.watch.sources.modes import Modes
+from trueloop.engines.watch.sources.replicas import Replicas
 from trueloop.engines.watch.sources.retained import Retained
 from trueloop.engines.watch.sources.scaling import Scaling
 from trueloop.engines.watch.sources.schedules import Schedules
@@ -34,6 +35,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Clipping(stream, windows),
         Scaling(stream, program, windows),
         Steps(stream, program, windows),
+        Replicas(stream, program),
         Seeds(stream, program),
         Loaders(stream, program),
         States(stream, program),

@@ -100,8 +100,10 @@ class Forwards:
         self._plain: frozenset[int] | set[int] = _NO_IDS
         """Of the model that is just running."""
         self._strangers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], Place | None]] = []
-        """Strangers without a gradient so far, the model they ran in, and where."""
+        self._caller = 0
+        """The thread in which the model is running."""
+        self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], Place | None, int]] = []
+        """Strangers without a gradient so far, the model they ran in, where, and in which thread."""
         self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         """Batch normalisation -> samples in its latest batch of more than one."""
@@ -128,7 +130,7 @@ class Forwards:
                 return original(module, *args, **options)
             if program.in_forward:
                 root = self._root
-                if root is not None and module is not root:
+                if root is not None and module is not root and self._caller == get_ident():
                     self._look(root, module, args)
                 return original(module, *args, **options)
             if not module._modules and not module._parameters and type(module).__module__.startswith("torch.nn"):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -136,7 +138,7 @@ class Forwards:
             noted = None
             if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
                 noted = self._note(module, args, options)
-            program.in_forward, self._root = 1, module
+            program.in_forward, self._root, self._caller = 1, module, get_ident()
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
             start = perf_counter()
@@ -229,18 +231,18 @@ class Forwards:
             return
         for inner in module.modules():
             self._strangers.add(inner)
-        self._waiting.append((weakref.ref(module), weakref.ref(root), here()))
+        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), get_ident()))
 
     def _met(self) -> None:
         """Tell of strangers that have got gradients: those that are random on purpose never do."""
         waiting, self._waiting = self._waiting, []
-        for known, owner, place in waiting:
+        for known, owner, place, thread in waiting:
             module, root = known(), owner()
-            if module is None or root is None:
+            if module is None or root is None or thread != get_ident():  # gradients of others are not touched
                 continue
             own = list(module.parameters())
             if all(p.grad is None for p in own):
-                self._waiting.append((known, owner, place))
+                self._waiting.append((known, owner, place, thread))
                 continue
             registry = self._stream.registry
             self._stream.emit(

@@ -30,6 +30,7 @@ from trueloop.engines.watch.sources.leftovers import note_leftover
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import (
     BatchDrawn,
+    EpochDrawn,
     Event,
     GeneratorCopied,
     LabelsInBlocks,
@@ -43,6 +44,7 @@ from trueloop.ground.events import (
 from trueloop.ground.findings import Place
 
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
+DEPTH: Final = 4  # samplers around each other that are looked through
 SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
@@ -51,6 +53,7 @@ class Loaders:
 
     tells: ClassVar[tuple[type[Event], ...]] = (
         BatchDrawn,
+        EpochDrawn,
         GeneratorCopied,
         LabelsInBlocks,
         LoaderExhausted,
@@ -151,6 +154,7 @@ class Loaders:
         stream, program = self._stream, self._program
         drawn = stream.fenced("batches", self._drawn)
         ended = stream.fenced("ends of loaders", self._ended)
+        ordered = stream.fenced("epochs of distributed samplers", self._tell_epoch)
         unknown = self._unknown
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -173,6 +177,8 @@ class Loaders:
                 current.waited_s += waited_s
             else:
                 current.first_s = start + waited_s
+                if current.distributed is not None:
+                    ordered(current)
             if stream.full or current.blocks is not None:
                 drawn(current, batch, waited_s)
             current.index += 1
@@ -195,7 +201,7 @@ class Loaders:
         current = Pass(
             loader=ref, dataset=_ref(registry.of, loader.dataset), epoch=epoch, began_micro=stream.micro,
             sampler=sampler, shuffles=shuffles, workers=loader.num_workers, made_at=self._made_at.get(ref),
-            place=here(),
+            place=here(), distributed=_distributed(loader),
         )  # fmt: skip
         if shuffles is not None and not isinstance(loader.dataset, IterableDataset):
             if shuffles:
@@ -250,6 +256,14 @@ class Loaders:
         if current.order.complete:
             self._tell_order(current)
 
+    def _tell_epoch(self, current: Pass) -> None:
+        sampler, current.distributed = current.distributed, None
+        order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
+        self._stream.emit(
+            EpochDrawn, current.place, loader=current.loader, dataset=current.dataset, order=order,
+            made_at=current.made_at,
+        )  # fmt: skip
+
     def _tell_order(self, current: Pass) -> None:
         order, current.order = current.order, None
         if order is None:
@@ -300,6 +314,18 @@ def _sampler(loader: Any) -> tuple[str, bool | None]:
         return kind.__name__, bool(sampler.shuffle)
     known = kind in SHUFFLING or kind is SequentialSampler
     return kind.__name__, kind in SHUFFLING if known else None
+
+
+def _distributed(loader: Any) -> Any:
+    """Return the DistributedSampler that shuffles a loader, also through batch samplers around it, or None."""
+    for first in (loader.sampler, loader.batch_sampler):
+        sampler: Any = first
+        for _ in range(DEPTH):
+            if isinstance(sampler, DistributedSampler):
+                ours = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
+                return cast("Any", sampler) if ours else None
+            sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+    return None
 
 
 def _ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,8 @@ from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import CheckpointRead, CheckpointWritten, Event, Ref, StateCaptured, StateLoaded, StateUsed
 from trueloop.ground.findings import Place
 
+_UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
+"""By which pickle reads a tensor within something else, as when ranks exchange objects: no file is loaded."""
 What = Literal["model", "optimizer", "scheduler", "scaler"]
 
 DEEPEST: Final = 4  # levels of dictionaries and lists in a checkpoint
@@ -172,7 +175,7 @@ class States:
         read = stream.fenced("read checkpoints", self._read)
 
         def load(f: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or getattr(local, "inside", False):
+            if not stream.on or getattr(local, "inside", False) or sys._getframe(1).f_code is _UNPICKLED:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return original(f, *args, **options)
             local.inside = True
             try:

@@ -137,7 +137,7 @@ class Steps:
         stream, program = self._stream, self._program
         if not stream.on or (program.thread != get_ident() and not program.trains_here()):
             return
-        if program.in_step and (depth := _depth()) > 1:
+        if program.in_step and (depth := depth_of_step()) > 1:
             program.in_step = depth
             return
         program.in_step = 1
@@ -239,7 +239,7 @@ def _nobody() -> None:
     """Stands for a reference to an optimizer that is gone."""
 
 
-def _depth() -> int:
+def depth_of_step() -> int:
     """Count the steps on the stack: one that raised has left no other trace."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     depth = 0

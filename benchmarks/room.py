@@ -1,0 +1,160 @@
+"""What each way of making room in memory saves, and what it costs in time.
+
+Three ways, each beside what it replaces: the chunked cross-entropy beside torch's own on the logits of all tokens, at
+three sizes of the vocabulary; recomputed blocks beside kept ones on a transformer of six; and convolutions with their
+weights channels-last beside torch's own layout, which saves no memory and is here for its time. Memory is the peak of
+torch's CPU allocator over one forward and backward pass, weights and gradients not counted twice; time is CPU time.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Cost, SideBySide, console, interleave, options, table, write
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from workloads import SmallGPT
+
+from trueloop import chunked_cross_entropy
+from trueloop.engines.train.memory_format import use_channels_last
+from trueloop.engines.train.recompute import enable_recompute
+from trueloop.recipes.digits import network
+
+MIB = 2**20
+Pass = Callable[[], Any]
+"""One forward and backward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Something that is done in two ways."""
+
+    plain: Pass
+    roomy: Pass
+    passes: int
+    """In one measurement."""
+
+
+def head(tokens: int, width: int, words: int, passes: int) -> Case:
+    """Compare the two losses on hidden states [tokens, width]."""
+    torch.manual_seed(0)
+    layer = nn.Linear(width, words, bias=False)
+    hidden = torch.randn(tokens, width, requires_grad=True)
+    target = torch.randint(0, words, (tokens,))
+
+    def cleared(loss: Callable[[], Any]) -> Pass:
+        def run() -> None:
+            layer.weight.grad = hidden.grad = None
+            loss().backward()
+
+        return run
+
+    return Case(
+        plain=cleared(lambda: F.cross_entropy(layer(hidden), target, reduction="sum")),
+        roomy=cleared(lambda: chunked_cross_entropy(hidden, layer, target).sum),
+        passes=passes,
+    )
+
+
+def trained(model: nn.Module, inputs: Any, target: Any) -> Pass:
+    """Return a pass of a model with cross-entropy."""
+
+    def run() -> None:
+        model.zero_grad(set_to_none=True)
+        F.cross_entropy(model(inputs), target).backward()
+
+    return run
+
+
+def blocks() -> Case:
+    """Compare a transformer of six blocks with its twin that recomputes them."""
+    inputs, target = torch.randint(256, (4, 256)), torch.randint(256, (4, 256))
+    torch.manual_seed(0)
+    plain, roomy = (SmallGPT(width=96, layers=6, length=256) for _ in range(2))
+    enable_recompute(roomy)
+    return Case(plain=trained(plain, inputs, target), roomy=trained(roomy, inputs, target), passes=2)
+
+
+def convolutions(size: int, batch: int, passes: int) -> Case:
+    """Compare the convolutional part of the digits recipe in two layouts, on images of ``size`` squared."""
+    torch.manual_seed(0)
+    plain, roomy = (
+        nn.Sequential(*list(network(width=32, dropout=0.0))[:4], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        for _ in range(2)
+    )
+    use_channels_last(roomy)
+    inputs, target = torch.randn(batch, 1, size, size), torch.randint(10, (batch,))
+    return Case(plain=trained(plain, inputs, target), roomy=trained(roomy, inputs, target), passes=passes)
+
+
+CASES: Mapping[str, Callable[[], Case]] = {
+    "cross-entropy, 2,048 tokens, 256 words": lambda: head(2048, 64, 256, 20),
+    "cross-entropy, 1,024 tokens, 8,192 words": lambda: head(1024, 128, 8192, 2),
+    "cross-entropy, 1,024 tokens, 50,257 words": lambda: head(1024, 128, 50257, 1),
+    "recompute, transformer of 6 blocks": blocks,
+    "channels-last, 8 x 8 images": lambda: convolutions(8, 64, 20),
+    "channels-last, 32 x 32 images": lambda: convolutions(32, 32, 2),
+}
+
+
+def timed(run: Pass, passes: int) -> Cost:
+    """Return what one pass costs."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(passes):
+        run()
+    return Cost((time.perf_counter() - wall) / passes, (time.process_time() - cpu) / passes)
+
+
+def peak(run: Pass) -> float:
+    """Return the bytes of tensors that one pass takes at its peak, beyond what is there before."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces every start on stderr
+    run()
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = [e for e in json.loads(path.read_text())["traceEvents"] if e.get("name") == "[memory]"]
+    events.sort(key=lambda event: event["ts"])
+    first = events[0]["args"]
+    return max(e["args"]["Total Allocated"] for e in events) - (first["Total Allocated"] - first["Bytes"])
+
+
+def main() -> None:
+    """Measure every case."""
+    quick = options(__doc__).quick
+    rounds = 1 if quick else 7
+    found: dict[str, dict[str, Any]] = {}
+    for name, make in CASES.items():
+        case = make()
+        runs = {"plain": lambda case=case: timed(case.plain, case.passes)}
+        runs["roomy"] = lambda case=case: timed(case.roomy, case.passes)
+        times: SideBySide = interleave(runs, rounds)
+        found[name] = {
+            "plain_bytes": peak(case.plain),
+            "roomy_bytes": peak(case.roomy),
+            "cpu_ratio": times.ratio("roomy", "plain", "cpu"),
+            "plain_s": times.cost("plain", "cpu"),
+        }
+    rows = [
+        [name, f"{seen['plain_bytes'] / MIB:.1f}", f"{seen['roomy_bytes'] / MIB:.1f}", str(seen["cpu_ratio"])]
+        for name, seen in found.items()
+    ]
+    table("Room in memory", ["", "peak before, MiB", "peak after, MiB", "time ratio"], rows)
+    console.print(f"{rounds} rounds")
+    write("room", {"settings": {"rounds": rounds}, "found": found}, quick=quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""A recipe that fails on demand: small, in float64, with dropout, BatchNorm and an average of the weights.
+
+FAULTS in the environment says what happens where, a word for each: "1/0/forward/9/kill" is in the launcher's attempt 1,
+in rank 0, at the ninth training forward pass of that process, SIGKILL.
+
+places: assemble, sample (a training sample is read), forward, evaluate (forward passes), sync (of a file to the disk)
+deeds:  kill (this process), launcher (kill it), both, term, int (signals to the launcher), stop (SIGTERM to this
+        process), raise, full (no space left), nan, hang
+
+SLOW_S is how many seconds a training forward pass takes at least.
+TRAINED names a folder where every process writes down which samples it trained on, a line for each forward pass.
+"""
+
+import errno
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trueloop import Parts, Recipe, TrainConfig
+from trueloop.engines.train.config import CheckpointConfig, GuardConfig, OptimConfig, ScheduleConfig
+
+TRAIN, VAL, CLASSES = 68, 17, 3
+RANK, ATTEMPT = int(os.environ.get("RANK", "0")), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+FAULTS = [word.split("/") for word in os.environ.get("FAULTS", "").split()]
+LAUNCHER = os.getppid()
+_seen = {}
+
+
+def at(place):
+    """Do what is to be done here; return the deed."""
+    _seen[place] = count = _seen.get(place, 0) + 1
+    here = (str(ATTEMPT), str(RANK), place)
+    for *where, when, deed in FAULTS:
+        if tuple(where) == here and int(when) == count:
+            act(deed)
+            return deed
+    return ""
+
+
+def act(deed):
+    if deed in ("launcher", "both"):
+        os.kill(LAUNCHER, signal.SIGKILL)
+    if deed in ("kill", "both"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed in ("term", "int"):
+        os.kill(LAUNCHER, {"term": signal.SIGTERM, "int": signal.SIGINT}[deed])
+    if deed == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if deed == "raise":
+        raise ValueError("label 7 of 3 classes")
+    if deed == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if deed == "hang":
+        time.sleep(600)
+
+
+def sync(handle, real=os.fsync):
+    at("sync")
+    real(handle)
+
+
+os.fsync = sync
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    dropout: float = 0.2
+    width: int = 16
+    batchnorm: bool = True
+
+
+class Samples(torch.utils.data.Dataset):
+    """Noise [6] and its own number, which the model only looks at to write it down."""
+
+    def __init__(self, count, seed, *, watched=False):
+        make = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(count, 7, generator=make, dtype=torch.float64)
+        self.x[:, 6] = torch.arange(count)
+        self.y = torch.randint(CLASSES, (count,), generator=make)
+        self.watched = watched
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        if self.watched:
+            at("sample")
+        return self.x[index], self.y[index]
+
+
+class Net(nn.Module):
+    def __init__(self, width, dropout, batchnorm):
+        super().__init__()
+        norm = nn.BatchNorm1d if batchnorm else nn.LayerNorm
+        self.layers = nn.Sequential(nn.Linear(6, width), norm(width), nn.ReLU(), nn.Dropout(dropout))
+        self.head = nn.Linear(width, CLASSES)
+        self.double()
+
+    def forward(self, x):
+        deed = at("forward" if self.training else "evaluate")
+        if self.training and "TRAINED" in os.environ:
+            with (Path(os.environ["TRAINED"]) / f"{RANK}").open("a") as file:
+                print(*map(int, x[:, 6].tolist()), file=file)
+        time.sleep(self.training * float(os.environ.get("SLOW_S", "0")))
+        return self.head(self.layers(x[:, :6])) * (float("nan") if deed == "nan" else 1.0)
+
+
+def assemble(options):
+    at("assemble")
+    width = options.width + (RANK if any(fault[-1] == "wider" for fault in FAULTS) else 0)
+    return Parts(
+        model=Net(width, options.dropout, options.batchnorm),
+        objective=nn.CrossEntropyLoss(),
+        train=Samples(TRAIN, 1, watched=True),
+        val=Samples(VAL, 2),
+        test=Samples(9, 3),
+    )
+
+
+def build():
+    return Recipe(
+        name="failing",
+        summary="Fails on demand.",
+        train=TrainConfig(
+            epochs=3,
+            effective_batch=12,  # five windows and a short one of 8
+            workers=0,
+            threads=1,
+            device="cpu",
+            ema=0.9,
+            optim=OptimConfig(lr=1e-2),
+            schedule=ScheduleConfig(warmup=0.2),
+            checkpoint=CheckpointConfig(every_updates=4),
+            guard=GuardConfig(max_in_a_row=3),
+        ),
+        options=Options(),
+        assemble=assemble,
+    )

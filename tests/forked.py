@@ -1,0 +1,211 @@
+"""`python -m trueloop ...` and `python script.py` without the 2 s that a new interpreter takes to import torch.
+
+One process a session imports everything that is dear, computes nothing, and forks a child for every program asked for.
+The child has its own session, streams, folder, environment and arguments, runs the program as `python` does, and ends
+as an interpreter ends. No picture is drawn in it: that is half the time of a short run, and has tests of its own.
+
+What a test says of the start of an interpreter itself (what is imported, what a first line costs) needs a real one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ORDER_BYTES = 1 << 18
+PRELOADED = (
+    "torch", "numpy", "safetensors.torch", "torch.utils.data", "torch._dynamo", "torch.distributed",
+    "torch.nn.parallel", "multiprocessing.reduction", "trueloop.faces.cli.train", "trueloop.faces.cli.display",
+    "trueloop.faces.cli.summary", "trueloop.faces.run",
+)  # fmt: skip
+
+
+class Forker:
+    """The process that forks; `start` is to it what `subprocess.Popen` is to an interpreter."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._folder = tempfile.TemporaryDirectory(prefix="trueloop-forked-")
+        self._started: list[Forked] = []
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    def start(self, *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Forked:
+        """Run `python WORDS`: `-W error` or nothing; `-m`, a module and its arguments, or a script and its arguments.
+
+        Args:
+            words: as after `python`.
+            cwd: the program's folder.
+            env: its whole environment; None stands for this process's.
+        """
+        out, err = (Path(self._folder.name) / f"{len(self._started)}.{name}" for name in ("out", "err"))
+        for path in (out, err):
+            path.touch()  # a look may come before the child could
+        order = {
+            "words": [str(word) for word in words], "cwd": str(cwd), "out": str(out), "err": str(err),
+            "env": {**(os.environ if env is None else env), "OMP_NUM_THREADS": "1"},
+        }  # fmt: skip
+        told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with tells:
+            socket.send_fds(self._orders, [json.dumps(order).encode()], [tells.fileno()])
+        self._started.append(Forked(told, out, err))
+        return self._started[-1]
+
+    def run(self, *words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end."""
+        process = self.start(*words, cwd=cwd, **options)
+        out, err = process.communicate(timeout=200)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def close(self) -> None:
+        """End the process that forks, and what a failed test has left running."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+        self._orders.close()
+        self._process.wait(30)
+        self._folder.cleanup()
+
+
+class Forked:
+    """One program that was started, with the manners of `subprocess.Popen`."""
+
+    def __init__(self, told: socket.socket, out: Path, err: Path) -> None:
+        self._told, self._out, self._err = told, out, err
+        self.returncode: int | None = None
+        self.pid = int(told.recv(64))
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None as long as it runs."""
+        if self.returncode is not None:
+            return self.returncode
+        self._told.setblocking(False)
+        try:
+            return self._end()
+        except BlockingIOError:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end."""
+        if self.returncode is not None:
+            return self.returncode
+        self._told.settimeout(timeout)
+        try:
+            return self._end()
+        except TimeoutError:
+            self.kill()
+            raise AssertionError(f"It goes on after {timeout} s: {self.said()}") from None
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end, and return what it wrote."""
+        self.wait(timeout)
+        return self.said()
+
+    def said(self) -> tuple[str, str]:
+        """What it has written by now to standard output and to standard error."""
+        return self._out.read_text(), self._err.read_text()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _end(self) -> int:
+        self.returncode = int(self._told.recv(64))
+        self._told.close()
+        return self.returncode
+
+
+def draw_nothing() -> None:
+    """Leave pictures out: a file of no bytes for curves, an empty figure for each plot of a report."""
+    from trueloop.engines.store import curves, report
+
+    curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
+    report.svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
+
+
+# In the process that forks ---------------------------------------------------------------------------------------
+
+
+def serve(orders: socket.socket) -> list[str] | None:
+    """Fork for every order. Returns the words of a program in each child, and None in the parent, at the end."""
+    waiting = 0
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(orders, ORDER_BYTES, 1)
+        while waiting and os.waitpid(-1, os.WNOHANG if message else 0)[0]:
+            waiting -= 1
+        if not message:
+            return None
+        if os.fork() == 0:  # one that waits for the program, and tells
+            orders.close()
+            tells = socket.socket(fileno=descriptors[0])
+            pid = os.fork()
+            if pid == 0:
+                tells.close()
+                return become(**json.loads(message))
+            tells.send(str(pid).encode())
+            status = os.waitpid(pid, 0)[1]
+            tells.send(str(os.waitstatus_to_exitcode(status)).encode())
+            os._exit(0)
+        os.close(descriptors[0])
+        waiting += 1
+
+
+def become(words: list[str], cwd: str, out: str, err: str, env: dict[str, str]) -> list[str]:
+    """Give this child what a new process has."""
+    os.setsid()
+    for descriptor, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    return words
+
+
+def main() -> None:
+    """Import what is dear, then fork; a child leaves by the end of this function, as its program leaves it."""
+    import importlib
+
+    for name in PRELOADED:
+        importlib.import_module(name)
+    draw_nothing()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
+    gc.freeze()  # or every child's first collection copies all pages
+    words = serve(socket.socket(fileno=int(sys.argv[1])))
+    if words is None:
+        return
+    if words[:2] == ["-W", "error"]:
+        warnings.simplefilter("error")
+        words = words[2:]
+    if words[0] == "-m":
+        sys.argv, sys.path[0] = words[1:], os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
