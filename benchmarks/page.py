@@ -80,6 +80,27 @@ def fast() -> str:
     )
 
 
+def processes() -> str:
+    """Tell what an update takes on two processes."""
+    told = result("processes")
+    engines = {"ddp": "DistributedDataParallel", "fsdp": "fully_shard"}
+    tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "small CNN"}
+    references = ("bare five lines", "by hand: clipped, scheduled, recorded")
+    rows = [
+        [
+            tasks[name.split()[0]],
+            engines[name.split()[1]],
+            *(ratio(seen["trueloop"]["wall_ratio_to"][each]) for each in references),
+        ]
+        for name, seen in told["found"].items()
+    ]
+    return (
+        f"Time per update of {told['settings']['processes']} processes on gloo, as a ratio to loops over the same "
+        "engine of torch's (`processes.py`; the bare one neither clips nor schedules nor records):\n\n"
+        + table(["task", "engine", *(f"trueloop / {each}" for each in references)], rows)
+    )
+
+
 def gpu() -> str:
     """Tell what a large model does on a CUDA device."""
     measured = result("gpu")
@@ -372,7 +393,16 @@ def machine() -> str:
 
 def figures() -> str:
     parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
-    tellers = {"speed": fast, "gpu": gpu, "watch": watch, "lint": lint, "journal": journal, "runs": runs, "room": room}
+    tellers = {
+        "speed": fast,
+        "gpu": gpu,
+        "processes": processes,
+        "watch": watch,
+        "lint": lint,
+        "journal": journal,
+        "runs": runs,
+        "room": room,
+    }
     more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
 

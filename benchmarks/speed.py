@@ -162,8 +162,12 @@ def judge(whole: Mapping[str, SideBySide], looped: Mapping[str, SideBySide]) -> 
             console.print(
                 f"{verdict(share, 1.0)}  {clock}, {name}: {DEFAULTS} takes {share:.3f} of the faster textbook"
             )
-        many = sum(share <= 1 / FASTER for share in shares.values())
-        console.print(f"{verdict(-many, -2)}  {clock}: {FASTER} times as fast on {many} of {len(shares)}, goal 2")
+        mixed = {name: found.ratio(DEFAULTS, AMP, clock).median for name, found in whole.items()}
+        for book, those in (("the faster textbook", shares), (AMP, mixed)):
+            many = sum(share <= 1 / FASTER for share in those.values())
+            console.print(
+                f"{verdict(-many, -2)}  {clock}: {FASTER} times as fast as {book} on {many} of {len(those)}, goal 2"
+            )
         share = looped["mlp"].ratio(COMPILED, BARE, clock)
         console.print(
             f"{verdict(share.median, RAW_SHARE)}  {clock}, mlp: {COMPILED} / {BARE} = {share}, goal {RAW_SHARE}"

@@ -119,7 +119,13 @@ def words():
         "share": here.share(f"from {here.rank}"),
         "stop": here.agree_to_stop(here.rank == 1),
     }
-    tensors = [torch.full((2,), float(here.rank)), torch.tensor([here.rank + 7])]
+    tensors = [
+        torch.full((2,), float(here.rank)),
+        torch.tensor(here.rank == 0),
+        torch.empty(0),
+        torch.tensor(here.rank + 7),
+    ]
+    tensors.append(torch.arange(6.0).view(2, 3).t() * (here.rank + 1))
     here.spread(tensors)
     here.stop_agreed = False
     before = (here.total([0.0]), here.stop_agreed)
@@ -135,7 +141,7 @@ def test_the_words_they_exchange(together):
     assert told[0]["gather"] == [{"rank": rank} for rank in range(3)]
     assert told[0]["share"] == "from 0"
     assert told[0]["stop"] is True
-    assert told[0]["spread"] == [[0.0, 0.0], [7]]
+    assert told[0]["spread"] == [[0.0, 0.0], True, [], 7, [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]]
     assert told[0]["before"] == ([0.0], False)
     assert told[0]["after"] == ([0.0], True)
 

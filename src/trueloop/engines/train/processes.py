@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -21,6 +21,8 @@ from trueloop.engines.train.launched import launched
 from trueloop.engines.train.meeting import PATIENCE_S, SILENCE_S, meet
 from trueloop.ground.errors import InvalidConfig, ProcessLost
 
+PARCEL: Final = 2**28
+"""Bytes that travel at a time, where much is to be copied: they are held twice meanwhile."""
 _BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
 _ASIDE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
 
@@ -122,16 +124,15 @@ class Processes:
 
     @torch.no_grad()
     def spread(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the first process's values into every other's tensors, in place, those of a dtype together."""
+        """Copy the first process's values into every other's tensors, in place; of any dtypes, many at a time."""
         if self.size == 1:
             return
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = torch.cat([tensor.detach().reshape(-1).to(self.device) for tensor in alike])
+        for some in _in_parcels(tensors):
+            flat = torch.cat([tensor.detach().to(self.device).reshape(-1).view(torch.uint8) for tensor in some])
             _in_touch(partial(_broadcast, flat))
             if not self.first:
-                for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
-                    tensor.copy_(values.view_as(tensor))
+                for tensor, values in zip(some, flat.split([tensor.nbytes for tensor in some]), strict=True):
+                    tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # cloned: its start is aligned
 
 
 ALONE: Final = Processes(0, 1, torch.device("cpu"))
@@ -209,6 +210,21 @@ def _begin(vector: Tensor) -> dist.Work:
 
 def _broadcast(tensor: Tensor) -> None:
     dist.broadcast(tensor, src=0)
+
+
+def _in_parcels(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield tensors together that make up about `PARCEL`, in order; those that have any elements."""
+    parcel, size = list[Tensor](), 0
+    for tensor in tensors:
+        if not tensor.numel():
+            continue
+        if parcel and size + tensor.nbytes > PARCEL:
+            yield parcel
+            parcel, size = [], 0
+        parcel.append(tensor)
+        size += tensor.nbytes
+    if parcel:
+        yield parcel
 
 
 def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
