@@ -54,7 +54,7 @@ def cases(files: Sequence[str], *, seed: int, sample: bool) -> Iterator[Case]:
     yield from _damage_elsewhere(files, sample=sample)
     yield from _disks(sample=sample)
     for word in ("", "--fresh") if sample else ("", "--fresh") * 5:
-        yield Case("two processes, one folder", partial(two_processes, word=word, instant=chance.uniform(0.2, 0.6)))
+        yield Case("two processes, one folder", partial(two_processes, word=word))
     for number in range(1 if sample else 8):
         yield Case("clock jumps by hours", partial(clock_jumps, seed=number, kill=sample or number % 2 == 1))
 

@@ -258,12 +258,12 @@ def mounted(*words: str) -> bool:
 # Two processes, and the clock ------------------------------------------------------------------------------------
 
 
-def two_processes(place: Place, known: Known, *, word: str, instant: float) -> Verdict:
+def two_processes(place: Place, known: Known, *, word: str) -> Verdict:
     """A second process with the same command while the first one runs: it must say so and leave everything alone."""
     first = place.start()
     if not first.wait_until(lambda: any(place.checkpoints.glob("update-*"))):
         return Verdict("failed", f"the first process did not even save: {first.wait().trouble()}")
-    first.signal_at(known.seconds[0] * instant, signal.SIGSTOP)  # so that it has not ended before the second begins
+    first.signal_at(0, signal.SIGSTOP)  # so that it has not ended before the second begins
     second = place.start(*([word] if word else [])).wait()
     first.signal_at(0, signal.SIGCONT)
     ended = first.wait()
