@@ -77,7 +77,11 @@ class Forker:
             process.kill()
             process.wait()
         self._orders.close()
-        self._process.wait(30)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:  # every program has ended; what keeps it is torch's
+            self._process.kill()
+            self._process.wait()
         self._folder.cleanup()
 
 

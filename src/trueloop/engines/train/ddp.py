@@ -93,6 +93,10 @@ class Replicas:
         """Give every process the first one's buffers, before they are looked at or saved."""
         self._buffers.settle()
 
+    def close(self) -> None:
+        """Drop DDP: torch aborts the process now and then where it outlives the group of processes."""
+        self._ddp = None
+
     def divide(self, divisor: Tensor | float) -> Tensor | float:
         """DDP has divided by the number of processes already."""
         return divisor / self.processes.size

@@ -122,14 +122,14 @@ class Fit:
             try:
                 reason = self._epochs(interrupt)
                 self._end_saving()
-            except (
-                BaseException
-            ) as error:  # torchrun sends a SIGTERM to those that are left: it must not cut this short
+            except BaseException as error:  # inside, as torchrun's SIGTERM to those that are left must not cut it short
                 lost = as_lost(error, self._processes)
                 self._leave(lost or error)
                 if lost:
                     raise lost from error
                 raise
+            finally:
+                self.parts.parallel.close()
         return self._result(reason, start)
 
     def _leave(self, error: BaseException) -> None:

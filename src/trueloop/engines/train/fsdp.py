@@ -84,6 +84,9 @@ class Sharded:
         """Give every process the first one's buffers, before they are looked at or saved."""
         self._buffers.settle()
 
+    def close(self) -> None:
+        """Nothing to let go of: the model itself is sharded."""
+
     def divide(self, divisor: Tensor | float) -> Tensor | float:
         """FSDP has divided by the number of processes already."""
         return divisor / self.processes.size

@@ -39,6 +39,10 @@ class Parallel(Protocol):
         """See to it that the model is the same on all processes, buffers included: it is to be measured or saved."""
         ...
 
+    def close(self) -> None:
+        """Let go of torch's engine, after the last window."""
+        ...
+
     def divide(self, divisor: Tensor | float) -> Tensor | float:
         """Return what the gradients must be divided by, as they are after `finish`, to be divided by ``divisor``."""
         ...
@@ -72,6 +76,9 @@ class Alone:
 
     def settle(self) -> None:
         """Nothing can differ."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
     def divide(self, divisor: Tensor | float) -> Tensor | float:
         """Return the divisor itself."""

@@ -7,6 +7,7 @@ norm), or by asking here. Who decided alone would wait for the others for ever.
 from __future__ import annotations
 
 import atexit
+import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -201,6 +202,7 @@ def local_device(name: str) -> str:
 
 def _part() -> None:
     if dist.is_initialized():
+        gc.collect()  # what hangs on the group, such as DDP, has to go before it does
         dist.destroy_process_group()
 
 
