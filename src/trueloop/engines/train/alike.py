@@ -39,10 +39,14 @@ class Buffers:
         self._processes = processes
         self._places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
         self._seen = self._state()
-        self._moving: list[int] = []
+        self._moving: list[int] | None = None
+        """Places of those that are known to change; None before the first window."""
 
     def follow(self) -> None:
-        """After every window: spread those that are known to change."""
+        """After every window: spread those that are known to change, which the first one shows."""
+        if self._moving is None:
+            self.settle()
+            return
         self._processes.spread([getattr(*self._places[place]) for place in self._moving])
 
     def settle(self) -> None:
@@ -51,7 +55,7 @@ class Buffers:
         written = {self._places[place][0] for place, seen in enumerate(self._seen) if now[place] != seen}
         changed = [place for place, (module, _) in enumerate(self._places) if module in written or _hides(module)]
         everywhere = self._processes.gather(changed)
-        self._moving = sorted({*self._moving, *(place for each in everywhere for place in each)})
+        self._moving = sorted({*(self._moving or ()), *(place for each in everywhere for place in each)})
         self.follow()
 
     def _state(self) -> list[tuple[int, int]]:

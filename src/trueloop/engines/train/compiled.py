@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from trueloop.engines.train import loop
 from trueloop.engines.train.loop import Assembly, Done
 from trueloop.engines.train.memory import is_out_of_memory
-from trueloop.engines.train.objective import Loss, Objective, describe, explain_failure, items_if_known
+from trueloop.engines.train.objective import Loss, Objective, describe, explain_failure
 from trueloop.engines.train.parallel import Alone
 from trueloop.engines.train.update import Outcome
 from trueloop.engines.train.whole import Program, WholeUpdate
-from trueloop.engines.train.window import Waiting, windows
+from trueloop.engines.train.window import Waiting, examples_in, windows
 from trueloop.ground.errors import OutOfMemory
 from trueloop.ground.seams import MicroBatch
 
@@ -65,10 +65,9 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
             if parts.average:
                 parts.average.update(skipped)
             parts.schedule.advance()
-            examples = (items_if_known(first.data) or 0) if first.indices is None else len(first.indices)
             window = [] if parts.on_host and not skipped else [first]  # only what was not stepped is looked at again
             outcome = Outcome(norm, skipped)
-            yield Done(loss, outcome, divisor, rates, examples, wait_s, perf_counter() - started, window)
+            yield Done(loss, outcome, divisor, rates, examples_in(first), wait_s, perf_counter() - started, window)
         update += 1
         started = perf_counter()
 

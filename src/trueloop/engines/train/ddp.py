@@ -77,16 +77,8 @@ class Replicas:
         """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
         if self._ddp is None:
             self._ddp = self._build()
-            self._buffers.settle()
-            return
-        try:
-            self._ddp._check_reducer_finalized()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented there
-        except RuntimeError as error:
-            raise InvalidModel(
-                "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
-                why=str(error).split("\n", 1)[0],
-                fix='Set parallel.find_unused_parameters = "always", for a model that is not used whole every time.',
-            ) from error
+        else:
+            _check_reduced(self._ddp)
         self._buffers.follow()
 
     def settle(self) -> None:
@@ -116,6 +108,17 @@ class Replicas:
             gradient_as_bucket_view=True,
             find_unused_parameters=unused or self._find_unused,
         )
+
+
+def _check_reduced(ddp: DistributedDataParallel) -> None:
+    try:
+        ddp._check_reducer_finalized()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented there
+    except RuntimeError as error:
+        raise InvalidModel(
+            "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
+            why=str(error).split("\n", 1)[0],
+            fix='Set parallel.find_unused_parameters = "always", for a model that is not used whole every time.',
+        ) from error
 
 
 class _Step(nn.Module):

@@ -61,7 +61,6 @@ class Sharded:
         self._forward, self._objective = forward, objective
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
-        self._known = False
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share."""
@@ -74,11 +73,7 @@ class Sharded:
 
     def finish(self) -> None:
         """Give every process the first one's statistics."""
-        if self._known:
-            self._buffers.follow()
-        else:
-            self._known = True
-            self._buffers.settle()
+        self._buffers.follow()
 
     def settle(self) -> None:
         """Give every process the first one's buffers, before they are looked at or saved."""

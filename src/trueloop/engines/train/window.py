@@ -67,7 +67,7 @@ class Window:
         self.micros.append(micro)
         if stands_in(micro):
             terms = [_uncounted(term) for term in terms]
-        self.examples += (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
+        self.examples += examples_in(micro)
         if not self._sums:
             self._sums = [_read(term.sum) for term in terms]
             self._counts = [_read(term.count) for term in terms]
@@ -206,6 +206,11 @@ def open_window(
     drawn = list(micros)
     each = [[0.0 if stands_in(micro) else count for count in counts(micro.data)] for micro in drawn]
     return Window(processes, processes.total([sum(term) for term in zip(*each, strict=True)])), drawn
+
+
+def examples_in(micro: MicroBatch) -> int:
+    """Return how many examples of a micro-batch count; 0 where that cannot be told."""
+    return (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
 
 
 def _uncounted(term: Loss) -> Loss:
