@@ -30,7 +30,7 @@ class Row:
 
 def rows(plan: Plan) -> tuple[Row, ...]:
     """Give every number of a plan, the same ones whatever the sizes, but for those that only some sizes have."""
-    return (*_of_an_update(plan), *_of_an_epoch(plan), *_of_processes(plan), *_of_the_run(plan))
+    return (*_of_an_update(plan), *_of_an_epoch(plan), *_of_windows(plan), *_of_processes(plan), *_of_the_run(plan))
 
 
 def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = None) -> tuple[Row, ...]:
@@ -85,8 +85,8 @@ def _of_an_update(plan: Plan) -> Iterator[Row]:
         name="effective batch",
         value=number(plan.effective_batch),
         formula=f"= {b} × {k} × {processes}",
-        says=f"The gradient of a full update is the mean over {counted(plan.effective_batch, 'example')}: {batches}, on "
-        f"{'each of ' * (plan.processes > 1)}{processes}.",
+        says=f"The gradient of a full update is the mean over {counted(plan.effective_batch, 'example')}: {batches}, "
+        f"on {'each of ' * (plan.processes > 1)}{processes}.",
         group="update",
     )
     if plan.batch_bytes is not None:
@@ -102,8 +102,7 @@ def _of_an_update(plan: Plan) -> Iterator[Row]:
 
 
 def _of_an_epoch(plan: Plan) -> Iterator[Row]:
-    n, k = number(plan.dataset), number(plan.accumulate)
-    iterations, updates = number(plan.iterations_per_epoch), number(plan.updates_per_epoch)
+    n, iterations = number(plan.dataset), number(plan.iterations_per_epoch)
     each, full = _each(plan), number(plan.iteration_examples)
     yield Row(
         key="iterations_per_epoch",
@@ -131,10 +130,23 @@ def _of_an_epoch(plan: Plan) -> Iterator[Row]:
         group="epoch",
         inner=True,
     )
+    if plan.drop_last:
+        yield Row(
+            key="never_seen_per_epoch",
+            name="never seen per epoch",
+            value=number(plan.never_seen_per_epoch),
+            formula=f"= {n} - {iterations} × {each}",
+            says=f"drop_last leaves {counted(plan.never_seen_per_epoch, 'example')} out of every epoch.",
+            group="epoch",
+        )
+
+
+def _of_windows(plan: Plan) -> Iterator[Row]:
+    iterations, k = number(plan.iterations_per_epoch), number(plan.accumulate)
     yield Row(
         key="updates_per_epoch",
         name="updates per epoch",
-        value=updates,
+        value=number(plan.updates_per_epoch),
         formula=f"= ceil({iterations} / {k})",
         says=f"{counted(plan.iterations_per_epoch, 'iteration')} in windows of {k} make "
         f"{counted(plan.updates_per_epoch, 'update')}: a short window at the end is an update too.",
@@ -150,15 +162,6 @@ def _of_an_epoch(plan: Plan) -> Iterator[Row]:
         group="epoch",
         inner=True,
     )
-    if plan.drop_last:
-        yield Row(
-            key="never_seen_per_epoch",
-            name="never seen per epoch",
-            value=number(plan.never_seen_per_epoch),
-            formula=f"= {n} - {iterations} × {each}",
-            says=f"drop_last leaves {counted(plan.never_seen_per_epoch, 'example')} out of every epoch.",
-            group="epoch",
-        )
 
 
 def _of_processes(plan: Plan) -> Iterator[Row]:
