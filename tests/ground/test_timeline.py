@@ -109,6 +109,21 @@ def test_around_keeps_the_ends_and_the_middle(total: int, now: int, room: int):
     assert len(places) + sum(gap.hidden for gap in chosen if isinstance(gap, Gap)) == total
 
 
+@given(plans(60), st.integers(0, 10**5))
+def test_moves_lead_where_they_say(made: Plan, at: int):
+    line = timeline(made, at=at)
+    to = {name: timeline(made, at=e * made.iterations_per_epoch + i) for name, (e, i) in line.moves(made).items()}
+    assert to["first"].iteration == 0
+    assert to["last"].iteration == made.iterations - 1
+    assert to["back"].iteration == max(0, line.iteration - 1)
+    assert to["on"].iteration == min(line.iteration + 1, made.iterations - 1)
+    if line.update + 1 < made.updates:
+        assert (to["update"].update, to["update"].in_window) == (line.update + 1, 0)
+    if line.epoch + 1 < made.epochs:
+        assert (to["epoch"].epoch, to["epoch"].in_epoch) == (line.epoch + 1, 0)
+    assert (to["epochs_end"].epoch, to["epochs_end"].in_epoch) == (line.epoch, made.iterations_per_epoch - 1)
+
+
 def test_it_says_where_it_is_and_what_it_leaves_out():
     made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
     last = timeline(made, at=312)

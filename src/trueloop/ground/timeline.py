@@ -94,6 +94,21 @@ class Timeline:
             f"{number(size)}; {ends}."
         )
 
+    def moves(self, plan: Plan) -> dict[str, tuple[int, int]]:
+        """Give the positions one may go to from here, each as an epoch and an iteration of it, from 0."""
+        last = plan.iterations - 1
+        size = _window_size(plan, self.window)
+        goals = {
+            "first": 0,
+            "back": self.iteration - 1,
+            "on": self.iteration + 1,
+            "update": self.iteration - self.in_window + size,
+            "epoch": (self.epoch + 1) * plan.iterations_per_epoch,
+            "epochs_end": (self.epoch + 1) * plan.iterations_per_epoch - 1,
+            "last": last,
+        }
+        return {name: divmod(max(0, min(at, last)), plan.iterations_per_epoch) for name, at in goals.items()}
+
     def drawn(self, plan: Plan) -> str:
         """Say how much of the run the picture holds."""
         epochs = sum(not isinstance(epoch, Gap) for epoch in self.epochs)

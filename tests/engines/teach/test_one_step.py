@@ -75,6 +75,17 @@ def test_a_large_dataset_is_a_field_of_cells_and_a_small_one_is_itself():
     assert large.micro_batches[0].count == 4096
 
 
+def test_the_stages_tell_each_micro_batch_and_then_the_update():
+    found = step(OneStep(dataset=1000, batch=8, accumulate=20))
+    stages = list(found.stages())
+    assert [stage.kind for stage in stages] == ["picked", "forward", "backward"] * 6 + ["update"]
+    assert (
+        stages[15].says == "14 micro-batches later: 8 examples of the shuffled order are picked: micro-batch 20 of 20."
+    )
+    assert "divided by 160 examples" in stages[-1].says
+    assert [stage.shown for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
+
+
 def test_what_cannot_be_shown_is_refused():
     with pytest.raises(InvalidConfig, match="update is 500"):
         step(OneStep(update=500))

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from trueloop.engines.teach.shown import run_shown
+from trueloop.engines.teach.shown import Shown
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.programs.pipeline import EPOCHS, Pipeline, PipelineProgram, pipeline
 from trueloop.ground.words import counted, percent
@@ -96,12 +96,13 @@ def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> Drawn:
         InvalidConfig: torch refuses the settings; its own words are the reason given.
     """
     program = program or pipeline(asked)
-    scope = _built(program)
+    shown = _built(program)
+    scope = shown.names
     loaders = [loader for _, loader in scope["ranks"]] if "ranks" in scope else [scope["loader"]]
     noted = [_Noted(loader.batch_sampler.sampler) for loader in loaders]
     for loader, notes in zip(loaders, noted, strict=True):
         loader.batch_sampler.sampler = notes
-    run_shown(program.draw, into=scope)
+    shown.run(program.draw)
     examples = tuple(_examples(scope))
     epochs: list[tuple[Draw, ...]] = []
     for place, batches in enumerate(scope["epochs"]):
@@ -112,19 +113,21 @@ def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> Drawn:
         examples=examples,
         epochs=tuple(epochs),
         facts=tuple(_facts(asked, examples, epochs)),
-        printed=tuple(scope["printed"]),
+        printed=tuple(shown.printed),
     )
 
 
-def _built(program: PipelineProgram) -> dict[str, Any]:
+def _built(program: PipelineProgram) -> Shown:
+    shown = Shown()
     try:
-        return run_shown(program.build)
+        shown.run(program.build)
     except ValueError as error:
         raise InvalidConfig(
             "torch refuses these settings together.",
             why=f"{type(error).__name__}: {error}",
             fix="Leave shuffle to the sampler, or choose none.",
         ) from error
+    return shown
 
 
 def _examples(scope: dict[str, Any]) -> Iterator[Example]:
@@ -160,17 +163,17 @@ def _draws(orders: list[list[int]], ranks: list[list[dict[str, Tensor]]]) -> Ite
 
 def _batch(batch: dict[str, Tensor]) -> Batch:
     labels = Counter(batch["label"].tolist())
-    tokens, mask = batch.get("tokens"), batch.get("attention_mask")
     numbers = tuple(batch["number"].tolist())
-    plain = tokens is None or mask is None
+    tokens, mask = batch.get("tokens"), batch.get("attention_mask")
+    padded = None if tokens is None or mask is None else (tokens, mask)
     return Batch(
         numbers=numbers,
         composition=tuple(labels[label] for label in range(CLASSES)),
         worker=int(batch["worker"][0]),
-        shape=(len(numbers),) if plain else tuple(tokens.shape),
-        tokens=() if plain else tuple(map(tuple, tokens.tolist())),
-        lengths=() if plain else tuple(mask.sum(1).tolist()),
-        padding=0.0 if plain else 1 - float(mask.double().mean()),
+        shape=tuple(padded[0].shape) if padded else (len(numbers),),
+        tokens=tuple(map(tuple, padded[0].tolist())) if padded else (),
+        lengths=tuple(padded[1].sum(1).tolist()) if padded else (),
+        padding=1 - float(padded[1].double().mean()) if padded else 0.0,
     )
 
 

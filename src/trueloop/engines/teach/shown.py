@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.abc import InspectLoader
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+NAME: Final = "<as shown>"
 
 
-def run_shown(text: str, *, into: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run a program, or the next part of one.
+class Shown:
+    """A program that trueloop has written itself from checked settings, never one that a request brought."""
 
-    Args:
-        text: written by trueloop itself from checked settings; never one that a request brought.
-        into: what an earlier part has left; the two parts run as if they were one file.
+    def __init__(self) -> None:
+        self._module = ModuleType("__main__")
+        self.names: dict[str, Any] = vars(self._module)
+        """Every name the program has bound so far."""
+        self.printed: list[str] = []
+        """What it has printed, a call at a time."""
+        self.names["print"] = self._keep
 
-    Returns:
-        The scope: every name the program has bound. What it printed is in ``"printed"``, a list of lines.
-    """
-    printed: list[str] = []
+    def run(self, text: str) -> None:
+        """Run the program, or its next part: several parts run as if they were one file.
 
-    def keep(*values: object) -> None:
-        printed.append(" ".join(map(str, values)))
+        Raises:
+            Exception: whatever leaves the program.
+        """
+        _Text(text).exec_module(self._module)
 
-    scope = {"__name__": "__main__", "print": keep, "printed": printed} if into is None else into
-    exec(compile(text, "<as shown>", "exec"), scope)  # noqa: S102  # the text is ours, see above
-    return scope
+    def _keep(self, *values: object) -> None:
+        self.printed.append(" ".join(map(str, values)))
+
+
+class _Text(InspectLoader):
+    """Gives Python the code of a text, as an import of a file would."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text."""
+        return self._text
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return it compiled."""
+        return self.source_to_code(self._text, NAME)
