@@ -32,7 +32,7 @@ class Asked:
     processes: Annotated[int, Within(1, 10**5), "P: processes that train together"] = 1
     drop_last: Annotated[bool, "leave out the partial iteration at the end of an epoch"] = False
     target_updates: Annotated[int, Within(1, 10**12), "updates you want: how many epochs are they?"] | None = None
-    update_ms: Annotated[float | None, Within(0.001, 10**7), "milliseconds an update takes: how long is the run?"] = (
+    update_ms: Annotated[float, Within(0.001, 10**7), "milliseconds an update takes: how long is the run?"] | None = (
         None
     )
     sample_bytes: Annotated[int, Within(1, 10**12), "bytes of one example: how large is a batch?"] | None = None
