@@ -243,7 +243,11 @@ def _on_classes(asked: Pipeline, examples: tuple[Example, ...], draws: tuple[Dra
     seen = sum(batch.composition[rare] for batch in batches) / sum(len(batch.numbers) for batch in batches)
     yield (
         f"Class {name} makes up {percent(share)} of the dataset and {percent(seen)} of what was drawn in epoch 0; "
-        f"{without} of {counted(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
+        + (
+            f"{without} of {counted(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
+            if without
+            else "every batch holds some of it."
+        )
     )
 
 
