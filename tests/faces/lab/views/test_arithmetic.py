@@ -21,7 +21,9 @@ def told(**asked: Any) -> dict[str, Any]:
 def test_the_numbers_are_the_plans():
     rows = {row["key"]: row["value"] for row in told(dataset=10000, batch=32, epochs=3, accumulate=4)["rows"]}
     made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
-    assert (rows["updates"], rows["effective_batch"]) == (str(made.updates), str(made.effective_batch)) == ("237", "128")
+    assert (
+        (rows["updates"], rows["effective_batch"]) == (str(made.updates), str(made.effective_batch)) == ("237", "128")
+    )
     assert "duration" not in rows
     more = {row["key"] for row in told(target_updates=1000, update_ms=20.5, sample_bytes=3072)["rows"]}
     assert {"duration", "epochs_for_updates", "batch_bytes"} <= more

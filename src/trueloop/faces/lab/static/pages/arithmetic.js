@@ -53,6 +53,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let latest = null;
   let gone = false;
+  let room = 0;
 
   async function update() {
     const wrong = empty() ?? outOfBounds(own, inputs.values);
@@ -60,7 +61,8 @@ export async function mount(root, { params, setParams, announce }) {
     inputs.refuse(wrong);
     if (wrong) return line.pause();
     try {
-      const answer = await asking({ ...inputs.values, ...place, room: line.room() });
+      room = line.room();
+      const answer = await asking({ ...inputs.values, ...place, room });
       if (answer === null || gone) return;
       latest = answer;
       Object.assign(place, { epoch: answer.timeline.epoch, iteration: answer.timeline.iteration });
@@ -93,7 +95,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   const soon = later(update, 120);
-  const resized = later(() => latest && update(), 200);
+  const resized = later(() => latest && line.room() !== room && update(), 200);
   const watching = new ResizeObserver(resized);
   watching.observe(line.element);
   await update();
