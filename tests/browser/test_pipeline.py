@@ -56,6 +56,19 @@ def test_examples_walk_into_batches(open_page: Opened):
     expect(page.locator(".code")).to_have_text(pipeline(Pipeline()).text)
 
 
+def test_examples_move_for_who_wants_motion(open_page: Opened):
+    page = open_page("pipeline", params="sampler=distributed")
+    moving = "() => document.getAnimations().filter((animation) => animation.effect.target.matches('.chip')).length"
+    page.get_by_label("One step forward").click()
+    expect(page.locator(".station.active").first).to_be_visible()
+    assert page.evaluate(moving) == 0
+    page.get_by_label("One step back").click()
+    page.emulate_media(reduced_motion="no-preference")
+    read = drawn(Pipeline(sampler="distributed")).epochs[0]
+    clicked = "() => { document.querySelector('[aria-label=\"One step forward\"]').click(); return (%s)(); }"
+    assert page.evaluate(clicked % moving) == sum(len(draw.batches[0].numbers) for draw in read)
+
+
 def test_what_drop_last_leaves_out_and_the_address(open_page: Opened):
     page = open_page("pipeline", params="examples=43")
     page.get_by_label("drop_last").check()

@@ -4,6 +4,7 @@ import { codePanel } from "../code.js";
 import { form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { Refused, described, newest } from "../net.js";
+import { fly } from "../motion.js";
 import { player } from "../player.js";
 import { CLASSES, bar, dataset, lane, matrix } from "./pipeline/parts.js";
 
@@ -28,6 +29,7 @@ export async function mount(root, { params, setParams, announce }) {
   let answer = null;
   let epoch = params.get("epoch") === "1" ? 1 : 0;
   let gone = false;
+  let before = -1;
   const given = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, value(kind, params.get(name) ?? "")]));
   const inputs = form(fields, {
     values: given, labels: LABELS, onchange: (_, name) => { settle(name); soon(); },
@@ -121,9 +123,20 @@ export async function mount(root, { params, setParams, announce }) {
       ...rank.batches.map((/** @type {any} */ batch, /** @type {number} */ number) => bar(batch, { number, widest, state: number < turn || (number === turn && phase === 2) ? "done" : number === turn && !over ? "now" : "ahead", go: () => { stages.pause(); stages.go(number * PHASES + 2); } })),
       rank.left_out.length > 0 && h("p", { class: "left-out" }, `left out: ${rank.left_out.map((/** @type {number} */ left) => `#${left}`).join(", ")}`),
     ]));
+    if (step === before + 1) arrive(phase);
+    before = step;
     const shown = Math.min(turn, turns() - 1);
     padded.hidden = !inputs.values.sequences || shown < 0;
     if (!padded.hidden) fill(padded, h("h2", { id: "pipeline-padded" }, `Batch ${shown}, padded`), ...ranks().map((/** @type {any} */ rank, /** @type {number} */ place) => rank.batches[shown] && matrix(rank.batches[shown], { title: ranks().length > 1 ? `Rank ${place}` : "", classes: answer.examples })));
+  }
+
+  /** Let what is new come from where it was: examples out of the dataset, the tensor out of them. @param {number} phase */
+  function arrive(phase) {
+    for (const way of lanes.querySelectorAll(".lane")) {
+      const [, read, made] = [...way.querySelectorAll(".station")].map((station) => [...station.querySelectorAll(".chip, .tensor")]);
+      if (phase === 1) fly(read.map((chip) => [examples.children[Number(chip.textContent)], chip]));
+      if (phase === 2) fly([[read[0], made[0]]]);
+    }
   }
 
   const soon = later(update, 100);

@@ -3,6 +3,7 @@
 import { codePanel } from "../../code.js";
 import { fill, h, later, number, svg } from "../../dom.js";
 import { Refused, newest } from "../../net.js";
+import { fly } from "../../motion.js";
 import { player } from "../../player.js";
 
 const WIDTH = 300, HEIGHT = 200;
@@ -15,6 +16,7 @@ export function oneStep({ announce, next }) {
   /** @type {any} */
   let sizes = null;
   let weights = { weight: 0, bias: 0 };
+  let before = -1;
   const refused = h("p", { class: "muted", hidden: true });
   const says = h("p", { class: "says" });
   const field = h("div", { class: "dots", role: "img" });
@@ -102,6 +104,11 @@ export function oneStep({ announce, next }) {
     drawBatch(stage, shown);
     drawModel(stage, shown);
     drawFit(stage);
+    if (stage.kind === "picked" && at === before + 1) {
+      const dots = [...field.querySelectorAll(".picked")];
+      fly([...batch.querySelectorAll(".chip")].map((chip, i) => [dots[i % dots.length], chip]));
+    }
+    before = at;
   }
 
   /** @param {any} stage @param {any} shown */
