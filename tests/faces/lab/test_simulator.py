@@ -189,7 +189,8 @@ def test_what_is_not_finite_is_sent_as_words(page: Page):
 
 
 HOSTILE: list[Message | str] = [
-    "", "nonsense", "[1]", "{", '{"do": NaN}', {}, {"do": "exec"}, {"do": ["run"]}, {"do": "begin", "code": "import os"},
+    "", "nonsense", "[1]", "{", '{"do": NaN}', {}, {"do": "exec"}, {"do": ["run"]},
+    {"do": "begin", "code": "import os"},
     {"do": "begin", "config": {"hidden": [10**9]}}, {"do": "begin", "config": {"__class__": 1}},
     {"do": "begin", "bugs": ["XXX999"]}, {"do": "begin", "bugs": ["CKP003"]},
     '{"do": "begin", "points": [[1e400, 0, 0]]}',
