@@ -11,7 +11,7 @@ import pytest
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch.judge import Judge, Watched
 from trueloop.engines.watch.recorder import Recorder
-from trueloop.engines.watch.thinned import POINTS
+from trueloop.ground.thinned import POINTS
 from trueloop.ground.events import (
     NONE,
     BackwardEnded,

@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from trueloop.engines.watch.thinned import Thinned
 from trueloop.ground.events import Ref, StepTaken
 from trueloop.ground.findings import LayerNorms
+from trueloop.ground.thinned import Thinned
 
 COLUMNS: Final = 240  # updates that are kept; a heat map has no more columns on most screens
 ROWS: Final = 256  # layers; the rest is one row

@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any, Final
 
 from trueloop.engines.watch.layers import Layers
-from trueloop.engines.watch.thinned import Thinned
 from trueloop.ground.events import (
     BackwardEnded,
     BatchDrawn,
@@ -20,6 +19,7 @@ from trueloop.ground.events import (
     StepTaken,
 )
 from trueloop.ground.findings import LayerNorms, Series, UpdateRate
+from trueloop.ground.thinned import Thinned
 
 STRETCH: Final = 5  # updates; where a stretch ends within one, its pace is off by a fifth at most
 

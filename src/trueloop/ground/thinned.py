@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -36,3 +37,8 @@ class Thinned(Generic[Value]):
         self.updates.append(update)
         self.values.append(value)
         return True
+
+    def forget_after(self, update: int) -> None:
+        """Drop what came after an update."""
+        kept = bisect_right(self.updates, update)
+        del self.updates[kept:], self.values[kept:]

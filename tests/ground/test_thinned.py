@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from trueloop.engines.watch.thinned import Thinned
+from trueloop.ground.thinned import Thinned
 
 
 def test_a_short_series_is_kept_whole():
