@@ -48,7 +48,7 @@ def test_numbers_come_as_they_were_told(writer, tmp_path):
     run = Run()
     for update in range(5):
         writer.value("loss", update, math.nan if update == 3 else 1.0 / (1 + update))
-        run.updates, run.layers = update + 1, (update, ["0", "2"], [0.123456, None])
+        run.updates, run.layers = update + 1, (update, ["0", "2"], [0.123456, None if update else 2.0])
         writer.look(run)
     follower = followed(writer, tmp_path)
     assert (follower.problem, follower.about["name"]) == ("", "train.py")
@@ -56,7 +56,7 @@ def test_numbers_come_as_they_were_told(writer, tmp_path):
     assert math.isnan(follower.series["loss"].values[3])
     layers = follower.layers.shown()
     assert layers is not None
-    assert layers["norms"] == [[0.1235] * 5, [None] * 5]
+    assert layers["norms"] == [[0.1235] * 5, [2.0, *[None] * 4]]
     now = follower.now()
     assert (now.updates, now.state, now.code) == (5, "running", None)
     assert now.rate == {"update_s": 0.01, "data": 0.1, "forward": 0.2, "backward": 0.3, "optimizer": 0.1}
