@@ -32,11 +32,23 @@ ARGUMENTS = [
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a lab that runs as a user would start it."""
+def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the lab finds runs (``runs``) and programs that tell how they are (``session``)."""
     home = tmp_path_factory.mktemp("lab")
-    command = [sys.executable, "-m", "trueloop", "lab", "--port", "0", "--no-browser"]
-    environment = {"XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "data")}
+    (home / "session").mkdir(mode=0o700)
+    return home
+
+
+@pytest.fixture(scope="session")
+def lab(lab_home: Path) -> Iterator[str]:
+    """The address of a lab that runs as a user would start it."""
+    home = lab_home
+    command = [sys.executable, "-m", "trueloop", "lab", str(home / "runs"), "--port", "0", "--no-browser"]
+    environment = {
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_DATA_HOME": str(home / "data"),
+        "XDG_RUNTIME_DIR": str(home / "session"),
+    }
     with started(command, environment) as address:
         yield address
 

@@ -131,7 +131,7 @@ class InLab:
         if group is not None and group.local:
             return cls(feed, "")
         try:
-            lab = address(environment) or started(environment)
+            lab = address(environment) or started(environment, base / "runs")
         except (OSError, SubprocessError) as error:
             return cls(feed, f"no lab could be started: {error}")
         return cls(feed, f"this run in the lab: {lab}/#/watch?runs=live/{feed.name}")

@@ -54,8 +54,12 @@ def address(environment: Mapping[str, str]) -> str:
     return f"http://{HOST}:{port}"
 
 
-def started(environment: Mapping[str, str]) -> str:
+def started(environment: Mapping[str, str], runs: Path) -> str:
     """Start a lab and return its address at once, while it still starts.
+
+    Args:
+        environment: says where feeds belong.
+        runs: a folder of runs that it may show, too.
 
     It is nobody's child: a program that waits for its children does not meet it, and Ctrl-C does not reach it.
 
@@ -69,7 +73,7 @@ def started(environment: Mapping[str, str]) -> str:
     folder = live_folder(environment)
     enter(folder)
     port = _free_port()
-    command = [sys.executable, "-P", "-m", "trueloop", "lab", "--port", str(port), "--no-browser"]
+    command = [sys.executable, "-P", "-m", "trueloop", "lab", str(runs), "--port", str(port), "--no-browser"]
     _detach(command, folder / LOG)
     return f"http://{HOST}:{port}"
 

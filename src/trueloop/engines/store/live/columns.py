@@ -11,6 +11,7 @@ from trueloop.ground.thinned import Thinned
 COLUMNS: Final = 240
 LAYERS: Final = 256
 LETTERS: Final = 120  # of a layer's name
+CELLS: Final = 12_000  # of a heat map that is shown; of many layers it has fewer columns
 DARKEST: Final = 255
 _LEAST: Final = 1e-30  # norms below are shown as zero
 
@@ -43,14 +44,15 @@ class LayerColumns:
             "updates", "layers"; "norms", for each layer one for each update (None: not stepped then); in their places
             "shades" from 0 to 255 by the logarithm (-1: not finite); "low" and "high", the norms at both ends.
         """
-        columns = self.columns.values
+        stride = max(1, -(-len(self.columns.values) * len(self.layers) // CELLS))
+        columns = self.columns.values[::stride]
         if not columns:
             return None
         norms = [[column.get(row) for column in columns] for row in range(len(self.layers))]
         seen = [norm for row in norms for norm in row if norm is not None and math.isfinite(norm) and norm > _LEAST]
         low, high = (min(seen), max(seen)) if seen else (1.0, 1.0)
         return {
-            "updates": list(self.columns.updates),
+            "updates": self.columns.updates[::stride],
             "layers": list(self.layers),
             "norms": [[None if norm is None else _short(norm) for norm in row] for row in norms],
             "shades": [[_shade(norm, low, high) for norm in row] for row in norms],

@@ -98,7 +98,7 @@ class FeedFollower:
         else:
             alive = lives(_whole(told.get("pid")) or 0, str(told.get("mark") or ""))
             state = "running" if alive else "killed"
-        rate = told.get("rate")
+        rate: Any = told.get("rate") or (self.report or {}).get("rate")
         return Now(
             seconds=_float(told.get("s")),
             updates=_whole(told.get("updates")) or 0,
@@ -120,11 +120,23 @@ class FeedFollower:
             case "ended":
                 report = record.get("report")
                 self.report = cast("dict[str, Any]", report) if isinstance(report, dict) else None
+                self._take_report(self.report or {})
                 excerpts = record.get("error_excerpts")
                 self.excerpts = cast("list[Any]", excerpts) if isinstance(excerpts, list) else []
                 self.ended_words = str(record.get("nothing") or "")
             case _:
                 return  # of a newer trueloop
+
+    def _take_report(self, report: Mapping[str, Any]) -> None:
+        """The report has every series as a whole, also those of a program too short for a second write."""
+        series: Mapping[str, Any] = report.get("series") or {}
+        self.series = {name: each for name, each in self.series.items() if name not in series}
+        self._take_numbers({"series": {name: [each["updates"], each["values"]] for name, each in series.items()}})
+        layers: Mapping[str, Any] | None = report.get("layers")
+        if layers:
+            self.layers, names = LayerColumns(), [str(name) for name in layers["layers"]]
+            for update, norms in zip(layers["updates"], zip(*layers["norms"], strict=True), strict=True):
+                self.layers.add(int(update), names, norms)
 
     def _take_numbers(self, record: Mapping[str, Any]) -> None:
         series: Mapping[str, Any] = record["series"]

@@ -17,6 +17,7 @@ from trueloop.ground.words import counted, short
 
 ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
 MARKS: Final = 200  # updates marked under a plot; more cannot be told apart
+POINTS: Final = 400  # of a curve: it is sent again and again while the run goes on
 WIDE: Final = 30  # times from the least to the greatest value, from which on a logarithm shows more
 UNITS: Final[Mapping[str, tuple[str, Role]]] = {
     "lr": ("Learning rate", "rate"),
@@ -140,7 +141,7 @@ def _pace(seconds: Thinned[float] | None) -> Panel:
 
 
 def _curve(label: str, role: Role, at: Sequence[float], values: Sequence[float], kind: str = "line") -> Curve:
-    x, y = envelope(at, values)
+    x, y = envelope(at, values, POINTS)
     return Curve(label=label, role=role, kind="raw" if kind == "raw" else "line", x=x, y=y)
 
 
@@ -149,7 +150,7 @@ def _raw(label: str, role: Role, at: Sequence[int], ends: Sequence[tuple[float, 
     merged = any(low != high for low, high in ends if not math.isnan(low))
     xs = [update for update in at for _ in (0, 1)] if merged else at
     ys = [end for both in ends for end in both] if merged else [low for low, _ in ends]
-    x, y = envelope(xs, ys)
+    x, y = envelope(xs, ys, POINTS)
     return Curve(label=label, role=role, kind="raw", x=x, y=y)
 
 
@@ -157,7 +158,7 @@ def _evaluated(evaluations: Sequence[Evaluated], name: str) -> list[Curve]:
     curves: list[Curve] = []
     for split in dict.fromkeys(each.split for each in evaluations):
         rows = [each for each in evaluations if each.split == split and name in each.metrics]
-        x, y = envelope([each.update for each in rows], [each.metrics[name] for each in rows])
+        x, y = envelope([each.update for each in rows], [each.metrics[name] for each in rows], POINTS)
         curves.append(Curve(label=split, role=ROLES.get(split, "train"), kind="points", x=x, y=y))
     return curves
 

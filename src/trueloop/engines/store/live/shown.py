@@ -111,8 +111,11 @@ def shown_feed(feed: FeedFollower) -> dict[str, Any]:
 
 
 def panel_json(panel: Panel) -> dict[str, Any]:
-    """Return a panel as JSON; values that are not finite were left out."""
-    return asdict(panel)
+    """Return a panel as JSON, with as many digits as a plot can show; values that are not finite were left out."""
+    told = asdict(panel)
+    for curve in told["curves"]:
+        curve["y"] = [float(f"{value:.5g}") for value in curve["y"]]
+    return told
 
 
 def _reading(run: JournalFollower | FeedFollower) -> dict[str, Any]:
@@ -123,6 +126,11 @@ def _reading(run: JournalFollower | FeedFollower) -> dict[str, Any]:
         "changed": run.tail.changed_at,
         "problem": run.problem,
     }
+
+
+def state_of(run: JournalFollower) -> str:
+    """Return a run's state in a word, as its reports and lists have it."""
+    return _run_state(run)[0]
 
 
 def _run_state(run: JournalFollower) -> tuple[str, str, str]:
