@@ -99,9 +99,10 @@ def test_several_runs_lie_over_each_other(journal, open_page, axe):
     chosen = page.locator(".watch-chosen")
     expect(chosen).to_contain_text("pair-a")
     expect(chosen).to_contain_text("pair-b")
-    legend = page.locator(".chart", has_text="Loss").first.locator(".legend")
-    expect(legend).to_contain_text("pair-a train")
-    expect(legend).to_contain_text("pair-b val")
+    loss = page.locator(".chart", has_text="Loss").first
+    expect(loss.locator("figcaption")).to_contain_text("pair-a: Newest: train")
+    expect(loss.locator("figcaption")).to_contain_text("pair-b: Newest: train")
+    expect(loss).to_contain_text("Lines with circles: held-out data.")
     page.get_by_label("Details of").select_option("runs/pair-b")
     page.get_by_text("Show me the code").click()
     expect(page.locator(".code-body")).to_contain_text("pair-b")

@@ -120,7 +120,8 @@ def _sampled(name: str, title: str, role: Role, series: Thinned[float] | None, *
     at, values = (series.updates, series.values) if series else ([], [])
     shown = [_positive(value) for value in values] if log else values
     line = smooth(shown, natural_span(len(shown)))
-    curves = [_curve(f"{name}, as read", role, at, shown, kind="raw"), _curve(name, role, at, line)]
+    word = {"grad_norm": "norm"}.get(name, name)
+    curves = [_curve(f"{word}, as read", role, at, shown, kind="raw"), _curve(word, role, at, line)]
     lost = [update for update, value in zip(at, values, strict=True) if not math.isfinite(value)]
     words = f" {counted(len(lost), 'value')} not finite, marked below." if lost else ""
     log = log or _wide(line)

@@ -127,7 +127,7 @@ class LiveWriter:
             rate = now.rate()
             self._rate = rate and {name: getattr(rate, name) for name in rate.__slots__}
             self._rate_due_s = at_s + RATE_S
-            self.value("seconds", now.updates, round(at_s - self._start_s, 3))
+        self.value("seconds", now.updates, round(at_s - self._start_s, 3))
         column, memory = self._column(now), memory_mib()
         if memory is not None:
             self.value("memory_mib", now.updates, round(memory, 1))

@@ -11,9 +11,9 @@ import { colour, eachFrame, fill, h, number } from "./dom.js";
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
 /** A chart that redraws at most once per frame and follows the width of its place.
- * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean}} options
- *   tools: a switch for the log scale and a choice of the last N */
-export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true }) {
+ * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean}} options
+ *   tools: a switch for the log scale and a choice of the last N; legend: off where the page has one for all its charts */
+export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true, legend = true }) {
   let logarithmic = log, last = 0;
   /** @type {(number | null)[][]} */
   let data = [[], ...lines.map(() => [])];
@@ -31,7 +31,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   const element = h("figure", { class: "chart", "aria-label": title },
     h("div", { class: "row chart-head" },
       h("span", { class: "chart-title" }, title),
-      h("span", { class: "legend" }, lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
+      h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
       tools && h("label", { class: "tool" }, logBox, "log"), tools && zoom),
     place, summary);
 

@@ -37,7 +37,8 @@ export function heat({ title, unit }) {
       if (shade === null) return;
       pen.globalAlpha = shade < 0 ? 1 : 0.05 + (0.95 * shade) / 255;
       pen.fillStyle = shade < 0 ? bad : ink;
-      pen.fillRect(Math.floor(x * cell), y * tall, Math.ceil(cell), tall - (tall > 8 ? 1 : 0));
+      const from = Math.floor(x * cell);
+      pen.fillRect(from, y * tall, Math.max(1, Math.floor((x + 1) * cell) - from), tall - (tall > 8 ? 1 : 0));
       if (shade < 0 && cell >= 3) {
         pen.strokeStyle = colour("--panel");
         pen.beginPath();
@@ -61,7 +62,7 @@ export function heat({ title, unit }) {
   });
 
   function tell() {
-    if (!grid || column < 0) return fill(said, "Point at a cell, or move over the map with the arrow keys.");
+    if (!grid || column < 0) return fill(said, h("span", { class: "muted" }, "Point at a cell, or move over the map with the arrow keys."));
     const norm = grid.norms[row]?.[column];
     fill(said, h("b", {}, grid.layers[row]), `, update ${number(grid.updates[column])}: `,
       norm === null || norm === undefined ? "not stepped then" : `${unit} ${number(norm)}`);

@@ -35,13 +35,13 @@ export function plots() {
 
   /** @param {string} name @param {number} place @param {any[]} panels @param {any[]} curves @param {boolean} several */
   function draw(name, place, panels, curves, several) {
-    const { title, log } = panels[0].panel;
+    const { title: words, log, percent } = panels[0].panel, title = percent ? `${words} (%)` : words;
     const lines = curves.map((curve) => line(curve, several));
     const shape = JSON.stringify([title, log, several, lines]);
     let known = charts.get(name);
     if (known?.shape !== shape) {
       known?.drawn.unmount();
-      const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190 });
+      const drawn = chart({ title, lines: lines.length ? lines : [{ label: title, colour: "--data" }], log, height: 190, legend: !several });
       const caption = h("p", { class: "caption" });
       drawn.element.append(caption);
       known?.element.remove();
@@ -54,7 +54,8 @@ export function plots() {
     known.drawn.marks(several ? [] : marked(panels[0]));
     const told = several ? panels.map(({ run, panel }) => `${run.id.split("/")[1]}: ${panel.caption}`).join(" ") : panels[0].panel.caption;
     known.drawn.describe(`${title}. ${told}`);
-    fill(known.caption, several ? "" : told);
+    const both = several && curves.some((curve) => curve.kind === "points") && curves.some((curve) => curve.kind !== "points");
+    fill(known.caption, several ? both && "Lines: training. Lines with circles: held-out data." : told);
   }
 
   return {

@@ -35,7 +35,7 @@ export async function mount(root, { params, setParams, announce }) {
       h("code", {}, "trueloop train digits"), " trains a recipe, whose runs the lab shows when it is started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
   const look = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient's norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
   const main = h("div", {}, look, trouble, legend, nothing, shown.head, drawn.element, shown.element, code.element);
-  fill(root, h("div", { class: "columns" }, h("div", { class: "panel" }, runs.element), main));
+  fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
     chosen = ids;
