@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
 from types import TracebackType
@@ -131,6 +132,16 @@ class Watch:
     def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
         """Return the newest update whose norms by layer were read, the layers, and their norms."""
         return self._recorder.by_layer.newest() if self._recorder else None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Hear nothing of what is done in here: it is not the program that does it."""
+        stream = self._attachment.stream
+        on, stream.on = stream.on, False
+        try:
+            yield
+        finally:
+            stream.on = on
 
     def tell_error(self, error: BaseException) -> None:
         """Let the detectors hear of an exception that left the program, and explain it where it is torch's."""
