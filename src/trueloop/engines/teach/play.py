@@ -175,7 +175,7 @@ class Play:
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors
             rest = torch.ones(len(inputs), dtype=torch.bool)
-            rest[(inputs - inputs.new_tensor([x, y])).norm(dim=1).argmin()] = len(inputs) <= 2  # noqa: PLR2004
+            rest[(inputs - inputs.new_tensor([x, y])).norm(dim=1).argmin()] = len(inputs) <= 2
             self.program.names["train_set"].tensors = (inputs[rest], labels[rest])
 
         self._waiting.append((-1, now))
