@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trueloop.catalogue.load import Entry, catalogue
-from trueloop.engines.teach import Lesson, teaching_loop
+from trueloop.engines.teach.loop import Lesson, teaching_loop
 from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.watch import Watch
 from trueloop.ground.findings import Report, Severity
