@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from trueloop.engines.teach.production.selection import Selection
 
 Kind = Literal["do", "ask", "end"]
 Way = Literal["down", "back", "skip"]
+About = Literal["", "data", "gradient", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class Box:
     kind: Kind
     depth: int
     """0 outside the loops, 1 in the one over epochs, 2 in the one over batches."""
+    about: About
+    """What it handles: data and activations, gradients, or the weights."""
     lines: tuple[tuple[int, int], ...]
     """First and last line of each piece of the text it stands for, from 1."""
 
@@ -79,6 +82,10 @@ def _end(on: Selection) -> str:
 
 
 SETUP: Final = ("device", "data", "split", "loaders", "model", "criterion", "optimizer", "schedule", "scaler", "best")
+ABOUT: Final[Mapping[str, About]] = {
+    "forward": "data", "look": "data", "backward": "gradient", "unscale": "gradient", "divide": "gradient",
+    "clip": "gradient", "clear": "gradient", "update": "update", "advance": "update",
+}  # fmt: skip
 _PLANS: Final = (
     _Plan("seed", _always("Seed the random numbers"), ("seed",)),
     _Plan("setup", _always("Data, model, loss, optimizer"), SETUP),
@@ -123,7 +130,8 @@ def _boxes(on: Selection, program: Program) -> Iterator[Box]:
         spans = [span for span in program.spans if span.name in plan.pieces]
         if spans or plan.kind == "end":
             lines = tuple((span.first, span.last) for span in spans)
-            yield Box(name=plan.name, words=plan.words(on), kind=plan.kind, depth=plan.depth, lines=lines)
+            about: About = ABOUT.get(plan.name) or ""
+            yield Box(name=plan.name, words=plan.words(on), kind=plan.kind, depth=plan.depth, about=about, lines=lines)
 
 
 def _edges(place: dict[str, int], boxes: tuple[Box, ...]) -> Iterator[Edge]:
