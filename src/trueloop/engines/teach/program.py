@@ -40,16 +40,19 @@ Observer = Callable[[Marked, Mapping[str, Any]], None]
 """Hears of a line with the program's variables after it; must not change them."""
 
 
-def play(text: str, marks: Collection[str], observe: Observer) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a program has left."""
+
+    printed: str
+    variables: Mapping[str, Any]
+
+
+def run(text: str) -> Finished:
     """Run a program from its first line to its last.
 
     Args:
-        text: the program; each marked statement on one line.
-        marks: comments that mark a line.
-        observe: called after each marked line that did not raise.
-
-    Returns:
-        What it printed.
+        text: the program.
 
     torch's global generator is left as it was. Not for two threads at once: the program may seed that generator.
     """
@@ -60,15 +63,31 @@ def play(text: str, marks: Collection[str], observe: Observer) -> str:
         printed.append(" ".join(map(str, words)))
 
     vars(module)["print"] = write
-    tracer = _Tracer(marked_lines(text, marks), observe)
-    before = sys.gettrace()
+    spec = module.__spec__
+    assert spec is not None
+    assert spec.loader is not None
     with fork_rng(devices=[]):
-        sys.settrace(tracer.enter)
-        try:
-            _run(module)
-        finally:
-            sys.settrace(before)
-    return "\n".join(printed)
+        spec.loader.exec_module(module)
+    return Finished(printed="\n".join(printed), variables=vars(module))
+
+
+def play(text: str, marks: Collection[str], observe: Observer) -> str:
+    """Run a program, and show what it holds after each marked line.
+
+    Args:
+        text: the program; each marked statement on one line.
+        marks: comments that mark a line.
+        observe: called after each marked line that did not raise.
+
+    Returns:
+        What it printed.
+    """
+    tracer, before = _Tracer(marked_lines(text, marks), observe), sys.gettrace()
+    sys.settrace(tracer.enter)
+    try:
+        return run(text).printed
+    finally:
+        sys.settrace(before)
 
 
 def marked_lines(text: str, marks: Collection[str]) -> dict[int, Marked]:
@@ -135,10 +154,3 @@ def _module(text: str) -> ModuleType:
     spec = spec_from_loader("shown", _Shown(text))
     assert spec is not None
     return module_from_spec(spec)
-
-
-def _run(module: ModuleType) -> None:
-    spec = module.__spec__
-    assert spec is not None
-    assert spec.loader is not None
-    spec.loader.exec_module(module)
