@@ -58,16 +58,16 @@ def test_backward_frees_what_was_saved_and_retain_graph_keeps_it():
 
 def test_every_node_has_a_place_of_its_own_and_gradients_flow_to_the_left():
     read = graph.read("loss", _perceptron())
-    assert len({(node.x, node.y) for node in read.nodes}) == len(read.nodes)
-    assert all(0 <= node.x <= 1 and 0 <= node.y <= 1 for node in read.nodes)
-    assert all(read.nodes[to].x < read.nodes[place].x for place, to in read.edges)
+    assert len({(node.column, node.row) for node in read.nodes}) == len(read.nodes)
+    assert all(node.column >= 0 and node.row >= 0 for node in read.nodes)
+    assert all(read.nodes[to].column < read.nodes[place].column for place, to in read.edges)
 
 
 def test_a_node_that_two_lead_to_lies_beyond_both():
     x = torch.ones(2, requires_grad=True)
     y = x * 2
     read = graph.read("z", {"x": x, "y": y, "z": (y * y.exp()).sum()})
-    assert all(read.nodes[to].x < read.nodes[place].x for place, to in read.edges)
+    assert all(read.nodes[to].column < read.nodes[place].column for place, to in read.edges)
 
 
 def test_operations_are_counted_while_they_live():

@@ -12,7 +12,9 @@ from trueloop.engines.teach.worked import AFTER, SIX, Six
 
 EXAMPLES = [
     Six(example=example, optimizer=optimizer, updates=3, lr=lr)
-    for example, optimizer, lr in itertools.product(("worked", "irises"), ("sgd", "momentum", "adam"), (0.01, 0.3))
+    for example, optimizer, lr in itertools.product(
+        ("worked_example", "irises"), ("sgd", "momentum", "adam"), (0.01, 0.3)
+    )
 ]
 
 

@@ -17,7 +17,7 @@ Formulas = dict[str, tuple[str, Sums]]
 """Name of a tensor -> the formula in words, and in numbers for each of its cells."""
 
 LAYERS: Final = {
-    "worked": (("model", "inputs", "outputs"),),
+    "worked_example": (("model", "inputs", "outputs"),),
     "irises": (("first", "inputs", "before"), ("second", "hidden", "outputs")),
 }
 """Of each example's linear layers: name, what goes in, what comes out."""
@@ -95,14 +95,14 @@ def _first(made: str) -> str:
 
 def _loss(six: Six, values: _Values, made: str) -> Formulas:
     outputs = values.was("again" if made == "loss_again" else "outputs")
-    if six.example == "worked":
+    if six.example == "worked_example":
         return {made: ("the mean of (outputs − targets)²", sums.mse(outputs, values.was("targets")))}
     return {made: ("the mean of −log p(right class)", sums.cross_entropy(outputs, values.classes()))}
 
 
 def _backward(six: Six, values: _Values) -> Formulas:
     outputs = values.was("outputs")
-    if six.example == "worked":
+    if six.example == "worked_example":
         top = ("2 (outputs − targets) / n", sums.mse_gradient(outputs, values.was("targets")))
     else:
         top = ("(softmax(outputs) − one-hot targets) / N", sums.cross_entropy_gradient(outputs, values.classes()))

@@ -50,10 +50,10 @@ class Node:
     """Of a leaf: the parameter's name; of an operation: the tensor that it made, where that has a name."""
     does: str
     saved: tuple[Saved, ...]
-    x: float
-    """0 = the leaves furthest from the loss, 1 = the root."""
-    y: float
-    """0 to 1."""
+    column: int
+    """0 = the leaves furthest from the root, which is in the last one."""
+    row: float
+    """0 = the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +87,13 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     leaves = {id(tensor): name for name, tensor in named.items()}
     owners = {tensor.data_ptr(): name for name, tensor in reversed([*named.items()])}
     read: list[Node] = []
-    for node, (x, y) in zip(nodes, places, strict=True):
+    for node, (column, row) in zip(nodes, places, strict=True):
         leaf = getattr(node, "variable", None)
         name = str(node.name()).rpartition("::")[2]
         of = names.get(node, "") if leaf is None else leaves.get(id(leaf), "")
         does = DOES.get(name, "").format(of=of or "the parameter")
         saved = tuple(_saved(node, owners))
-        read.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=saved, x=x, y=y))
+        read.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=saved, column=column, row=row))
     everything = [each for node in read for each in node.saved]
     return Graph(
         root=root,
@@ -112,9 +112,9 @@ def _walk(root: Any) -> tuple[list[Any], list[tuple[int, int]], list[float]]:
     nodes, numbers, turns = [root], {root: 0}, [0.0]
     edges: list[tuple[int, int]] = []
     for place, node in enumerate(nodes):  # grows as it goes
-        given = node.next_functions
-        for slot, (child, _) in enumerate(given):
-            if child is None or (child not in numbers and len(nodes) == MOST):
+        given = [child for child, _ in node.next_functions if child is not None]
+        for slot, child in enumerate(given):
+            if child not in numbers and len(nodes) == MOST:
                 continue
             if child not in numbers:
                 numbers[child] = len(nodes)
@@ -142,8 +142,8 @@ def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
             yield Saved(name=name, shape=tuple(tensor.shape), size_b=size, of=owner, freed=False)
 
 
-def _places(edges: Sequence[tuple[int, int]], turns: Sequence[float]) -> list[tuple[float, float]]:
-    """Return a place for each node: x by its longest way from the root, y by its turn off the way to it.
+def _places(edges: Sequence[tuple[int, int]], turns: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the column and the row of each node: its longest way from the root, and its turn off the way to it.
 
     Args:
         edges: (from, to), each node's first parent before the others.
@@ -155,11 +155,8 @@ def _places(edges: Sequence[tuple[int, int]], turns: Sequence[float]) -> list[tu
         if child not in placed:
             placed.add(child)
             rows[child] = rows[parent] + turns[child]
-    low, high, last = min(rows), max(rows), max(depth) or 1
-    return [
-        (1 - column / last, (row - low) / (high - low) if high > low else 0.5)
-        for column, row in zip(depth, rows, strict=True)
-    ]
+    last, top = max(depth), min(rows)
+    return [(last - column, row - top) for column, row in zip(depth, rows, strict=True)]
 
 
 def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

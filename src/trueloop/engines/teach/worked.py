@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Example = Literal["worked", "irises"]
+Example = Literal["worked_example", "irises"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 
 SIX: Final = ("forward", "loss", "backward", "update", "zero grad", "schedule")
@@ -26,7 +26,7 @@ FLOWERS: Final = (
 class Six:
     """What is computed."""
 
-    example: Example = "worked"
+    example: Example = "worked_example"
     optimizer: Optimizer = "sgd"
     lr: float = 0.01
     gamma: float = 0.9
@@ -123,7 +123,7 @@ def program(six: Six) -> str:
     """Return the program, runnable as it stands."""
     optimizer = _OPTIMIZERS[six.optimizer].format(lr=repr(six.lr))
     settings = {"optimizer": optimizer, "gamma": repr(six.gamma), "updates": six.updates, "after": _AFTER}
-    if six.example == "worked":
+    if six.example == "worked_example":
         return _WORKED.format(**settings)
     flowers = "\n".join(f"        {[list(flower) for flower in batch]}," for batch in FLOWERS)
     return _IRISES.format(**settings, flowers=flowers, seed=six.seed, hidden=six.hidden)
