@@ -290,8 +290,8 @@ class _Notes:
             moved = f"{shown(now)} = {shown(1 - share)} × {shown(before)} + {shown(share)} × {batch}{words}"
             found.append(
                 Statistic(
-                    batch=batch,
-                    running=shown(now),
+                    batch=_short(of_batch[0][unit].item()),
+                    running=_short(now),
                     moved=now != before,
                     used="batch" if training else "running",
                     sum=moved if training else f"{shown(now)}, as it was: eval mode does not update it",
@@ -341,5 +341,10 @@ def _mask(dropout: nn.Dropout, given: Tensor) -> Tensor:
     return kept
 
 
+def _short(value: float) -> str:
+    """Write a number for a narrow cell; the sum that it comes from has a digit more."""
+    return shown(value, 3)
+
+
 def _cells(rows: Tensor) -> Cells:
-    return tuple(tuple(map(shown, row)) for row in rows.tolist())
+    return tuple(tuple(map(_short, row)) for row in rows.tolist())

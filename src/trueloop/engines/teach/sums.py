@@ -33,11 +33,11 @@ class Sum:
 Sums = list[list[Sum]]
 
 
-def shown(value: float) -> str:
-    """Write a number in at most four digits."""
+def shown(value: float, digits: int = 4) -> str:
+    """Write a number in at most so many digits."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    text = f"{value:.4g}"
+    text = f"{value:.{digits}g}"
     mantissa, _, exponent = text.partition("e")
     return ("0" if float(text) == 0 else mantissa + (f"e{int(exponent)}" if exponent else "")).replace("-", "−")
 

@@ -43,13 +43,13 @@ def answer(asked: Asked) -> dict[str, Any]:
     ]
     return {
         "ways": ways,
-        "says": f"In eval mode with a graph the forward keeps {evaluation.kept_b / no_grad.kept_b:.1f} times as much as "
-        f"without one ({_size(evaluation.kept_b)} and {_size(no_grad.kept_b)}, which is the outputs); in train mode "
+        "says": f"In eval mode with a graph the forward keeps {evaluation.kept_b / no_grad.kept_b:.1f} times as much "
+        f"as without one ({_size(evaluation.kept_b)} and {_size(no_grad.kept_b)}, which is the outputs); in train mode "
         f"{train.kept_b / no_grad.kept_b:.1f} times.",
-        "how": "Kept: storages that the forward has made and that are still alive while its outputs are held, followed by "
-        "weak references. Saved for backward: what hooks on saved tensors see, without parameters, buffers and inputs. "
-        f"Time: the median of {measured.turns} forwards, the four ways in turn, on one thread; the machine may be busy "
-        "with other things.",
+        "how": "Kept: storages that the forward has made and that are still alive while its outputs are held, followed "
+        "by weak references. Saved for backward: what hooks on saved tensors see, without parameters, buffers and "
+        f"inputs. Time: the median of {measured.turns} forwards, the four ways in turn, on one thread; the machine may "
+        "be busy with other things.",
         "printed": measured.printed,
         "code": highlighted(measured.text),
     }

@@ -6,7 +6,7 @@ import { form } from "../controls.js";
 import { fill, h } from "../dom.js";
 import { described, newest, Refused } from "../net.js";
 
-const WAYS = [["--c4", []], ["--c1", [8, 4]], ["--c2", [2, 3]], ["--c0", [10, 3, 2, 3]]];
+const WAYS = [["--c4", undefined], ["--c1", [8, 4]], ["--c2", [2, 3]], ["--c0", [10, 3, 2, 3]]];
 
 /** @param {{announce: (text: string) => void}} shell */
 export function memoryPanel({ announce }) {
@@ -18,7 +18,7 @@ export function memoryPanel({ announce }) {
   const error = h("p", { class: "error", role: "alert", hidden: true });
   const measure = h("button", { type: "button", onclick: ask }, "Measure");
   const code = codePanel({ title: "Show me how it is measured", file: "what_a_forward_keeps.py", note: "The very text that ran." });
-  const curves = chart({ title: "Memory alive after each operation of the forward", x: "operation", y: "MiB", height: 200, tools: false, lines: ["train()", "eval()", "eval(), no_grad", "eval(), inference_mode"].map((label, i) => ({ label, colour: /** @type {string} */ (WAYS[i][0]), dash: /** @type {number[]} */ (WAYS[i][1]) })) });
+  const curves = chart({ title: "Memory alive after each operation of the forward", x: "operation", y: "MiB", height: 200, tools: false, lines: ["train()", "eval()", "eval(), no_grad", "eval(), inference_mode"].map((label, i) => ({ label, colour: /** @type {string} */ (WAYS[i][0]), dash: /** @type {number[] | undefined} */ (WAYS[i][1]) })) });
   /** @type {Record<string, any>} */
   let values = {};
   fill(result, bars, curves.element, words, code.element);

@@ -15,7 +15,7 @@ export function side({ name, title, words }) {
   const sum = h("p", { class: "sum-small mono", "aria-live": "polite" }, "Point at a number to see how it came about.");
   const history = h("div");
   const element = h("section", { class: `panel side ${name}`, "aria-labelledby": `side-${name}` },
-    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, words), body, sum, history);
+    h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, words), sum, body, history);
 
   const tell = (/** @type {string} */ text) => { sum.textContent = text; };
 
@@ -26,11 +26,14 @@ export function side({ name, title, words }) {
 
   /** @param {any} passed */
   function statistics(passed) {
-    const rows = [["mean", passed.means], ["variance", passed.variances]].flatMap(([kind, units]) => [
-      h("tr", { class: units[0].used === "batch" ? "used" : "" }, h("th", { scope: "row" }, `batch ${kind}`, units[0].used === "batch" && h("span", { class: "badge" }, "used")), units.map((/** @type {any} */ unit) => h("td", {}, unit.batch))),
-      h("tr", { class: units[0].used === "running" ? "used" : "" }, h("th", { scope: "row" }, `running ${kind}`, units[0].used === "running" && h("span", { class: "badge" }, "used"), units.some((/** @type {any} */ unit) => unit.moved) ? h("span", { class: "badge moved" }, "moved") : h("span", { class: "badge" }, "still")),
-        units.map((/** @type {any} */ unit, /** @type {number} */ i) => number(unit.running, unit.sum, unit.moved ? "moved" : "", `running ${kind} of unit ${i}`))),
-    ]);
+    const rows = [["mean", passed.means], ["variance", passed.variances]].flatMap(([kind, units]) => {
+      const used = units[0].used, moved = units.some((/** @type {any} */ unit) => unit.moved);
+      return [
+        h("tr", { class: used === "batch" ? "used" : "" }, head(`batch ${kind}`, used === "batch" && "used"), units.map((/** @type {any} */ unit) => h("td", {}, unit.batch))),
+        h("tr", { class: used === "running" ? "used" : "" }, head(`running ${kind}`, [used === "running" && "used", moved ? "moved" : "still"].filter(Boolean).join(", "), moved ? "moved" : ""),
+          units.map((/** @type {any} */ unit, /** @type {number} */ i) => number(unit.running, unit.sum, unit.moved ? "moved" : "", `running ${kind} of unit ${i}`))),
+      ];
+    });
     return table("BatchNorm", "what it normalises with, unit by unit", passed.means.length, rows);
   }
 
@@ -64,7 +67,7 @@ export function side({ name, title, words }) {
       fill(history);
       if (name === "left" && told.running_means.length) {
         const units = told.running_means[0].map((/** @type {number} */ _, /** @type {number} */ i) => ({ label: `unit ${i}`, colour: `--c${i % COLOURS}`, points: true }));
-        curves = chart({ title: "Running means, pass by pass", lines: units, x: "pass", height: 150, tools: false });
+        curves = chart({ title: "Running means, pass by pass", lines: units, x: "pass", height: 170, tools: false });
         fill(history, curves.element);
       }
     },
@@ -75,8 +78,9 @@ export function side({ name, title, words }) {
       else if (!passed) fill(body, h("p", { class: "muted nothing" }, "Nothing has passed yet."));
       else fill(body, statistics(passed), normalised(passed), masked(passed), outputs(passed));
       if (curves) {
-        const shown = [Array(told.running_means[0].length).fill(0), ...told.running_means.slice(0, pass)];
-        curves.set(shown.map((_, i) => i), ...told.running_means[0].map((/** @type {number} */ _, /** @type {number} */ unit) => shown.map((row) => row[unit])));
+        const means = [told.running_means[0].map(() => 0), ...told.running_means];
+        curves.set(means.map((_, i) => i), ...told.running_means[0].map((/** @type {number} */ _, /** @type {number} */ unit) => means.map((row, i) => (i <= pass ? row[unit] : null))));
+        history.hidden = !pass;
         curves.describe(`The running mean of each unit after ${pass} passes: it approaches the mean of the batch.`);
       }
     },
@@ -84,8 +88,11 @@ export function side({ name, title, words }) {
   };
 }
 
+/** @param {string} text @param {string | false} said @param {string} [kind] */
+const head = (text, said, kind = "") => h("th", { scope: "row" }, text, said && h("span", { class: `badge ${kind}` }, said));
+
 /** @param {string} title @param {string} words @param {number} units @param {any[]} rows */
 function table(title, words, units, rows) {
-  return h("div", { class: "block" }, h("h3", {}, title, " ", h("span", { class: "muted" }, words)), h("div", { class: "scroll" }, h("table", { class: "cells" },
+  return h("div", { class: "block" }, h("h3", {}, title, " ", h("span", { class: "muted" }, words)), h("div", { class: "scroll" }, h("table", { class: "cells units", style: { "min-width": `${96 + 46 * units}px` } },
     h("thead", {}, h("tr", {}, h("td"), Array.from({ length: units }, (_, i) => h("th", { scope: "col" }, `unit ${i}`)))), h("tbody", {}, rows))));
 }
