@@ -5,7 +5,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trueloop.engines.teach.kept import Forward, Measured, measure
-from trueloop.engines.teach.program import run
+from trueloop.engines.teach.shown import Shown
 
 SMALL = Forward(depth=3, width=32, batch=64, turns=1)
 
@@ -52,7 +52,9 @@ def test_every_way_is_timed(measured: Measured):
 
 def test_the_count_is_that_of_torchs_profiler(measured: Measured):
     # The model of the very program that was measured; its allocations as the profiler of memory reports them.
-    held = run(measured.text).variables
+    ran = Shown()
+    ran.run(measured.text)
+    held = ran.names
     highest: list[int] = []
     for training, context in held["ways"].values():
         held["model"].train(training)

@@ -1,3 +1,5 @@
+# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+
 from __future__ import annotations
 
 import itertools

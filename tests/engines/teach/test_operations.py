@@ -1,3 +1,5 @@
+# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+
 from __future__ import annotations
 
 import itertools
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from trueloop.engines.teach import operations, worked
-from trueloop.engines.teach.operations import Shown, Trace, trace
+from trueloop.engines.teach.operations import Seen, Trace, trace
 from trueloop.engines.teach.worked import AFTER, SIX, Six
 
 EXAMPLES = [
@@ -23,7 +25,7 @@ def classic() -> Trace:
     return trace(Six())
 
 
-def after(told: Trace, operation: str, update: int | None = None) -> dict[str, Shown]:
+def after(told: Trace, operation: str, update: int | None = None) -> dict[str, Seen]:
     """What a line has changed, the first time it ran."""
     found = (m for m in told.moments if m.operation == operation and update in (None, m.update))
     return {shown.name: shown for shown in next(found).changes}

@@ -1,4 +1,5 @@
 """Which formula a line of the six operations works by, for each tensor that it changes."""
+# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Final
 from torch import Tensor
 
 from trueloop.engines.teach import sums
-from trueloop.engines.teach.program import Marked
 from trueloop.engines.teach.sums import Grid, Sums
+from trueloop.engines.teach.tracing import Marked
 from trueloop.engines.teach.worked import Six
 
 Values = Mapping[str, Tensor | None]

@@ -3,6 +3,7 @@
 Read from ``grad_fn`` and ``next_functions``; nothing is run and nothing is kept. A node that backward has been through
 has let go of what it had saved, and says so itself.
 """
+# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
 
 from __future__ import annotations
 

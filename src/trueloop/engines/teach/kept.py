@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trueloop.engines.teach.program import run
+from torch.random import fork_rng
+
+from trueloop.engines.teach.shown import Shown
 
 _PROGRAM: Final = """\
 import statistics
@@ -158,9 +160,11 @@ def measure(forward: Forward) -> Measured:
         dropout=repr(forward.dropout),
         turns=forward.turns,
     )
-    ran = run(text)
-    ways = tuple(_way(name, ran.variables) for name in ran.variables["figures"])
-    return Measured(text=text, printed=ran.printed, ways=ways, turns=forward.turns)
+    ran = Shown()
+    with fork_rng(devices=[]):
+        ran.run(text)
+    ways = tuple(_way(name, ran.names) for name in ran.names["figures"])
+    return Measured(text=text, printed="\n".join(ran.printed), ways=ways, turns=forward.turns)
 
 
 def _way(name: str, program: Mapping[str, Any]) -> Way:

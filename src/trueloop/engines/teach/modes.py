@@ -3,6 +3,7 @@
 Seen through forward hooks of the program's own layers: what dropout masked, which statistics batch normalisation used
 and what it made of its running ones.
 """
+# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.teach.program import Marked, play
 from trueloop.engines.teach.sums import shown
+from trueloop.engines.teach.tracing import Marked, play
 
 Side = Literal["left", "right"]
 MARKS: Final = ("built", "left", "refused", "right")

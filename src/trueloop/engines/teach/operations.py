@@ -4,6 +4,7 @@ The program of `worked` runs once; what it holds after each marked line is writt
 and back without asking again.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 from trueloop.engines.teach import graph
 from trueloop.engines.teach.formulas import formulas
-from trueloop.engines.teach.program import Marked, play
 from trueloop.engines.teach.sums import Sums, shown
+from trueloop.engines.teach.tracing import Marked, play
 from trueloop.engines.teach.worked import MARKS, Six, program
 
 Role = Literal["data", "parameter", "result", "gradient", "state", "rate"]
@@ -28,7 +29,7 @@ LAYERS: Final = ("model", "first", "second")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Seen:
     """One tensor at one moment."""
 
     name: str
@@ -57,7 +58,7 @@ class Moment:
     """Updates that have begun; 0 = training has not."""
     code: str
     says: str
-    changes: tuple[Shown, ...]
+    changes: tuple[Seen, ...]
     """Tensors that the line has made, replaced, changed or set to None; all others are as they were."""
     gone: tuple[str, ...]
     """Names that stand for nothing any more: the gradient of an output whose name now means another."""
@@ -164,14 +165,14 @@ class _Notes:
         saved = self.graphs[-1].saved_b if self.graphs else 0
         return _SAYS[marked.mark].format(alive=self._living.count, saved=saved, **_numbers(values))
 
-    def _changes(self, marked: Marked, values: Values) -> Iterator[Shown]:
+    def _changes(self, marked: Marked, values: Values) -> Iterator[Seen]:
         known = formulas(self._six, marked, self._before, values, self._update)
         for name, value in values.items():
             before = self._before.get(name)
             if name in self._before and name not in marked.assigns and _same(before, value):
                 continue
             rule, sums = known.get(name, ("", []))
-            yield Shown(
+            yield Seen(
                 name=name,
                 role=_role(name),
                 of=_owner(name),

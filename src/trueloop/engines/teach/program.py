@@ -1,156 +1,59 @@
-"""Runs a short program line by line, and shows what it holds after each line that is marked.
-
-What a page shows as its code is what ran: there is one text. It is put together from checked settings only, never from
-a request's own words. A line is marked by the comment at its end: ``loss.backward()  # backward``; what follows a colon
-is for the reader.
-"""
+"""A script that is run from its text, in this process, while others look at its names."""
 
 from __future__ import annotations
 
-import ast
+import contextlib
+import importlib.abc
 import io
-import sys
-import tokenize
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from importlib.abc import InspectLoader
-from importlib.util import module_from_spec, spec_from_loader
-from types import CodeType, FrameType, ModuleType
-from typing import Any, Final
+import linecache
+import warnings
+from types import CodeType, ModuleType
+from typing import Any
 
-from torch.random import fork_rng
-
-NAME: Final = "<shown>"
+import torch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
-    """A line that has just run."""
-
-    mark: str
-    line: int
-    """From 1."""
-    text: str
-    """Without the comment."""
-    assigns: tuple[str, ...]
-    """Names it has bound."""
-
-
-Observer = Callable[[Marked, Mapping[str, Any]], None]
-"""Hears of a line with the program's variables after it; must not change them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """What a program has left."""
-
-    printed: str
-    variables: Mapping[str, Any]
-
-
-def run(text: str) -> Finished:
-    """Run a program from its first line to its last.
+class Program:
+    """A text that Python runs as a main program; tracebacks and findings name its lines.
 
     Args:
-        text: the program.
-
-    torch's global generator is left as it was. Not for two threads at once: the program may seed that generator.
+        text: of a script that we have written; nobody else's is ever run.
+        name: the file name that its lines are told under.
     """
-    printed: list[str] = []
-    module = _module(text)
 
-    def write(*words: object) -> None:
-        printed.append(" ".join(map(str, words)))
+    def __init__(self, text: str, *, name: str = "simulation.py") -> None:
+        self.text, self.name = text, name
+        self.module = ModuleType("__main__")
+        self.names: dict[str, Any] = vars(self.module)
+        """The script's own, as it goes on."""
 
-    vars(module)["print"] = write
-    spec = module.__spec__
-    assert spec is not None
-    assert spec.loader is not None
-    with fork_rng(devices=[]):
-        spec.loader.exec_module(module)
-    return Finished(printed="\n".join(printed), variables=vars(module))
+    def run(self) -> None:
+        """Run it to its end. What it prints goes nowhere; the type of new tensors is put back.
 
-
-def play(text: str, marks: Collection[str], observe: Observer) -> str:
-    """Run a program, and show what it holds after each marked line.
-
-    Args:
-        text: the program; each marked statement on one line.
-        marks: comments that mark a line.
-        observe: called after each marked line that did not raise.
-
-    Returns:
-        What it printed.
-    """
-    tracer, before = _Tracer(marked_lines(text, marks), observe), sys.gettrace()
-    sys.settrace(tracer.enter)
-    try:
-        return run(text).printed
-    finally:
-        sys.settrace(before)
+        Raises:
+            BaseException: whatever leaves the script.
+        """
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[self.name] = (len(self.text), None, lines, self.name)
+        dtype = torch.get_default_dtype()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _Loader(self.text, self.name).exec_module(self.module)
+        finally:
+            torch.set_default_dtype(dtype)
 
 
-def marked_lines(text: str, marks: Collection[str]) -> dict[int, Marked]:
-    """Find the lines a program marks by the comment at their end."""
-    assigns = _assigned(text)
-    rows, found = text.splitlines(), dict[int, Marked]()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        mark = token.string.removeprefix("#").partition(":")[0].strip()
-        line, column = token.start
-        if token.type == tokenize.COMMENT and mark in marks:
-            code = rows[line - 1][:column].strip()
-            found[line] = Marked(mark=mark, line=line, text=code, assigns=assigns.get(line, ()))
-    return found
+class _Loader(importlib.abc.InspectLoader):
+    """Gives Python the code of one text, as an import of a file would."""
 
-
-def _assigned(text: str) -> dict[int, tuple[str, ...]]:
-    bound: dict[int, tuple[str, ...]] = {}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Assign):
-            names = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
-            bound[node.lineno] = tuple(names)
-    return bound
-
-
-class _Tracer:
-    """Waits for the line after a marked one: only then has the marked one done its work."""
-
-    def __init__(self, lines: Mapping[int, Marked], observe: Observer) -> None:
-        self._lines, self._observe = lines, observe
-        self._pending: Marked | None = None
-
-    def enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Follow the program's own lines, and none of torch's."""
-        return self._step if frame.f_code.co_filename == NAME and frame.f_code.co_name == "<module>" else None
-
-    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "exception":
-            self._pending = None
-            return self._step
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._observe(pending, frame.f_globals)
-        if event == "line":
-            self._pending = self._lines.get(frame.f_lineno)
-        return self._step
-
-
-class _Shown(InspectLoader):
-    """Loads a module from its text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._name = text, name
 
     def get_source(self, fullname: str) -> str:
-        """Return the text; tracebacks and `inspect` ask for it."""
+        """Return the text."""
         return self._text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile it under a name of its own, by which the tracer knows it."""
-        return compile(self._text, NAME, "exec", dont_inherit=True)
-
-
-def _module(text: str) -> ModuleType:
-    spec = spec_from_loader("shown", _Shown(text))
-    assert spec is not None
-    return module_from_spec(spec)
+        """Return it compiled, under the name of its file."""
+        return self.source_to_code(self._text, self._name)

@@ -5,9 +5,9 @@ import { form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { described, newest, Refused } from "../net.js";
 import { player } from "../player.js";
-import { memoryPanel } from "./memory.js";
-import { side } from "./side.js";
-import { styled } from "./styled.js";
+import { memoryPanel } from "./modes/memory.js";
+import { side } from "./modes/side.js";
+import { styled } from "../styled.js";
 
 export const title = "Train and eval";
 export const lead = "One network, copied: the left copy is in train mode, the right one in eval mode. Forward sends the same inputs through both.";

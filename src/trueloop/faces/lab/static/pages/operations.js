@@ -5,9 +5,9 @@ import { form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { described, newest, Refused } from "../net.js";
 import { player } from "../player.js";
-import { graphPanel } from "./graph.js";
-import { styled } from "./styled.js";
-import { tensorCard } from "./tensor.js";
+import { graphPanel } from "./operations/graph.js";
+import { styled } from "../styled.js";
+import { tensorCard } from "./operations/tensor.js";
 
 export const title = "The six operations";
 export const lead = "Every training loop repeats the same six operations. Step through them on real PyTorch, forward and back, and see which tensors each of them touches, and which it leaves alone.";

@@ -1,10 +1,10 @@
 // @ts-check
 // What a forward keeps in memory, measured in four ways of calling the same model.
-import { chart } from "../chart.js";
-import { codePanel } from "../code.js";
-import { form } from "../controls.js";
-import { fill, h } from "../dom.js";
-import { described, newest, Refused } from "../net.js";
+import { chart } from "../../chart.js";
+import { codePanel } from "../../code.js";
+import { form } from "../../controls.js";
+import { fill, h } from "../../dom.js";
+import { described, newest, Refused } from "../../net.js";
 
 const WAYS = [["--c4", undefined], ["--c1", [8, 4]], ["--c2", [2, 3]], ["--c0", [10, 3, 2, 3]]];
 

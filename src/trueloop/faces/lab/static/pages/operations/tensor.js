@@ -1,6 +1,6 @@
 // @ts-check
 // One tensor as a card: its numbers, its gradient's below, and what the optimizer keeps for it.
-import { h } from "../dom.js";
+import { h } from "../../dom.js";
 
 /** @param {{name: string, role: string, parts: string[]}} card
  *  @param {{now: Map<string, any>, changed: Set<string>, kind: string, first: boolean, tell: (tensor: any, cell: [number, number]) => void}} at

@@ -1,6 +1,6 @@
 // @ts-check
 // A stylesheet of a page's own: in place before the page is drawn, gone with it.
-import { fill, h } from "../dom.js";
+import { fill, h } from "./dom.js";
 
 /** @param {Element} root what the page is drawn into; emptied @param {string} href @returns {Promise<void>} */
 export function styled(root, href) {

@@ -1,6 +1,6 @@
 // @ts-check
 // The graph that torch keeps behind a result, drawn where the server has placed its nodes; and its life, step by step.
-import { fill, h, svg } from "../dom.js";
+import { fill, h, svg } from "../../dom.js";
 
 const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;
 

@@ -1,7 +1,7 @@
 // @ts-check
 // One of the two networks: its statistics, its mask, its outputs, pass by pass.
-import { chart } from "../chart.js";
-import { fill, h } from "../dom.js";
+import { chart } from "../../chart.js";
+import { fill, h } from "../../dom.js";
 
 const COLOURS = 10;
 

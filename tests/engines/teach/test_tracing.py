@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from trueloop.engines.teach.program import Marked, marked_lines, play
+from trueloop.engines.teach.tracing import Marked, marked_lines, play
 
 TEXT = """\
 import torch
