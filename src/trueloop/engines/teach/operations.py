@@ -4,7 +4,6 @@ The program of `worked` runs once; what it holds after each marked line is writt
 and back without asking again.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
