@@ -1,4 +1,5 @@
 """The page on train and eval: both pass at once, what differs and what agrees, and memory as it is measured."""
+# ruff: noqa: RUF001 - arithmetic is shown as it is written
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Opened = Callable[..., Page]
 
 def opened(open_page: Opened, params: str = "", **how: object) -> Page:
     page = open_page("modes", params=params, **how)
-    expect(page.locator(".status")).to_contain_text(re.compile(r"Both are there|Pass \d"))
+    expect(page.locator(".status")).to_contain_text(re.compile(r"Both are there|Pass \d"), timeout=30_000)
     return page
 
 

@@ -1,4 +1,4 @@
-"""The page on the six operations: the worked example in its cells, steps forward and back, the graph and its release."""
+"""The page on the six operations: the worked example in its cells, forward and back, the graph and its release."""
 # ruff: noqa: RUF001 - arithmetic is shown as it is written
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Opened = Callable[..., Page]
 
 def opened(open_page: Opened, params: str = "", **how: object) -> Page:
     page = open_page("operations", params=params, **how)
-    expect(page.locator(".line-now")).not_to_be_empty()
+    expect(page.locator(".line-now")).not_to_be_empty(timeout=30_000)  # the first page waits for torch
     return page
 
 
@@ -52,6 +52,7 @@ def test_a_number_says_how_it_came_about_to_the_mouse_and_to_the_keyboard(open_p
     weight = page.locator("[data-name='model.weight'] >> table.cells >> nth=0")
     weight.locator("button").nth(3).hover()
     expect(page.locator(".sum .numbers")).to_have_text("0.764 = 0.8 − 0.01 × 3.6")
+    assert page.locator("td.source").all_inner_texts() == ["0.01", "3.6"]
     weight.locator("button").first.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".sum .numbers")).to_have_text("−0.278 = −0.3 − 0.01 × −2.2")

@@ -185,3 +185,27 @@ def test_numbers_that_blow_up_are_shown_as_they_are():
     told = trace(Six(lr=1e30, updates=4))
     losses = [shown.cells for m in told.moments for shown in m.changes if shown.name == "loss"]
     assert losses[-1] in ((("∞",),), (("nan",),))
+
+
+@pytest.mark.parametrize("six", EXAMPLES[::2], ids=lambda six: f"{six.example}-{six.optimizer}")
+def test_the_cells_a_number_is_made_of_stand_in_its_arithmetic(six: Six):
+    held: dict[str, Seen] = {}
+    compared = 0
+    for moment in trace(six).moments:
+        before = dict(held)
+        held.update({seen.name: seen for seen in moment.changes})
+        for seen in moment.changes:
+            for read in seen.reads:
+                assert read.name in held, (moment.operation, seen.name, read)
+            if moment.operation not in {"forward", "backward"} or "softmax" in seen.rule:
+                continue
+            for (r, row), c in itertools.product(enumerate(seen.sums), range(len(seen.sums[0]) if seen.sums else 0)):
+                worked_out = f" {row[c].split(' = ')[1]} ".replace("(", " ").replace(")", " ").replace(",", " ")
+                for read in seen.reads:
+                    cells = (held if read.name.endswith("grad") else before | held)[read.name].cells or ()
+                    own = {"row": r, "column": c}
+                    for i, j in itertools.product(range(len(cells)), range(len(cells[0]))):
+                        if own.get(read.row, i) == i and own.get(read.column, j) == j and "before" not in read.name:
+                            assert f" {cells[i][j]} " in worked_out, (seen.name, read, worked_out)
+                            compared += 1
+    assert compared > 20

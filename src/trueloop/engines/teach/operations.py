@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.teach import graph
-from trueloop.engines.teach.formulas import formulas
+from trueloop.engines.teach.formulas import Formula, Read, formulas
 from trueloop.engines.teach.sums import Sums, shown
 from trueloop.engines.teach.tracing import Marked, play
 from trueloop.engines.teach.worked import MARKS, Six, program
@@ -45,6 +45,8 @@ class Seen:
     """The formula by which the line came to it; empty where it has not changed."""
     sums: tuple[tuple[str, ...], ...]
     """The same in numbers, cell by cell."""
+    reads: tuple[Read, ...]
+    """Whose cells go into one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +172,7 @@ class _Notes:
             before = self._before.get(name)
             if name in self._before and name not in marked.assigns and _same(before, value):
                 continue
-            rule, sums = known.get(name, ("", []))
+            formula = known.get(name, _GIVEN)
             yield Seen(
                 name=name,
                 role=_role(name),
@@ -178,8 +180,9 @@ class _Notes:
                 shape=() if value is None else tuple(value.shape),
                 cells=None if value is None else _cells(value),
                 moved=tuple(_moved(before, value)),
-                rule=rule,
-                sums=_texts(sums, value),
+                rule=formula.words,
+                sums=_texts(formula.sums, value),
+                reads=formula.reads,
             )
 
 
@@ -267,6 +270,7 @@ def _numbers(values: Values) -> dict[str, str]:
     return {name: "" if value is None else shown(value.item()) for name, value in found.items()}
 
 
+_GIVEN: Final = Formula(words="", sums=[])
 _STATE: Final = {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
 
 _SAYS: Final = {

@@ -28,4 +28,4 @@ def answer(asked: Asked) -> dict[str, Any]:
     from trueloop.engines.teach.modes import Modes, compare
 
     compared = asdict(compare(Modes(**asdict(asked))))
-    return {**compared, "code": highlighted(compared.pop("text"))}
+    return {"code": highlighted(compared.pop("text")), **compared}

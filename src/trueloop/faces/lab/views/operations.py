@@ -30,4 +30,4 @@ def answer(asked: Asked) -> dict[str, Any]:
     from trueloop.engines.teach.worked import Six
 
     traced = asdict(trace(Six(**asdict(asked))))
-    return {**traced, "code": highlighted(traced.pop("text"))}
+    return {"code": highlighted(traced.pop("text")), **traced}

@@ -49,7 +49,7 @@ export async function mount(root, { params, setParams, announce }) {
   root.append(
     h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
       "Backward fills the gradients and moves no weight. The update moves the weights and leaves the gradients where they are, so something has to clear them. Forward builds a graph, and backward lets go of what it had saved. "),
-      h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it came about.")),
+      h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it came about and what it was made of.")),
     settings,
     h("div", { class: "beside" },
       h("section", { class: "panel", "aria-label": "The six operations" },
@@ -132,12 +132,24 @@ export async function mount(root, { params, setParams, announce }) {
     if (!focused) tell(best, best && [0, 0]);
   }
 
-  /** How a number came about. @param {any} tensor @param {[number, number] | undefined} cell */
+  /** How a number came about, and which others it was made of. @param {any} tensor @param {[number, number] | undefined} cell */
   function tell(tensor, cell) {
     const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
     fill(sum, text
       ? [h("span", { class: "rule muted" }, `${tensor.name}${index(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
       : h("span", { class: "rule muted" }, tensor ? `${tensor.name} was given.` : "No number has been worked out in this step."));
+    for (const marked of tensors.querySelectorAll(".source, .told")) marked.classList.remove("source", "told");
+    if (!text) return;
+    cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("told"));
+    const own = { row: cell[0], column: cell[1], "": null };
+    for (const read of tensor.reads) cellsOf(read.name, own[read.row], own[read.column]).forEach((each) => each.classList.add("source"));
+  }
+
+  /** The cells of a tensor as they are drawn; null = all rows, all columns. @param {string} name @param {number | null} row @param {number | null} column */
+  function cellsOf(name, row, column) {
+    const table = tensors.querySelector(`[data-name="${CSS.escape(name)}"] table.cells`);
+    const rows = [...(table?.querySelectorAll("tr") ?? [])].filter((_, i) => row === null || i === row);
+    return rows.flatMap((each) => [...each.children].filter((_, i) => column === null || i === column));
   }
 
   function scrollCode() {
