@@ -35,6 +35,10 @@ def test_forward_passes_both_which_differ_left_and_agree_right(open_page: Opened
     expect(right.locator("tr.used th").first).to_contain_text("running mean")
     left.get_by_role("button", name=re.compile("^running mean of unit 0")).hover()
     expect(left.locator(".sum-small")).to_have_text(re.compile(r"^\S+ = 0\.9 × \S+ \+ 0\.1 × \S+$"))
+    left.get_by_role("button", name=re.compile("^running mean of unit 0")).focus()
+    page.keyboard.press("ArrowDown")
+    expect(left.get_by_role("button", name=re.compile("^running variance of unit 0"))).to_be_focused()
+    assert left.locator("table.units button[tabindex='0']").count() == 3
     expect(page.locator("#said")).to_contain_text("Pass 2")
     axe(page)
 
@@ -57,9 +61,15 @@ def test_without_dropout_left_agrees_with_itself(open_page: Opened):
 
 def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Callable[[Page], None]):
     page = opened(open_page)
-    page.get_by_role("button", name="Measure").click()
+    measure = page.get_by_role("button", name=re.compile("Measure"))
+    measure.scroll_into_view_if_needed()
     rows = page.locator(".bars tbody tr")
     expect(rows).to_have_count(4)
+    page.get_by_label("batch").last.fill("1024")
+    before = rows.first.inner_text()
+    measure.click()
+    expect(rows.first).not_to_have_text(before)
+    expect(rows.nth(2)).to_contain_text("0.50 MiB")  # the outputs: 1024 × 128 numbers of 4 bytes
     width = [row.locator(".bar").bounding_box() for row in rows.all()]
     assert all(width)
     train, evaluation, no_grad, inference = (box["width"] for box in width if box)

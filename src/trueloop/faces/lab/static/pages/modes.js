@@ -16,7 +16,7 @@ export const lead = "One network, copied: the left copy is in train mode, the ri
 export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let told = null;
-  let wanted = Number(params.get("pass") ?? 0);
+  let wanted = Number(params.get("pass")) || 0;
   const fields = (await described("modes")).filter(({ name }) => name !== "passes");
   const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name }) => [name, Number(params.get(name))]));
   const question = newest("modes");
@@ -57,6 +57,7 @@ export async function mount(root, { params, setParams, announce }) {
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       controls.refuse(error.words);
+      if (!told) status.textContent = "";
     }
   }
 

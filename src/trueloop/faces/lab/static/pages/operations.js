@@ -23,7 +23,7 @@ const GROUPS = [["data", "Data"], ["rate", "Learning rate"], ["parameter", "Para
 export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let trace = null;
-  let step = Number(params.get("step") ?? 0);
+  let step = Number(params.get("step")) || 0;
   const fields = await described("operations");
   const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, kind === "choice" ? params.get(name) : Number(params.get(name))]));
   const question = newest("operations");
@@ -76,6 +76,7 @@ export async function mount(root, { params, setParams, announce }) {
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       controls.refuse(error.words);
+      if (!trace) says.textContent = "";
     }
   }
 

@@ -26,9 +26,15 @@ export function memoryPanel({ announce }) {
     h("h2", { id: "memory-title" }, "With and without a graph"),
     h("p", {}, "Eval mode does not stop torch from building a graph, and a graph keeps every tensor that backward would need. ", h("code", {}, "no_grad"), " and ", h("code", {}, "inference_mode"), " do. Measured on this machine, now:"),
     place, h("div", { class: "row" }, measure), error, result);
+  const seen = new IntersectionObserver(([{ isIntersecting }]) => {
+    if (!isIntersecting) return;
+    seen.disconnect();
+    ask();
+  });
   described("memory").then((fields) => {
     values = Object.fromEntries(fields.map((field) => [field.name, field.default]));
     fill(place, form(fields, { onchange: (given) => { values = given; }, sliders: { depth: {} } }).element);
+    seen.observe(measure);
   }).catch(refused);
 
   /** @param {unknown} reason */
@@ -71,5 +77,5 @@ export function memoryPanel({ announce }) {
     announce(told.says);
   }
 
-  return { element, unmount() { curves.unmount(); } };
+  return { element, unmount() { seen.disconnect(); curves.unmount(); } };
 }

@@ -1,5 +1,6 @@
 // @ts-check
 // One tensor as a card: its numbers, its gradient's below, and what the optimizer keeps for it.
+import { roving } from "../../cells.js";
 import { h } from "../../dom.js";
 
 /** @param {{name: string, role: string, parts: string[]}} card
@@ -35,28 +36,14 @@ const shape = (tensor) => (tensor.shape.length ? `[${tensor.shape.join(", ")}]` 
 function values(tensor, { changed, first, kind, tell }) {
   const moved = new Set(!first && changed.has(tensor.name) ? tensor.moved.map(String) : []);
   const told = tensor.sums.length > 0;
-  const table = h("table", { class: "cells", "aria-label": tensor.name, onkeydown: told && walk }, h("tbody", {}, tensor.cells.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, row.map((text, c) => {
+  const table = h("table", { class: "cells", "aria-label": tensor.name }, h("tbody", {}, tensor.cells.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, row.map((text, c) => {
     const look = moved.has(`${r},${c}`) ? `moved of-${kind}` : "";
     if (!told) return h("td", { class: look }, text);
     const show = () => tell(tensor, [r, c]);
     return h("td", { class: look }, h("button", {
-      type: "button", class: "cell", tabindex: r || c ? -1 : 0, dataset: { cell: `${tensor.name}:${r},${c}` },
+      type: "button", class: "cell", dataset: { cell: `${tensor.name}:${r},${c}` },
       "aria-label": `${tensor.name} row ${r}, column ${c}: ${text}`, onfocus: show, onclick: show, onpointerenter: show,
     }, text));
   })))));
-  return h("div", { class: "scroll" }, table);
-}
-
-/** Arrow keys move between the numbers of a table. @param {KeyboardEvent} event */
-function walk(event) {
-  const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  const cell = /** @type {HTMLElement} */ (event.target).closest("td"), row = cell?.closest("tr");
-  if (!by || !cell || !row) return;
-  const rows = [.../** @type {HTMLElement} */ (row.parentElement).children];
-  const next = rows[rows.indexOf(row) + by[0]]?.children[[...row.children].indexOf(cell) + by[1]]?.querySelector("button");
-  if (!next) return;
-  event.preventDefault();
-  for (const button of rows.flatMap((each) => [...each.querySelectorAll("button")])) button.tabIndex = -1;
-  next.tabIndex = 0;
-  next.focus();
+  return h("div", { class: "scroll" }, roving(table));
 }
