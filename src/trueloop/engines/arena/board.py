@@ -201,11 +201,13 @@ class Board:
         state, why = verdict(trials)
         with self._open() as base:
             base.execute("BEGIN IMMEDIATE")
-            base.execute(
+            written = base.execute(
                 "UPDATE entries SET state = ?, trials = ?, versions = ?, ended = ?, why = ?, progress = '{}'"
                 " WHERE id = ?",
                 (state, _json([asdict(trial) for trial in trials]), _json(versions), now, why, entry),
-            )
+            ).rowcount
+            if not written:  # it was taken back meanwhile
+                return state
             base.executemany(
                 "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
                 [(entry, seed, _json(thinned(points))) for seed, points in curves.items()],

@@ -6,11 +6,13 @@ Only numbers within bounds and words out of a short list go into it, never a tex
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
 from trueloop.engines.arena.entry import Entry
 from trueloop.engines.arena.tracks import Track
 
-FIRST_SPLIT, BOTH_SPLITS = "held_out", "both"
+REFERENCE: Final = 200  # updates: a tenth of a second
 
 
 def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:
@@ -42,6 +44,12 @@ def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> 
         _END,
     ]
     return "".join(f"{part.rstrip()}{gap}" for part, gap in zip(parts, _gaps(parts), strict=True))
+
+
+def reference(track: Track, seed: int) -> str:
+    """Write the loop that times are measured by: the track's baseline, so many updates of it whatever they reach."""
+    endless = replace(track, target=1.01)  # no accuracy is above 1
+    return script(endless, replace(track.baseline, updates=REFERENCE), seed)
 
 
 def _gaps(parts: list[str]) -> Iterator[str]:
@@ -188,7 +196,7 @@ def _loop(entry: Entry, *, practice: bool) -> str:
         *clip,
         "optimizer.step()",
         *schedule,
-        "train_s += time.perf_counter() - began  # drawing the data is part of it, evaluating is not",
+        "train_s += time.process_time() - began  # on the CPU: drawing is part of it, evaluating is not",
         "",
         "update += 1",
         f"examples += {'size' if several else 'len(targets)'}",
@@ -197,11 +205,11 @@ def _loop(entry: Entry, *, practice: bool) -> str:
         "    reached = update",
         "if reached or update == UPDATES or examples >= EXAMPLES:",
         "    break",
-        "began = time.perf_counter()",
+        "began = time.process_time()",
     ]
     source = _WINDOWS if several else _BATCHES
     drawn = "window in windows()" if several else "inputs, targets in epochs()"
-    lines = ["update, examples, train_s = 0, 0, 0.0", "curve, reached = [], None", "began = time.perf_counter()"]
+    lines = ["update, examples, train_s = 0, 0, 0.0", "curve, reached = [], None", "began = time.process_time()"]
     return "\n".join([source, "", *lines, f"for {drawn}:", *(f"    {line}" if line else "" for line in body)])
 
 

@@ -1,0 +1,155 @@
+"""The referee as its callers see it: a process of its own that has torch; theirs does without."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from itertools import count
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Any
+
+from trueloop.engines.arena.tracks import Track
+from trueloop.engines.arena.trial import Point, Trial
+from trueloop.faces.arena.job import Job
+from trueloop.ground.asked import read
+from trueloop.ground.errors import BoardError, MissingExtra
+
+Tell = Callable[[list[Point]], None]
+
+
+class Referee:
+    """Runs jobs in a process that is started by the first one; any thread may ask, and waits for its answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
+        self._ready = threading.Event()
+        self._versions: Mapping[str, str] = {}
+
+    def run(
+        self, job: Job, tell: Tell = lambda points: None, *, began: Callable[[int], None] = lambda number: None
+    ) -> Trial:
+        """Run a job and return what came of it; its ``id`` is given anew.
+
+        Args:
+            job: what to run.
+            tell: hears the points of the curve as they come.
+            began: hears the number under which it can be stopped.
+
+        Raises:
+            BoardError: the referee's process ended: this job may be begun anew with the next one.
+        """
+        number, answers = next(self._ids), SimpleQueue[Mapping[str, Any] | None]()
+        with self._lock:
+            self._answers[number] = answers
+            self._start()
+            self._send({"do": "run", "job": asdict(replace(job, id=number))})
+        began(number)
+        try:
+            while (message := answers.get()) is not None:
+                if message["kind"] == "done":
+                    return read(Trial, message["trial"])
+                tell([(u, e, a) for u, e, a in message["points"]])
+        finally:
+            self._answers.pop(number, None)
+        raise BoardError(f"The referee's process ended: {self._last_words()}", fix="Hand the entry in again.")
+
+    def stop(self, number: int) -> None:
+        """End a job that runs or waits; `run` returns what it came to."""
+        with self._lock:
+            self._send({"do": "stop", "id": number})
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions that decide the bits of a run; known once a job has run."""
+        self._ready.wait(timeout=60)
+        return self._versions
+
+    def close(self) -> None:
+        """End the process, and what runs in it."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def __enter__(self) -> Referee:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        if not hasattr(os, "fork"):
+            raise BoardError("The referee runs entries in forked processes, which this system does not have.")
+        self._ready.clear()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trueloop.faces.arena.refereeing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for us: it ends when we do
+        )
+        threading.Thread(target=self._hear, args=(self._process,), daemon=True).start()
+
+    def _send(self, order: Mapping[str, Any]) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it has ended, and whoever waits is told so
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+                self._process.stdin.flush()
+
+    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            message = json.loads(line)
+            if message["kind"] == "ready":
+                self._versions = message["versions"]
+                self._ready.set()
+            elif answers := self._answers.get(message["id"]):
+                answers.put(message)
+        process.wait()
+        process.stdout.close()
+        self._ready.set()
+        for answers in list(self._answers.values()):
+            answers.put(None)
+
+    def _last_words(self) -> str:
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "nothing was said."
+
+
+def check_installed(track: Track) -> None:
+    """Refuse a track that this installation cannot run.
+
+    Raises:
+        MissingExtra: torch, or where the track's data come from.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra("torch", "train")
+    if any("sklearn" in line for line in track.imports) and importlib.util.find_spec("sklearn") is None:
+        raise MissingExtra("scikit-learn", "demo")
