@@ -151,7 +151,9 @@ class Board:
         """Return how many will be judged before an entry, the one being judged included."""
         with self._open() as base:
             (count,) = base.execute(
-                "SELECT COUNT(*) FROM entries WHERE state = 'judging' OR (state = 'queued' AND id < ?)", (entry,)
+                "SELECT COUNT(*) FROM entries WHERE id != ?"
+                " AND (state = 'judging' OR (state = 'queued' AND (baseline OR id < ?)))",
+                (entry, entry),
             ).fetchone()
         return count
 
@@ -159,6 +161,15 @@ class Board:
         """Return how many entries are not judged yet."""
         with self._open() as base:
             return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
+
+    def open_entries(self) -> list[Row]:
+        """Return the entries that are not judged yet, the next one first."""
+        with self._open() as base:
+            found = base.execute(
+                f"SELECT {_COLUMNS} FROM entries WHERE state IN ('queued', 'judging')"  # noqa: S608 - our own columns
+                " ORDER BY baseline DESC, id"
+            ).fetchall()
+        return sorted(map(_row, found), key=lambda row: row.state != State.JUDGING)
 
     def begin(self) -> Row | None:
         """Take the oldest entry out of the queue, to judge it; None where there is none.

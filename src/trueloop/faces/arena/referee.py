@@ -37,6 +37,7 @@ class Referee:
         self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
         self._ready = threading.Event()
         self._versions: Mapping[str, str] = {}
+        self._closed = False
 
     def run(
         self, job: Job, tell: Tell = lambda points: None, *, began: Callable[[int], None] = lambda number: None
@@ -51,10 +52,19 @@ class Referee:
         Raises:
             BoardError: the referee's process ended: this job may be begun anew with the next one.
         """
+        trial = self._run(job, tell, began) or self._run(job, tell, began)  # it may just have left, being idle
+        if trial is None:
+            raise BoardError(f"The referee's process ended: {self._last_words()}", fix="Hand the entry in again.")
+        return trial
+
+    def _run(self, job: Job, tell: Tell, began: Callable[[int], None]) -> Trial | None:
         number, answers = next(self._ids), SimpleQueue[Mapping[str, Any] | None]()
         with self._lock:
-            self._answers[number] = answers
+            if self._closed:
+                return None
             self._start()
+            waiting = self._answers
+            waiting[number] = answers
             self._send({"do": "run", "job": asdict(replace(job, id=number))})
         began(number)
         try:
@@ -63,8 +73,8 @@ class Referee:
                     return read(Trial, message["trial"])
                 tell([(u, e, a) for u, e, a in message["points"]])
         finally:
-            self._answers.pop(number, None)
-        raise BoardError(f"The referee's process ended: {self._last_words()}", fix="Hand the entry in again.")
+            waiting.pop(number, None)
+        return None
 
     def stop(self, number: int) -> None:
         """End a job that runs or waits; `run` returns what it came to."""
@@ -77,9 +87,9 @@ class Referee:
         return self._versions
 
     def close(self) -> None:
-        """End the process, and what runs in it."""
+        """End the process, and what runs in it, for good."""
         with self._lock:
-            process, self._process = self._process, None
+            process, self._process, self._closed = self._process, None, True
         if process is not None and process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
@@ -112,7 +122,8 @@ class Referee:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for us: it ends when we do
         )
-        threading.Thread(target=self._hear, args=(self._process,), daemon=True).start()
+        self._answers = {}
+        threading.Thread(target=self._hear, args=(self._process, self._answers), daemon=True).start()
 
     def _send(self, order: Mapping[str, Any]) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -120,19 +131,19 @@ class Referee:
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+    def _hear(self, process: subprocess.Popen[bytes], waiting: dict[int, SimpleQueue[Any]]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             message = json.loads(line)
             if message["kind"] == "ready":
                 self._versions = message["versions"]
                 self._ready.set()
-            elif answers := self._answers.get(message["id"]):
+            elif answers := waiting.get(message["id"]):
                 answers.put(message)
         process.wait()
         process.stdout.close()
         self._ready.set()
-        for answers in list(self._answers.values()):
+        for answers in list(waiting.values()):
             answers.put(None)
 
     def _last_words(self) -> str:

@@ -32,6 +32,8 @@ from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
 
 AT_ONCE: Final = 2
+IDLE_S: Final = 120.0  # without a job, until it gives its memory back
+NICE: Final = 5  # below whoever waits for us
 LINE_BYTES: Final = 1 << 16
 
 
@@ -55,11 +57,12 @@ class Refereeing:
         self._waiting: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
         self._pending = b""
+        self._worked_s = time.monotonic()
 
     def serve(self) -> None:
-        """Work until the input ends; then end what still runs."""
+        """Work until the input ends, or nobody has asked for long; then end what still runs."""
         try:
-            while True:
+            while self._busy():
                 for key, _ in self._selector.select(timeout=0.5):
                     if key.data is not None:
                         self._hear(key.data)
@@ -71,6 +74,12 @@ class Refereeing:
         finally:
             for running in self._running.values():
                 os.kill(running.process, signal.SIGKILL)
+
+    def _busy(self) -> bool:
+        now = time.monotonic()
+        if self._running or self._waiting:
+            self._worked_s = now
+        return now - self._worked_s < IDLE_S
 
     def _read(self) -> bool:
         data = os.read(self._source, LINE_BYTES)
@@ -170,6 +179,7 @@ def _in_child(job: Job, tells: int, close: tuple[int, ...]) -> None:
         for handle in close:
             os.close(handle)
         _bound()
+        os.nice(NICE)
         with tempfile.TemporaryDirectory(prefix="trueloop-arena-") as name:
             errors = Path(name) / "stderr"
             _redirect(errors)
