@@ -149,13 +149,8 @@ class Board:
 
     def ahead(self, entry: int) -> int:
         """Return how many will be judged before an entry, the one being judged included."""
-        with self._open() as base:
-            (count,) = base.execute(
-                "SELECT COUNT(*) FROM entries WHERE id != ?"
-                " AND (state = 'judging' OR (state = 'queued' AND (baseline OR id < ?)))",
-                (entry, entry),
-            ).fetchone()
-        return count
+        waiting = [row.id for row in self.open_entries()]
+        return waiting.index(entry) if entry in waiting else 0
 
     def waiting(self) -> int:
         """Return how many entries are not judged yet."""

@@ -24,6 +24,39 @@ from trueloop.ground.asked import read
 from trueloop.ground.errors import BoardError, MissingExtra
 
 Tell = Callable[[list[Point]], None]
+Answers = SimpleQueue[Mapping[str, Any] | None]
+"""What is heard of one job; None where its process has ended."""
+
+
+class _Line:
+    """Who waits for an answer of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Answers] = {}
+        self._ended = False
+
+    def join(self, number: int, answers: Answers) -> _Line:
+        with self._lock:
+            self._waiting[number] = answers
+            if self._ended:
+                answers.put(None)
+        return self
+
+    def leave(self, number: int) -> None:
+        with self._lock:
+            self._waiting.pop(number, None)
+
+    def pass_on(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            if (answers := self._waiting.get(message["id"])) is not None:
+                answers.put(message)
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            for answers in self._waiting.values():
+                answers.put(None)
 
 
 class Referee:
@@ -34,7 +67,9 @@ class Referee:
         self._ids = count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
+        self._said = "nothing was said."
+        self._thread: threading.Thread | None = None
+        self._line = _Line()
         self._ready = threading.Event()
         self._versions: Mapping[str, str] = {}
         self._closed = False
@@ -54,17 +89,16 @@ class Referee:
         """
         trial = self._run(job, tell, began) or self._run(job, tell, began)  # it may just have left, being idle
         if trial is None:
-            raise BoardError(f"The referee's process ended: {self._last_words()}", fix="Hand the entry in again.")
+            raise BoardError(f"The referee's process ended: {self._said}", fix="Hand the entry in again.")
         return trial
 
     def _run(self, job: Job, tell: Tell, began: Callable[[int], None]) -> Trial | None:
-        number, answers = next(self._ids), SimpleQueue[Mapping[str, Any] | None]()
+        number, answers = next(self._ids), Answers()
         with self._lock:
             if self._closed:
                 return None
             self._start()
-            waiting = self._answers
-            waiting[number] = answers
+            waiting = self._line.join(number, answers)
             self._send({"do": "run", "job": asdict(replace(job, id=number))})
         began(number)
         try:
@@ -73,7 +107,7 @@ class Referee:
                     return read(Trial, message["trial"])
                 tell([(u, e, a) for u, e, a in message["points"]])
         finally:
-            waiting.pop(number, None)
+            waiting.leave(number)
         return None
 
     def stop(self, number: int) -> None:
@@ -89,15 +123,8 @@ class Referee:
     def close(self) -> None:
         """End the process, and what runs in it, for good."""
         with self._lock:
-            process, self._process, self._closed = self._process, None, True
-        if process is not None and process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            self._closed = True
+            self._end()
 
     def __enter__(self) -> Referee:
         return self
@@ -112,6 +139,7 @@ class Referee:
             return
         if not hasattr(os, "fork"):
             raise BoardError("The referee runs entries in forked processes, which this system does not have.")
+        self._end()
         self._ready.clear()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
         self._process = subprocess.Popen(
@@ -122,8 +150,26 @@ class Referee:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for us: it ends when we do
         )
-        self._answers = {}
-        threading.Thread(target=self._hear, args=(self._process, self._answers), daemon=True).start()
+        self._line = _Line()
+        self._thread = threading.Thread(target=self._hear, args=(self._process, self._errors, self._line), daemon=True)
+        self._thread.start()
+
+    def _end(self) -> None:
+        """End the process, if there is one, and let go of what belongs to it."""
+        process, errors, thread = self._process, self._errors, self._thread
+        if process is None or errors is None or thread is None:
+            return
+        self._process = self._errors = self._thread = None
+        assert process.stdin is not None
+        with suppress(OSError):  # what was not sent yet
+            process.stdin.close()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        thread.join()
+        errors.close()
 
     def _send(self, order: Mapping[str, Any]) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -131,27 +177,25 @@ class Referee:
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def _hear(self, process: subprocess.Popen[bytes], waiting: dict[int, SimpleQueue[Any]]) -> None:
+    def _hear(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _Line) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            message = json.loads(line)
+        for text in process.stdout:
+            message = json.loads(text)
             if message["kind"] == "ready":
                 self._versions = message["versions"]
                 self._ready.set()
-            elif answers := waiting.get(message["id"]):
-                answers.put(message)
+            else:
+                line.pass_on(message)
         process.wait()
         process.stdout.close()
+        self._note_last_words(errors)
         self._ready.set()
-        for answers in list(waiting.values()):
-            answers.put(None)
+        line.end()
 
-    def _last_words(self) -> str:
-        if self._errors is None:
-            return ""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "nothing was said."
+    def _note_last_words(self, errors: IO[bytes]) -> None:
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+        self._said = lines[-1] if lines else "nothing was said."
 
 
 def check_installed(track: Track) -> None:

@@ -34,6 +34,7 @@ from trueloop.version import __version__
 AT_ONCE: Final = 2
 IDLE_S: Final = 120.0  # without a job, until it gives its memory back
 NICE: Final = 5  # below whoever waits for us
+ENDED: Final = "It was ended from outside."
 LINE_BYTES: Final = 1 << 16
 
 
@@ -93,7 +94,10 @@ class Refereeing:
         return bool(data)
 
     def _stop(self, job: int) -> None:
-        self._waiting = deque(each for each in self._waiting if each.id != job)
+        for waiting in [each for each in self._waiting if each.id == job]:
+            self._waiting.remove(waiting)
+            trial = Trial(seed=waiting.seed, end=End.STOPPED.value, why=ENDED)
+            self._send({"id": job, "kind": "done", "trial": asdict(trial)})
         for running in self._running.values():
             if running.job.id == job:
                 os.kill(running.process, signal.SIGKILL)
@@ -165,7 +169,7 @@ def _cut_short(running: _Running, status: int) -> Trial:
     elif by == signal.SIGXCPU:
         why = f"It took more than {CPU_S} s of a core."
     elif by == signal.SIGKILL:
-        why = "It was ended from outside."
+        why = ENDED
     else:
         why = f"Its process ended with {signal.Signals(by).name if by else os.WEXITSTATUS(status)}."
     end = End.STOPPED if running.late or by in (signal.SIGXCPU, signal.SIGKILL) else End.FAILED
