@@ -70,7 +70,6 @@ class Referee:
         self._said = "nothing was said."
         self._thread: threading.Thread | None = None
         self._line = _Line()
-        self._ready = threading.Event()
         self._versions: Mapping[str, str] = {}
         self._closed = False
 
@@ -117,7 +116,6 @@ class Referee:
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions that decide the bits of a run; known once a job has run."""
-        self._ready.wait(timeout=60)
         return self._versions
 
     def close(self) -> None:
@@ -140,7 +138,6 @@ class Referee:
         if not hasattr(os, "fork"):
             raise BoardError("The referee runs entries in forked processes, which this system does not have.")
         self._end()
-        self._ready.clear()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "trueloop.faces.arena.refereeing"],
@@ -183,13 +180,11 @@ class Referee:
             message = json.loads(text)
             if message["kind"] == "ready":
                 self._versions = message["versions"]
-                self._ready.set()
             else:
                 line.pass_on(message)
         process.wait()
         process.stdout.close()
         self._note_last_words(errors)
-        self._ready.set()
         line.end()
 
     def _note_last_words(self, errors: IO[bytes]) -> None:
