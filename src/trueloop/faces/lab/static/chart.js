@@ -13,10 +13,12 @@ export const finite = (value) => (typeof value === "number" && Number.isFinite(v
  *   tools: a switch for the log scale and a choice of the last N */
 export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true }) {
   let logarithmic = log, last = 0;
-  /** @type {(number | null)[][]} */
+  /** @type {(number | null | undefined)[][]} */
   let data = [[], ...lines.map(() => [])];
-  /** @type {{label: string, x: number[], y: (number | null)[]}[]} */
+  /** @type {{label: string, x: number[], y: (number | null)[], dash?: number[]}[]} */
   let ghosts = [];
+  /** @type {{x: number, text: string}[]} */
+  let marks = [];
   /** @type {uPlot | null} */
   let plot = null;
   const place = h("div", { class: "chart-place" });
@@ -40,18 +42,37 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
       scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : {} },
       axes: [{ ...axis, label: x, labelSize: 16, labelFont: "11px system-ui, sans-serif", size: 28 },
-        { ...axis, size: 52, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) }],
+        { ...axis, size: 52, space: 22, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) }],
       series: [{ label: x },
         ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points ?? false, points: { show: line.points ?? false, size: 5 } })),
-        ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.2, spanGaps: true, points: { show: false } }))],
+        ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
+      hooks: { draw: [drawMarks] },
     }, shown(), place);
+  }
+
+  /** Moments as vertical lines with their words. @param {uPlot} drawn */
+  function drawMarks({ ctx, bbox, valToPos }) {
+    ctx.save();
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textBaseline = "top";
+    ctx.fillStyle = ctx.strokeStyle = colour("--error");
+    marks.forEach(({ x, text }, i) => {
+      const at = valToPos(x, "x", true);
+      if (!(at >= bbox.left && at <= bbox.left + bbox.width)) return;
+      ctx.setLineDash([4, 3]);
+      ctx.strokeRect(at, bbox.top, 0, bbox.height);
+      const left = at + ctx.measureText(text).width + 6 > bbox.left + bbox.width;
+      ctx.textAlign = left ? "right" : "left";
+      ctx.fillText(text, at + (left ? -4 : 4), bbox.top + 2 + i * 13 * devicePixelRatio);
+    });
+    ctx.restore();
   }
 
   function shown() {
     const whole = ghosts.length ? uPlot.join([data, ...ghosts.map((ghost) => [ghost.x, ghost.y])], undefined) : data;
     const from = last && whole[0].length ? cut(whole[0], whole[0][whole[0].length - 1] - last) : 0;
     const part = whole.map((column) => (from ? column.slice(from) : column));
-    return logarithmic ? part.map((column, i) => (i ? column.map((value) => (value !== null && value !== undefined && value > 0 ? value : null)) : column)) : part;
+    return logarithmic ? part.map((column, i) => (i ? column.map((value) => (value === undefined || (value !== null && value > 0) ? value : null)) : column)) : part;
   }
 
   const redraw = eachFrame(() => {
@@ -65,15 +86,20 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
 
   return {
     element,
-    /** @param {number[]} xs @param {...any[]} columns one per line; what is not finite becomes a gap */
+    /** @param {number[]} xs @param {...any[]} columns one per line; what is not finite becomes a gap, undefined none */
     set(xs, ...columns) {
-      data = [xs, ...columns.map((column) => column.map(finite))];
+      data = [xs, ...columns.map((column) => column.map((value) => (value === undefined ? value : finite(value))))];
       redraw();
     },
-    /** Curves of earlier runs, behind. @param {{label: string, x: number[], y: any[]}[]} given */
+    /** Curves of earlier runs, behind. @param {{label: string, x: number[], y: any[], dash?: number[]}[]} given */
     ghosts(given) {
       ghosts = given.map((ghost) => ({ ...ghost, y: ghost.y.map(finite) }));
       if (plot) build();
+    },
+    /** Moments to be marked, each with a word or two. @param {{x: number, text: string}[]} given */
+    marks(given) {
+      marks = given;
+      redraw();
     },
     /** What a screen reader is told of the chart. @param {string} text */
     describe(text) { fill(summary, text); },

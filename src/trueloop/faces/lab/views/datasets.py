@@ -1,10 +1,10 @@
-"""Small pictures of the simulator's datasets: points as its script makes them."""
+"""A small picture of one of the simulator's datasets: points as its script makes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final
 
 from trueloop.engines.teach import points
 from trueloop.engines.teach.simulation import Dataset
@@ -16,12 +16,14 @@ NOISE: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """There is nothing to choose."""
+    """Which one."""
+
+    dataset: Annotated[Dataset, "what the points look like"] = "spiral"
 
 
 def answer(asked: Asked) -> dict[str, Any]:
-    """Return [x, y, label] of some points of each dataset, x and y from -1 to 1."""
-    return {name: _drawn(name) for name in get_args(Dataset)}
+    """Return [x, y, label] of some of its points, x and y from -1 to 1."""
+    return {"points": _drawn(asked.dataset)}
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from trueloop.catalogue.load import Entry, catalogue
 from trueloop.catalogue.page import reflowed, sections
 from trueloop.engines.teach.broken import Inject, fitted
+from trueloop.engines.teach.scenarios import SCENARIOS, Scenario
 from trueloop.engines.teach.simulation import Simulation
 from trueloop.faces.lab.code import highlighted
 from trueloop.ground.asked import Within
@@ -42,7 +43,16 @@ def answer(asked: Asked) -> dict[str, Any]:
         "script": highlighted(loop.text()),
         "broken": [broken._asdict() for broken in loop.broken()],
         "bugs": [_bug(entry, chosen, asked.config) for entry in INJECTABLE],
+        "scenarios": [_experiment(name, scenario) for name, scenario in SCENARIOS.items()],
     }
+
+
+def _experiment(name: str, scenario: Scenario) -> dict[str, Any]:
+    runs = [
+        {"label": variant.label, "config": asdict(variant.simulation), "bugs": variant.bugs}
+        for variant in scenario.variants
+    ]
+    return {"name": name, "title": scenario.title, "claim": scenario.claim, "runs": runs}
 
 
 def _bug(entry: Entry, chosen: Sequence[Entry], config: Simulation) -> dict[str, Any]:
