@@ -2,7 +2,7 @@
 // The flow chart: boxes from top to bottom, ways around them in lanes at the sides. What is drawn comes from the server.
 import { fill, svg } from "./dom.js";
 
-const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 29;
+const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 27;
 const WIDTH = 2 * SIDE + WIDE;
 
 /** @param {{onpoint: (spans: [number, number][], chosen: boolean) => void}} hears
@@ -32,7 +32,8 @@ export function flow({ onpoint }) {
     },
     shape(box.kind, top, height),
     lines.map((text, row) => svg("text", { x: SIDE + WIDE / 2, y: top + height / 2 + (row - (lines.length - 1) / 2) * LINE + 4, "text-anchor": "middle" }, text)),
-    box.new && svg("text", { class: "plus", x: SIDE + WIDE - 9, y: top + 12, "text-anchor": "middle", "aria-hidden": "true" }, "+"));
+    box.new && svg("g", { class: "plus", "aria-hidden": "true" }, svg("circle", { cx: SIDE + WIDE - 3, cy: top + 2, r: 7 }),
+      svg("path", { d: `M${SIDE + WIDE - 7} ${top + 2}h8m-4 -4v8` })));
   }
 
   return {
