@@ -77,8 +77,9 @@ def _computed(entry: Entry, kept: Kept, key: str) -> dict[str, Any]:
         _UNDER_WAY.clear()
     done = _UNDER_WAY.setdefault(key, {})
     for seed in SEEDS:
-        if seed not in done:
-            done[seed] = _run(entry, seed)
+        if seed in done:
+            continue
+        done[seed] = _run(entry, seed)
         if perf_counter() - start_s > TURN_S and len(done) < len(SEEDS):
             return {"done": len(done)}
     recordings = [done[seed] for seed in SEEDS]
