@@ -25,7 +25,7 @@ for step in range(30):
     loss = model(torch.randn(16, 4)).square().mean()
     loss.backward()
     optimizer.step()
-total = sum(float(p.double().sum()) for p in model.parameters())
+total = sum(p.detach().double().sum().item() for p in model.parameters())
 print(f"{total:.17g}", threading.active_count(), sys.argv, torch.rand(1).item())
 """
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
-from trueloop.engines.store.live.writer import LiveWriter
+from trueloop.engines.store.live.writer import LiveWriter, sealed
 from trueloop.faces.lab import runs_seen as module
 from trueloop.faces.lab.runs_seen import RunsSeen
 from trueloop.faces.lab.wire import written
@@ -136,8 +135,7 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["findings"][0]["severity"] == "warning"
     written(told)
-    (folder / "now.json").write_text(json.dumps({"s": "x", "updates": 1e308, "pid": "1", "rate": {"a": []}}))
-    os.utime(folder / "now.json")
+    (folder / "now").write_bytes(sealed({"s": "x", "updates": 1e308, "pid": "1", "rate": {"a": []}}))
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["state"] == "killed"
     written(told)
