@@ -87,3 +87,24 @@ def nothing_drawn(request, monkeypatch):
 def made(tmp_path, made_runs_module):
     """A folder of runs, made by hand."""
     return made_runs_module.MadeRuns(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def served():
+    """`Served(home, *words)`: the lab's server in a process of its own; see `served.py`."""
+    return _beside("served").Served
+
+
+@pytest.fixture(scope="session")
+def lab_home(tmp_path_factory):
+    """The folder in which the lab finds runs (``runs``) and programs that tell how they are (``session``)."""
+    home = tmp_path_factory.mktemp("lab")
+    (home / "session").mkdir(mode=0o700)
+    return home
+
+
+@pytest.fixture(scope="session")
+def lab(served, lab_home):
+    """The address of a lab that runs as a user would start it."""
+    with served(lab_home, str(lab_home / "runs")) as address:
+        yield address

@@ -1,12 +1,8 @@
-"""A real server and a real browser: one of each for all tests, a fresh context for each."""
+"""A real browser for all tests, with a fresh context for each; the real server is `lab` in `tests/conftest.py`."""
 
 from __future__ import annotations
 
 import json
-import re
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,59 +25,6 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-
-@pytest.fixture(scope="session")
-def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the lab finds runs (``runs``) and programs that tell how they are (``session``)."""
-    home = tmp_path_factory.mktemp("lab")
-    (home / "session").mkdir(mode=0o700)
-    return home
-
-
-@pytest.fixture(scope="session")
-def lab(lab_home: Path) -> Iterator[str]:
-    """The address of a lab that runs as a user would start it."""
-    home = lab_home
-    command = [sys.executable, "-m", "trueloop", "lab", str(home / "runs"), "--port", "0", "--no-browser"]
-    environment = {
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "XDG_DATA_HOME": str(home / "data"),
-        "XDG_RUNTIME_DIR": str(home / "session"),
-    }
-    with started(command, environment) as address:
-        yield address
-
-
-class started:
-    """A lab in a process of its own, for as long as the block lasts."""
-
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        import os
-
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment, "COLUMNS": "200"}
-        )
-
-    def __enter__(self) -> str:
-        out = self._process.stdout
-        assert out is not None
-        ready, _, _ = select.select([out], [], [], 60)
-        line = out.readline() if ready else ""
-        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
-        assert found, f"the lab said {line!r}"
-        return found[0]
-
-    def __exit__(self, *exc: object) -> None:
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
 
 
 @pytest.fixture(scope="session")

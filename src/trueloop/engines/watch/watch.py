@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
@@ -134,7 +134,7 @@ class Watch:
         return self._recorder.by_layer.newest() if self._recorder else None
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> Generator[None]:
         """Hear nothing of what is done in here: it is not the program that does it."""
         stream = self._attachment.stream
         on, stream.on = stream.on, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -58,13 +59,15 @@ class Worker:
 
     async def end(self, grace_s: float = 1.0) -> None:
         """Hang up; a worker that does not hear it is killed."""
-        self._writer.close()
         try:
             async with asyncio.timeout(grace_s):
+                self._writer.write_eof()
                 while await self._reader.read(1 << 16):
                     pass
-        except (TimeoutError, ConnectionError):
-            await self._workers.kill(self.pid)
+        except (TimeoutError, OSError):
+            with contextlib.suppress(Gone):
+                await self._workers.kill(self.pid)
+        await _closed(self._writer)
 
 
 class Workers:
@@ -115,6 +118,9 @@ class Workers:
             async with self._turn:
                 self._order({"fork": kind}, theirs.fileno())
                 answer = await self._answer(10.0)
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -130,7 +136,7 @@ class Workers:
         """End the zygote; its workers end when the server hangs up on them."""
         if self._control is not None and self._writer is not None:
             self._control.close()
-            self._writer.close()
+            await _closed(self._writer)
         if self._zygote is not None and self._zygote.returncode is None:
             self._zygote.send_signal(signal.SIGKILL)
             await self._zygote.wait()
@@ -154,3 +160,9 @@ class Workers:
         if not line:
             raise Gone("the process that starts the workers has ended")
         return json.loads(line)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

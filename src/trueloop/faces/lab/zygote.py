@@ -19,6 +19,7 @@ from typing import Any, Final
 
 WORKERS: Final = {
     "calculator": "trueloop.faces.lab.calculator",
+    "simulator": "trueloop.faces.lab.simulator",
 }
 MEMORY: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
 NICE: Final = 5  # below the server, which has to stay responsive whatever is computed
