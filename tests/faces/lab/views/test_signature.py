@@ -31,6 +31,8 @@ def test_a_signature_is_run_once_and_then_known(monkeypatch):
     hit = told["curves"]["finding"]["line"]
     assert "".join(piece for _, piece in told["script"][hit - 1]).strip() == "optimizer.step()"
     assert told["changes"][0]["kind"] == "left out"
+    assert told["address"].startswith("#/simulator?dataset=moons&")
+    assert told["address"].endswith("&bugs=GRD001&twin=1")
     monkeypatch.setattr(signature, "_run", lambda entry, seed: pytest.fail("it was run again"))
     assert written(answer(Asked(code="never-cleared"))) == written(told)
 
