@@ -223,7 +223,7 @@ class Play:
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
-            reach = max(float(names[which].tensors[0].abs().max()) for which in ("train_set", "held_out_set"))
+            reach = max(float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set"))
             self.half = math.ceil(4.4 * reach) / 4
         total = self.program.names.get("total_updates", math.inf)
         if self._touched and self.update >= total:
