@@ -9,7 +9,7 @@ import { board } from "./simulator/board.js";
 import { bugs } from "./simulator/bugs.js";
 import { curves, firstNotFinite } from "./simulator/curves.js";
 import { findings } from "./simulator/findings.js";
-import { difference, knobs } from "./simulator/knobs.js";
+import { called, difference, knobs } from "./simulator/knobs.js";
 import { legend, network } from "./simulator/network.js";
 import { numbers } from "./simulator/numbers.js";
 import { pace as paced } from "./simulator/pace.js";
@@ -113,7 +113,7 @@ class View {
         h("section", { class: "panel sim-more", "aria-label": "More curves" }, h("div", { class: "tiles" }, ["accuracy", "rate", "memory", "graphs"].map((key) => this.curves.places[key])), this.memory),
         looks(), this.scenarios.element, this.code.element));
     this.arrange(false);
-    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; });
+    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; this.paint(); });
     this.seen.observe(net);
     const turning = later((/** @type {string} */ name, /** @type {any} */ value) => this.change({ config: { ...this.wanted.config, [name]: value } }), 250);
     this.turn = (/** @type {string} */ name, /** @type {any} */ value) => {
@@ -203,8 +203,8 @@ class View {
     this.preview = answer;
     this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
     if (twin !== this.twins) this.arrange(twin);
-    const needs = changed.length ? ` What was put in needs ${changed.map((name) => `${name.replaceAll("_", " ")} ${answer.config[name]}`).join(", ")}: it is set.` : "";
-    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Begun anew: ${difference(this.setup, from)}.`}${needs}` });
+    const needs = changed.length ? ` That needs ${changed.map((name) => `${called(name)} ${answer.config[name]}`).join(", ")}, which is set.` : "";
+    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Begun anew: ${difference({ ...this.setup, config: next.config }, from)}.`}${needs}` });
     return true;
   }
 
