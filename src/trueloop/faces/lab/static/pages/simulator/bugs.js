@@ -27,11 +27,11 @@ export function bugs({ onchange }) {
 
   return {
     element,
-    /** @param {any[]} all as the server describes them @param {string[]} now the codes that are in */
-    show(all, now) {
+    /** @param {any[]} all as the server describes them @param {string[]} now the codes that are in @param {boolean} [again] though nothing has changed: a switch was thrown in vain */
+    show(all, now, again = false) {
       chosen = now;
       const state = JSON.stringify([all, now]);
-      if (state === shown) return;
+      if (state === shown && !again) return;
       shown = state;
       const active = document.activeElement?.id, top = list.scrollTop;
       const families = [...new Set(all.map(({ family }) => family))];
