@@ -66,20 +66,42 @@ class Processes:
         """
         if self.size == 1:
             return lambda: list(numbers)
-        values = [*numbers, float(self.stop_wanted)] if self._on_host else list(numbers)
-        vector = _vector(values, self.device)
+        return self._begin_on_host(numbers) if self._on_host else self._begin_on_device(numbers)
+
+    def _begin_on_host(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Have everybody's numbers and add them up here: gloo's all-reduce takes twice as many turns for so few."""
+        vector = _vector(self.with_wish(numbers), self.device)
+        everybody = [torch.empty_like(vector) for _ in range(self.size)]
+        work = _in_touch(lambda: cast("dist.Work", dist.all_gather(everybody, vector, async_op=True)))
+
+        def wait() -> Numbers:
+            _in_touch(work.wait)
+            sums = everybody[0]
+            for theirs in everybody[1:]:  # in this order on every process: what follows from the sums is decided alike
+                sums += theirs
+            return self.without_wish(sums.tolist())
+
+        return wait
+
+    def _begin_on_device(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        vector = _vector(numbers, self.device)
         work = _in_touch(lambda: _begin(vector))
 
         def wait() -> Numbers:
             _in_touch(work.wait)
-            if not self._on_host:
-                self._exchange_stop()
-                return list(vector.unbind())
-            *sums, stops = cast("list[float]", vector.tolist())
-            self.stop_agreed |= stops > 0
-            return list(sums)
+            self._exchange_stop()
+            return list(vector.unbind())
 
         return wait
+
+    def with_wish(self, numbers: Sequence[Tensor | float]) -> Numbers:
+        """Return the numbers to be added up, and behind them whether this process has been told to stop."""
+        return [*numbers, float(self.stop_wanted)]
+
+    def without_wish(self, sums: Sequence[float]) -> Numbers:
+        """Return the sums of numbers, after noting how many processes have been told to stop."""
+        self.stop_agreed |= sums[-1] > 0
+        return list(sums[:-1])
 
     def total(self, numbers: Sequence[Tensor | float]) -> Numbers:
         """Add numbers up over all processes."""
