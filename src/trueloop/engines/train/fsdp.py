@@ -62,12 +62,16 @@ class Sharded:
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
         self._measured: Sequence[Tensor] = ()
-        self.square = math.nan
-        """Of the joint norm of the last window's gradients over all processes, as they are after `finish`."""
+        self._gradients: tuple[list[Tensor], float] = [], math.nan
 
     def measure(self, parameters: Sequence[Tensor]) -> None:
-        """Tell whose gradients make up `square`."""
+        """Tell whose gradients `take` is about."""
         self._measured = parameters
+
+    def take(self) -> tuple[list[Tensor], float]:
+        """Return what lies here of the window's gradients, and the square of their joint norm over all processes."""
+        taken, self._gradients = self._gradients, ([], math.nan)
+        return taken
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share."""
@@ -79,13 +83,13 @@ class Sharded:
         return self._nothing
 
     def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Wait for the gradients, so that their norm goes along: one message where there were two."""
+        """Wait for the gradients: their norm and the first process's statistics go along, in one message for all."""
 
         def total() -> Numbers:
             parts = [local(gradient) for gradient in gradients_of(self._measured)]
             norm = total_norm_on_host(parts)
-            *sums, square = self.processes.total([*numbers, norm * norm])
-            self.square = float(square)
+            *sums, square = self.processes.total_and_spread([*numbers, norm * norm], self._buffers.moving())
+            self._gradients = parts, float(square)
             return sums
 
         return total
@@ -95,8 +99,7 @@ class Sharded:
         root.backward()
 
     def finish(self) -> None:
-        """Give every process the first one's statistics."""
-        self._buffers.follow()
+        """Nothing to wait for: backward has ended with gradients that are scattered."""
 
     def settle(self) -> None:
         """Give every process the first one's buffers, before they are looked at or saved."""
@@ -142,9 +145,9 @@ class ShardedUpdate:
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step, by the norm of all parts."""
-        parts = [local(gradient) for gradient in gradients_of(self._parameters)]
+        parts, square = self._sharded.take()
         count = float(divisor)
-        norm = math.sqrt(self._sharded.square) / count if count else math.nan
+        norm = math.sqrt(square) / count if count else math.nan
         finite = math.isfinite(norm)
         if not count or (self._guarded and not finite):
             return Outcome(norm, 1.0)

@@ -24,6 +24,8 @@ from trueloop.ground.errors import InvalidConfig, ProcessLost
 
 PARCEL: Final = 2**28
 """Bytes that travel at a time, where much is to be copied: they are held twice meanwhile."""
+LITTLE: Final = 2**16
+"""Bytes from all processes together that travel with other numbers, where a message of their own would take longer."""
 _BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
 _ASIDE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
 
@@ -66,18 +68,21 @@ class Processes:
         """
         if self.size == 1:
             return lambda: list(numbers)
-        return self._begin_on_host(numbers) if self._on_host else self._begin_on_device(numbers)
+        return self._begin_on_host(numbers, ()) if self._on_host else self._begin_on_device(numbers)
 
-    def _begin_on_host(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Have everybody's numbers and add them up here: gloo's all-reduce takes twice as many turns for so few."""
+    def _begin_on_host(self, numbers: Sequence[Tensor | float], little: Sequence[Tensor]) -> Callable[[], Numbers]:
+        """Have what everybody says and add it up here: gloo's all-reduce takes twice as many turns for so few."""
         vector = _vector(self.with_wish(numbers), self.device)
-        everybody = [torch.empty_like(vector) for _ in range(self.size)]
-        work = _in_touch(lambda: cast("dist.Work", dist.all_gather(everybody, vector, async_op=True)))
+        message = _flat([vector, *little]) if little else vector
+        everybody = [torch.empty_like(message) for _ in range(self.size)]
+        work = _in_touch(lambda: cast("dist.Work", dist.all_gather(everybody, message, async_op=True)))
 
         def wait() -> Numbers:
             _in_touch(work.wait)
-            sums = everybody[0]
-            for theirs in everybody[1:]:  # in this order on every process: what follows from the sums is decided alike
+            if little and not self.first:
+                _fill(little, everybody[0][vector.nbytes :])
+            sums, *others = [each[: vector.nbytes].view(torch.float64) for each in everybody] if little else everybody
+            for theirs in others:  # in this order on every process: what follows from the sums is decided alike
                 sums += theirs
             return self.without_wish(sums.tolist())
 
@@ -106,6 +111,14 @@ class Processes:
     def total(self, numbers: Sequence[Tensor | float]) -> Numbers:
         """Add numbers up over all processes."""
         return self.begin_total(numbers)()
+
+    @torch.no_grad()
+    def total_and_spread(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
+        """Do what `total` and `spread` do, in one message where the tensors are small and on the host."""
+        if self._on_host and self.size > 1 and sum(tensor.nbytes for tensor in tensors) * self.size <= LITTLE:
+            return self._begin_on_host(numbers, tensors)()
+        self.spread(tensors)
+        return self.total(numbers)
 
     def _exchange_stop(self) -> None:
         """Pass the wish to stop on between the hosts, one update late, so that no device is waited for."""
@@ -151,11 +164,10 @@ class Processes:
         if self.size == 1:
             return
         for some in _in_parcels(tensors):
-            flat = torch.cat([tensor.detach().to(self.device).reshape(-1).view(torch.uint8) for tensor in some])
+            flat = _flat([tensor.to(self.device) for tensor in some])
             _in_touch(partial(_broadcast, flat))
             if not self.first:
-                for tensor, values in zip(some, flat.split([tensor.nbytes for tensor in some]), strict=True):
-                    tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # cloned: its start is aligned
+                _fill(some, flat)
 
 
 ALONE: Final = Processes(0, 1, torch.device("cpu"))
@@ -234,6 +246,15 @@ def _begin(vector: Tensor) -> dist.Work:
 
 def _broadcast(tensor: Tensor) -> None:
     dist.broadcast(tensor, src=0)
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors])
+
+
+def _fill(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    for tensor, values in zip(tensors, flat.split([tensor.nbytes for tensor in tensors]), strict=True):
+        tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # cloned: its start is aligned
 
 
 def _in_parcels(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
