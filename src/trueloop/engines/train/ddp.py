@@ -77,7 +77,7 @@ class Replicas:
         return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
 
     def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Let them travel with the gradients; in a message of their own in the first window, or where they do not fit."""
+        """Let them travel with the gradients; apart from them in the first window, or where they do not fit."""
         carrier, given = self._step.carrier, self.processes.with_wish(numbers)
         if self._ddp is None or carrier is None or len(given) > ROOM:
             return self.processes.begin_total(numbers)
