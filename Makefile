@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test postgres check format lint types imports docs bench faults build clean
+.PHONY: demo test postgres chromium check format lint types imports docs bench faults build clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +20,13 @@ postgres:  ## a database for the tests of tracking, which are skipped where ther
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql; \
 	} || echo "No PostgreSQL here: its tests are skipped."
 
-test: $(VENV)/.ready postgres  ## the whole test suite, a process for each core; a file is tested by one of them
+chromium:  ## a browser for the tests of the lab, which are skipped where there is none and none can be installed
+	@[ -x /usr/bin/chromium ] || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; \
+	} || echo "No Chromium here: the tests of the lab's page are skipped."
+
+test: $(VENV)/.ready postgres chromium  ## the whole test suite, a process for each core; a file is tested by one of them
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass

@@ -87,3 +87,16 @@ def nothing_drawn(request, monkeypatch):
 def made(tmp_path, made_runs_module):
     """A folder of runs, made by hand."""
     return made_runs_module.MadeRuns(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def served():
+    """`Served(home, *words)`: the lab's server in a process of its own; see `served.py`."""
+    return _beside("served").Served
+
+
+@pytest.fixture(scope="session")
+def lab(served, tmp_path_factory):
+    """The address of a lab that runs as a user would start it."""
+    with served(tmp_path_factory.mktemp("lab")) as address:
+        yield address

@@ -30,6 +30,7 @@ def test_the_commands_are_these():
     assert sorted(commands()) == [
         "explain",
         "failures",
+        "lab",
         "lint",
         "plan",
         "profile",

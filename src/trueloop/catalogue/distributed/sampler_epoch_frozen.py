@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from trueloop.ground.events import BackwardStarted, EpochDrawn, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
@@ -40,7 +40,7 @@ from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import Kind, Thing
-from trueloop.ground.teaching import TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 FEWEST: Final = 2  # batches of an epoch that one optimizer has stepped on
 MOST_DATASETS: Final = 64
@@ -180,12 +180,9 @@ RULE = Rule(words=("DistributedSampler", "DataLoader", "step("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Shuffle by a DistributedSampler that nobody tells the epoch."""
-    from torch.utils.data import DataLoader, DistributedSampler
-
-    given: Any = loop.batches(0)
-    sampler = DistributedSampler[Any](given.dataset, num_replicas=1, rank=0)
-    frozen: DataLoader[Any] = DataLoader(given.dataset, given.batch_size, sampler=sampler)
-    loop.batches = lambda epoch: frozen
+    loop.imports.append("from torch.utils.data import DistributedSampler")
+    sampler = "sampler=DistributedSampler(train_set, num_replicas=1, rank=0)"
+    loop.replace(Piece.LOADERS, "shuffle=True", sampler)
 
 
 BAD = """

@@ -35,7 +35,7 @@ from trueloop.ground.questions.modes import frozen, lively, renewed, set_back, s
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
-from trueloop.ground.teaching import TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 STEPS = 3
 
@@ -182,7 +182,8 @@ RULE = Rule(words=("eval(", "step(", "backward("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.train_mode = lambda: None
+    loop.pieces[Piece.RECORDS] += "\nmodel.train()"
+    loop.leave_out(Piece.TRAIN_MODE)
 
 
 FAILURE = Failure(

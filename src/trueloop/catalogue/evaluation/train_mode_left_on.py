@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trueloop.ground.events import Event, Ref
 from trueloop.ground.failure import Failure, Rule, Severity
@@ -40,7 +40,7 @@ from trueloop.ground.questions.sweeps import sweeps, trained_on
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
-from trueloop.ground.teaching import TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 
 class Detector:
@@ -115,17 +115,9 @@ RULE = Rule(words=("backward", "step(", "DataLoader", "no_grad|inference_mode|se
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-
-    def evaluate(loop: TeachingLoop) -> float:
-        import torch
-
-        right: Any = 0
-        with torch.no_grad():
-            for inputs, targets in loop.held_out():
-                right = right + (loop.model(inputs).argmax(1) == targets).float().mean()
-        return float(right)
-
-    loop.evaluate = evaluate
+    loop.replace(Piece.EVALUATION, "    model.eval()\n", "")
+    both = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
+    loop.require(both, "The model has neither dropout nor batch normalisation: the mode changes nothing.", dropout=0.2)
 
 
 FAILURE = Failure(

@@ -36,7 +36,7 @@ from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import MANAGED, Kind
-from trueloop.ground.teaching import Operation, TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 TIMES = 2  # once might be a probe
 
@@ -148,13 +148,8 @@ RULE = Rule(words=("backward(", ".step(", "clip_grad"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    from torch.nn.utils import clip_grad_norm_
-
-    def tightly() -> None:
-        clip_grad_norm_(loop.model.parameters(), 1e-3)
-
-    loop.operations[Operation.CLIP] = tightly
-    loop.after_window = [Operation.UPDATE, Operation.CLIP, Operation.SCHEDULE, Operation.CLEAR]
+    loop.require(0 < loop.settings["clip"] <= 0.1, "Few gradients are longer than the norm they are cut to.", clip=0.1)
+    loop.move(Piece.CLIP, after=Piece.UPDATE)
 
 
 FAILURE = Failure(

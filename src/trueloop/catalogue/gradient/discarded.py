@@ -39,7 +39,7 @@ from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import MANAGED, Kind
-from trueloop.ground.teaching import Operation, TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 WINDOWS = 5  # all there were, each alike: batches that are skipped by their loss are not so regular
 MOST_LOST = 4096  # backwards in a row that are remembered; a loop without an optimizer never steps
@@ -200,7 +200,7 @@ RULE = Rule(words=("backward(", ".step(", "zero_grad("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.after_window = [Operation.CLEAR, Operation.CLIP, Operation.UPDATE, Operation.SCHEDULE]
+    loop.move(Piece.CLEAR, before=Piece.UPDATE)
 
 
 FAILURE = Failure(

@@ -36,7 +36,7 @@ from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import LEAF, NO_GRAPH, Kind, Thing
-from trueloop.ground.teaching import TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 
 class Detector:
@@ -126,11 +126,8 @@ RULE = Rule(words=(".backward(", "requires_grad"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-
-    def backward(loss: Any) -> None:
-        loss.detach().requires_grad_().backward()
-
-    loop.backward = backward
+    loop.require(loop.settings["precision"] != "float16", "A GradScaler scales the loss.", precision="float32")
+    loop.pieces[Piece.BACKWARD] = "loss = loss.detach().requires_grad_()\n" + loop.pieces[Piece.BACKWARD]
 
 
 FAILURE = Failure(

@@ -40,7 +40,7 @@ from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import Kind
-from trueloop.ground.teaching import Operation, TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 
 class Detector:
@@ -112,7 +112,7 @@ RULE = Rule(words=("backward(", ".step("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.leave_out(Operation.CLEAR)
+    loop.leave_out(Piece.CLEAR)
 
 
 FAILURE = Failure(

@@ -162,7 +162,8 @@ RULE = Rule(words=("backward(", ".step(", "%"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.step_short_window = False
+    loop.require(bool(loop.closes), "Nothing is accumulated: there is no window to be dropped.", accumulation=3)
+    loop.closes = loop.closes.replace(" or number + 1 == len(train_loader)", "")
 
 
 FAILURE = Failure(

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trueloop.ground.events import BackwardStarted, Event
 from trueloop.ground.failure import Failure, Rule, Severity
@@ -37,7 +37,7 @@ from trueloop.ground.questions.activations import SOFTMAX, VIEWS, left_out
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import NO_GRAPH, Thing
-from trueloop.ground.teaching import TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 
@@ -106,12 +106,7 @@ RULE = Rule(words=("oftmax", "CrossEntropyLoss|cross_entropy"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    model = loop.forward
-
-    def probabilities(inputs: Any) -> Any:
-        return model(inputs).softmax(1)
-
-    loop.forward = probabilities
+    loop.replace(Piece.FORWARD, "model(inputs)", "model(inputs).softmax(1)")
 
 
 FAILURE = Failure(

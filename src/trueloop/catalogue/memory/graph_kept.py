@@ -28,7 +28,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trueloop.ground.events import Event, GraphsAlive, ModelCalled
 from trueloop.ground.failure import Failure, Rule, Severity
@@ -37,7 +37,7 @@ from trueloop.ground.questions.keeping import detached, growing, holds
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.teaching import TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 ENOUGH = 64  # updates: in fewer no graph is old enough to be missed
 
@@ -127,11 +127,7 @@ RULE = Rule(words=(".backward(",), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-
-    def itself(loss: Any) -> Any:
-        return loss
-
-    loop.keep = itself
+    loop.replace(Piece.KEEP, "loss.item()", "loss")
 
 
 FAILURE = Failure(

@@ -37,7 +37,7 @@ from trueloop.ground.questions.counting import lengths, power, window
 from trueloop.ground.questions.moves import moved_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.teaching import Operation, TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
@@ -192,8 +192,8 @@ RULE = Rule(words=("backward(", ".step(", "%"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.after_window.remove(Operation.SCHEDULE)
-    loop.after_batch.append(Operation.SCHEDULE)
+    loop.require(bool(loop.closes), "Nothing is accumulated: each batch is an update.", accumulation=4)
+    loop.move(Piece.SCHEDULE, after=Piece.BACKWARD)
 
 
 FAILURE = Failure(

@@ -40,7 +40,7 @@ from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import MANAGED, Kind
-from trueloop.ground.teaching import Operation, TeachingLoop
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ RULE = Rule(words=("lr_scheduler", "backward(", ".step("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.after_window = [Operation.SCHEDULE, Operation.CLIP, Operation.UPDATE, Operation.CLEAR]
+    loop.move(Piece.SCHEDULE, before=Piece.UPDATE)
 
 
 FAILURE = Failure(

@@ -1,5 +1,1 @@
-"""The teaching loop on real PyTorch."""
-
-from trueloop.engines.teach.loop import Lesson, teaching_loop
-
-__all__ = ["Lesson", "teaching_loop"]
+"""The teaching loop on real PyTorch: its script from a simulation, run under control."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
 from types import TracebackType
@@ -80,6 +81,16 @@ class Watch:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
         registry = self._attachment.stream.registry
         registry.name_parameters(model, registry.of(model))
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Hear nothing of what is done in here: it is not the program that does it."""
+        stream = self._attachment.stream
+        on, stream.on = stream.on, False
+        try:
+            yield
+        finally:
+            stream.on = on
 
     def tell_error(self, error: BaseException) -> None:
         """Let the detectors hear of an exception that left the program, and explain it where it is torch's."""

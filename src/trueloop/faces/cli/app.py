@@ -62,6 +62,7 @@ def _build_app() -> App:
         "plan": "Count iterations, windows and updates before training.",
         "template": "Write the file that starts a run on SLURM or Kubernetes.",
         "report": "Draw a run's curves and write its report.",
+        "lab": "See a training loop and break it, in the browser.",
     }.items():
         built.command(f"trueloop.faces.cli.{name}:{name}_command", name=name, help=line, version_flags=[])
     built.command(runs_app())

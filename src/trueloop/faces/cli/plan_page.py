@@ -1,5 +1,4 @@
 """The page `trueloop plan` prints: numbers with their formulas, the timeline and its legend, notes."""
-# ruff: noqa: RUF001  # × is meant
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ from rich.text import Text
 
 from trueloop.faces.cli.timeline import FULL, LEFT_OUT, MISSING, PARTIAL, coloured, full_window, last_window, timeline
 from trueloop.ground.arithmetic import Plan
-from trueloop.ground.words import counted, number, size
+from trueloop.ground.formulas import rows
+from trueloop.ground.words import counted, number
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -36,28 +36,12 @@ def _grid(rows: Iterable[tuple[RenderableType, ...]], *columns: Column) -> Table
 
 
 def _numbers(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Each number's name, value and formula."""
-    n, b, k, p = (number(count) for count in (plan.dataset, plan.batch, plan.accumulate, plan.processes))
-    iterations, updates, seen = map(
-        number, (plan.iterations_per_epoch, plan.updates_per_epoch, plan.examples_per_epoch)
-    )
-    epochs, processes = counted(plan.epochs, "epoch"), counted(plan.processes, "process")
-    each, rounding = (b if plan.processes == 1 else f"({b} × {p})"), ("floor" if plan.drop_last else "ceil")
-    yield "effective batch", number(plan.effective_batch), f"= {b} × {k} × {processes}"
-    if plan.batch_bytes is not None:
-        yield "memory of one batch", size(plan.batch_bytes), f"= {b} × {plan.sample_bytes} bytes"
-    yield "iterations per epoch", iterations, f"= {rounding}({n} / {each})"
-    yield "  examples in the last", number(plan.last_batch), f"of {number(plan.iteration_examples)}"
-    yield "updates per epoch", updates, f"= ceil({iterations} / {k})"
-    yield "  iterations in the last", number(plan.last_window), f"of {k}"
-    if plan.drop_last:
-        yield "never seen per epoch", number(plan.never_seen_per_epoch), f"= {n} - {iterations} × {each}"
-    yield "", "", ""
-    yield "iterations in all", number(plan.iterations), f"= {iterations} × {epochs}"
-    yield "updates in all", number(plan.updates), f"= {updates} × {epochs}"
-    yield "scheduler ticks", number(plan.scheduler_ticks), "one per update"
-    yield "forward passes", number(plan.forward_passes), f"= {number(plan.iterations)} × {processes}"
-    yield "examples seen", number(plan.examples_seen), f"= {seen} × {epochs}, a forward pass each"
+    """Each number's name, value and formula; a blank line before those of the whole run."""
+    found = rows(plan)
+    for place, row in enumerate(found):
+        if row.group == "run" and found[place - 1].group != "run":
+            yield "", "", ""
+        yield "  " * row.inner + row.name, row.value, row.formula
 
 
 def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:

@@ -1,0 +1,60 @@
+"""How much memory a run holds, measured where tensors and graphs lie: in what the C library has given out."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+
+class _Given(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = [  # noqa: RUF012 - as ctypes wants it
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def held_bytes() -> int:
+    """Return the bytes this process holds: where glibc is, those that malloc has given out and not taken back.
+
+    torch allocates tensors on the CPU and the nodes of graphs there; small objects of Python lie elsewhere and are not
+    counted. Without glibc it is the memory resident, which is coarse: it seldom shrinks.
+
+    Cost: some 10 us.
+    """
+    return _reader()()
+
+
+def measured_by() -> str:
+    """Say in words how memory is measured here."""
+    return "bytes given out by malloc" if _reader() is not _resident else "memory resident"
+
+
+@cache
+def _reader() -> Callable[[], int]:
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):  # another C library, or an old one
+        return _resident
+    mallinfo2.restype = _Given
+
+    def given_out() -> int:
+        given = mallinfo2()
+        return given.uordblks + given.hblkhd
+
+    return given_out
+
+
+def _resident() -> int:
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

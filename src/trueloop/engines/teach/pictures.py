@@ -1,0 +1,104 @@
+"""What a network makes of the plane: its decision and what each hidden neuron says, as planes of bytes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+SIDE: Final = 64  # pixels of the decision, each way
+COARSE: Final = 3  # every third pixel of it is one of a neuron's map
+NOT_FINITE: Final = 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """A picture in bytes: rows from top (highest y) to bottom, each from left to right.
+
+    The decision is named "boundary": a byte is ``class * steps + certainty``, where certainty goes from 0 (all classes
+    alike) to ``steps - 1`` (sure), ``steps = 255 // classes``; 255 = the network's answer is not finite.
+    A neuron's is named "layer:neuron": ``128 + 127 * output / scale``; 255 where it is not finite and ``scale`` is 0.
+    """
+
+    name: str
+    width: int
+    height: int
+    data: bytes
+    steps: int = 0
+    scale: float = 0.0
+
+
+def pictures(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]:
+    """Show the plane to a copy of a network, in eval mode: the network itself, and all generators, stay as they are.
+
+    Args:
+        model: takes points [N, 2], returns logits [N, classes]; its hidden neurons are what ``model.activation`` says.
+        span: the pictures go from ``-span`` to ``span``, both ways.
+        neurons: with the maps of the hidden neurons.
+
+    Cost: one forward pass of 4,096 points, and a copy of the network.
+    """
+    said: list[Tensor] = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        mirror = copy.deepcopy(model).eval()
+        activation: Any = getattr(mirror, "activation", None)
+        if neurons and activation is not None:
+            activation.register_forward_hook(lambda module, inputs, output: said.append(output))
+        logits = mirror(_grid(span, next(mirror.parameters()).dtype))
+        planes = [_boundary(logits)]
+        for layer, output in enumerate(said):
+            planes += _maps(layer, output)
+    return planes
+
+
+def _grid(span: float, dtype: torch.dtype) -> Tensor:
+    """Return the middle of each pixel: [SIDE * SIDE, 2]."""
+    across = ((torch.arange(SIDE, dtype=dtype) + 0.5) / SIDE * 2 - 1) * span
+    y, x = torch.meshgrid(-across, across, indexing="ij")
+    return torch.stack([x, y], dim=-1).reshape(-1, 2)
+
+
+def _boundary(logits: Tensor) -> Plane:
+    classes = logits.shape[1]
+    steps = NOT_FINITE // classes
+    finite = logits.isfinite().all(1)
+    highest, best = logits.softmax(1).nan_to_num().max(1)
+    certainty = ((highest - 1 / classes) / (1 - 1 / classes) * steps).long().clamp(0, steps - 1)
+    values = torch.where(finite, best * steps + certainty, NOT_FINITE)
+    return Plane(name="boundary", width=SIDE, height=SIDE, data=_bytes(values), steps=steps)
+
+
+def _maps(layer: int, output: Tensor) -> list[Plane]:
+    """Return a plane for each neuron of a layer: output [SIDE * SIDE, neurons]."""
+    maps = output.T.reshape(-1, SIDE, SIDE)[:, ::COARSE, ::COARSE].float()
+    scales = maps.abs().amax((1, 2))
+    known = scales.isfinite() & (scales > 0)
+    values = (128 + 127 * maps / scales.where(known, 1.0)[:, None, None]).nan_to_num(NOT_FINITE, NOT_FINITE, 0)
+    values = values.where(scales.isfinite()[:, None, None], NOT_FINITE).clamp(0, NOT_FINITE)
+    side = maps.shape[1]
+    data = _bytes(values)
+    return [
+        Plane(
+            name=f"{layer}:{neuron}", width=side, height=side, scale=scale,
+            data=data[neuron * side * side : (neuron + 1) * side * side],
+        )
+        for neuron, scale in enumerate(scales.where(known, 0.0).tolist())
+    ]  # fmt: skip
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.to(torch.uint8).contiguous().numpy().tobytes()
+
+
+def layers(widths: Sequence[int], classes: int) -> list[dict[str, Any]]:
+    """Return what the page draws of a network: each layer's parameter and its size, the head last."""
+    sizes = [2, *widths, classes]
+    names = [f"layers.{place}" for place in range(len(widths))] + ["head"]
+    return [
+        {"name": name, "weight": f"{name}.weight", "bias": f"{name}.bias", "inputs": before, "neurons": after}
+        for name, before, after in zip(names, sizes, sizes[1:], strict=False)
+    ]

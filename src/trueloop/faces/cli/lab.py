@@ -1,0 +1,30 @@
+"""`trueloop lab`: the page that shows a training loop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from trueloop.ground.errors import MissingExtra
+
+
+def lab_command(*, port: int = 8765, browser: Annotated[bool, Parameter(negative="--no-browser")] = True) -> None:
+    """See a training loop, break it, and race in the arena: a page on this machine, on real PyTorch.
+
+    Args:
+        port: Where the page is served on 127.0.0.1; 0 takes a port that is free.
+        browser: Open the page in a browser.
+    """
+    try:
+        from trueloop.faces.lab.serving import listening, serve
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "starlette", "lab") from None
+
+    console = Console(soft_wrap=True)
+    serve(
+        listening(port),
+        opened=browser,
+        say=lambda address: console.print(f"trueloop lab: [link={address}]{address}[/link]  (Ctrl-C ends it)"),
+    )

@@ -1,0 +1,1 @@
+"""The lab: a page on this machine that shows a training loop on real PyTorch."""

@@ -1,0 +1,118 @@
+"""Pages that ask and are answered: JSON in, JSON out, nothing kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trueloop.faces.lab.views.load import View, views
+from trueloop.faces.lab.wire import parsed, refusal, written
+from trueloop.faces.lab.workers import Gone, Worker, Workers
+from trueloop.ground.asked import describe, read
+from trueloop.ground.errors import InvalidConfig
+
+LARGEST: Final = 64 << 10  # bytes of a question
+PATIENCE_S: Final = 20.0
+CALCULATORS: Final = 2
+SEE: Final = "The lab's terminal says why."
+
+
+class Refused(Exception):
+    """A request that is answered with a status and words."""
+
+    def __init__(self, status: int, what: str, fix: str = "") -> None:
+        super().__init__(what)
+        self.status = status
+        self.words = {"what": what, "why": "", "fix": fix}
+
+
+class Answering:
+    """Answers every view, those that need torch in workers."""
+
+    def __init__(self, workers: Workers, *, patience_s: float = PATIENCE_S) -> None:
+        self._workers, self._patience_s = workers, patience_s
+        self._free: list[Worker] = []
+        self._turns = asyncio.Semaphore(CALCULATORS)
+
+    async def describe(self, request: Request) -> Response:
+        """Tell what a page can ask, for its controls."""
+        try:
+            return _json(describe(_view(request).asked))
+        except Refused as refused:
+            return _json(refused.words, refused.status)
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one question, or say in a 4xx why not."""
+        try:
+            view = _view(request)
+            given = parsed(await _body(request))
+            asked = read(view.asked, given)  # here, so that what cannot be met costs no worker
+            if view.needs_torch:
+                return await self._calculated(request.path_params["page"], given)
+            return _json(await run_in_threadpool(view.answer, asked))
+        except InvalidConfig as error:
+            return _json(refusal(error), 400)
+        except Refused as refused:
+            return _json(refused.words, refused.status)
+        except Gone as error:
+            return _json({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE}, 500)
+
+    async def _calculated(self, name: str, given: Mapping[str, Any]) -> Response:
+        async with self._calculator() as worker:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await worker.send(written({"view": name, "asked": given}))
+                    reply = await worker.receive()
+            except TimeoutError:
+                raise Refused(503, f"This took more than {self._patience_s:g} s.", "Ask for less.") from None
+        assert isinstance(reply, str)
+        if reply.startswith('{"answer":'):
+            return Response(reply[len('{"answer":') : -1], media_type="application/json")
+        return Response(reply[len('{"refused":') : -1], 400, media_type="application/json")
+
+    @contextlib.asynccontextmanager
+    async def _calculator(self) -> AsyncGenerator[Worker]:
+        """Lend a worker; one that failed its borrower is not lent again."""
+        async with self._turns:
+            worker = self._free.pop() if self._free else await self._workers.fork("calculator")
+            try:
+                yield worker
+            except BaseException:
+                await worker.end(0.0)
+                raise
+            self._free.append(worker)
+
+    async def stop(self) -> None:
+        """Give the workers back."""
+        for worker in self._free:
+            await worker.end()
+
+
+def _view(request: Request) -> View:
+    name = request.path_params["page"]
+    found = views().get(name)
+    if found is None:
+        raise Refused(404, f"There is no page {name[:40]!r}.", f"Known: {', '.join(views())}.")
+    return found
+
+
+async def _body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/json":  # a form of another site could send anything else unasked
+        raise Refused(415, f"A question of type {kind[:40]!r}.", "Send application/json.")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST:
+            raise Refused(413, f"A question of more than {LARGEST} bytes.", "Ask for less.")
+    return bytes(body)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(written(value), status, media_type="application/json")

@@ -1,0 +1,55 @@
+"""Python text as coloured pieces, so that the page needs no parser."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import keyword
+import tokenize
+from typing import Final
+
+KINDS: Final = {"COMMENT": "comment", "STRING": "string", "NUMBER": "number"}
+FSTRING: Final = "FSTRING"  # from Python 3.12 on, f-strings come in parts
+BUILTINS: Final = frozenset(dir(builtins))
+
+
+def highlighted(text: str) -> list[list[tuple[str, str]]]:
+    """Return the lines of a text as pieces (kind, characters).
+
+    Kinds are "keyword", "builtin", "name", "string", "number", "comment" and "" for the rest. The pieces of all lines,
+    joined, are the text; what is no Python is one piece per line.
+    """
+    lines = text.split("\n")
+    starts = [[(0, "")] for _ in lines]
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            kind = _kind(token)
+            if kind:
+                _mark(starts, token.start, token.end, kind)
+    except (tokenize.TokenError, SyntaxError):  # IndentationError is one
+        return [[("", line)] if line else [] for line in lines]
+    return [_pieces(line, marks) for line, marks in zip(lines, starts, strict=True)]
+
+
+def _kind(token: tokenize.TokenInfo) -> str:
+    if token.type == tokenize.NAME:
+        if keyword.iskeyword(token.string):
+            return "keyword"
+        return "builtin" if token.string in BUILTINS else "name"
+    name = tokenize.tok_name[token.type]
+    return "string" if name.startswith(FSTRING) else KINDS.get(name, "")
+
+
+def _mark(starts: list[list[tuple[int, str]]], start: tuple[int, int], end: tuple[int, int], kind: str) -> None:
+    (first, from_), (last, to) = start, end
+    for row in range(first - 1, last):
+        starts[row].append((from_ if row == first - 1 else 0, kind))
+    starts[last - 1].append((to, ""))
+
+
+def _pieces(line: str, marks: list[tuple[int, str]]) -> list[tuple[str, str]]:
+    pieces: list[tuple[str, str]] = []
+    for (at, kind), (until, _) in zip(marks, [*marks[1:], (len(line), "")], strict=True):
+        if until > at:
+            pieces.append((kind, line[at:until]))
+    return pieces

@@ -1,0 +1,66 @@
+"""What lets only the lab's own page in: any web page may send requests to this machine, and names can be rebound."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+POLICY: Final = {
+    # 'self' for everything is the proof that nothing is fetched from elsewhere
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",  # asked again every time, answered "not modified"
+}
+
+
+class Guard:
+    """Refuses requests under another name than this machine's, or from another origin than the page's own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what may pass."""
+        if scope["type"] == "lifespan" or _trusted(Headers(scope=scope)):
+            await self._app(scope, receive, _with_policy(send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
+        else:
+            await _forbid(send)
+
+
+def _trusted(headers: Headers) -> bool:
+    host = headers.get("host", "")
+    origin = headers.get("origin")
+    if _name(host) not in HOSTS:
+        return False
+    return origin is None or urlsplit(origin).netloc == host
+
+
+def _name(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host
+
+
+def _with_policy(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in POLICY.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sent
+
+
+async def _forbid(send: Send) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": b"The lab answers its own page on this machine only.\n"})

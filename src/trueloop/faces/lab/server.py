@@ -1,0 +1,54 @@
+"""The lab's server: files of the page, questions, live sessions. It never imports torch; its workers do."""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket
+
+from trueloop.faces.lab.answering import Answering
+from trueloop.faces.lab.guard import Guard
+from trueloop.faces.lab.live import Sessions
+from trueloop.faces.lab.workers import Workers
+
+STATIC: Final = Path(__file__).with_name("static")
+
+mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, and browsers then refuse a module
+
+
+def application() -> Starlette:
+    """Build the server: ``GET /`` and its files, ``GET`` and ``POST /api/<page>``, WebSocket ``/live/simulator``."""
+    workers = Workers()
+    answering, sessions = Answering(workers), Sessions(workers)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        await workers.start()
+        try:
+            yield
+        finally:
+            await answering.stop()
+            await workers.stop()
+
+    async def simulator(socket: WebSocket) -> None:
+        await sessions.serve(socket, "simulator")
+
+    return Starlette(
+        routes=[
+            Route("/api/{page}", answering.describe, methods=["GET"]),
+            Route("/api/{page}", answering.answer, methods=["POST"]),
+            WebSocketRoute("/live/simulator", simulator),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
+        ],
+        middleware=[Middleware(Guard), Middleware(GZipMiddleware, minimum_size=1024)],
+        lifespan=lifespan,
+    )

@@ -1,0 +1,74 @@
+"""Runs the lab's server until it is interrupted, and opens the page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import webbrowser
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+
+from trueloop.faces.lab.server import application
+from trueloop.ground.errors import InvalidConfig
+
+ADDRESS: Final = "127.0.0.1"  # nobody else on the network; a class reaches it through ssh -L
+LARGEST_MESSAGE: Final = 64 << 10
+
+
+def listening(port: int) -> socket.socket:
+    """Take the port, so that the address is known before anything starts.
+
+    Raises:
+        InvalidConfig: somebody else has it.
+    """
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((ADDRESS, port))
+    except OSError as error:
+        taken.close()
+        raise InvalidConfig(
+            f"Port {port} cannot be used: {error.strerror}.", fix="trueloop lab --port 0 takes one that is free."
+        ) from None
+    return taken
+
+
+def serve(taken: socket.socket, *, opened: bool, say: Callable[[str], None]) -> None:
+    """Serve on a socket until Ctrl-C.
+
+    Args:
+        taken: from `listening`.
+        opened: open the page in the user's browser.
+        say: told the address, when the page can be read there.
+    """
+    address = f"http://{ADDRESS}:{taken.getsockname()[1]}/"
+    config = uvicorn.Config(
+        application(),
+        log_level="warning",
+        ws="websockets-sansio",
+        ws_max_size=LARGEST_MESSAGE,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+        proxy_headers=False,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_run(uvicorn.Server(config), taken, lambda: _ready(address, opened, say)))
+
+
+async def _run(server: uvicorn.Server, taken: socket.socket, ready: Callable[[], None]) -> None:
+    serving = asyncio.create_task(server.serve([taken]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.02)
+    if server.started:
+        ready()
+    await serving
+
+
+def _ready(address: str, opened: bool, say: Callable[[str], None]) -> None:
+    say(address)
+    if opened:
+        webbrowser.open(address)

@@ -1,0 +1,117 @@
+// @ts-check
+// The shell: which pages there are, navigation, the address (#/page?name=value), colours, the live region.
+import { fill, h } from "./dom.js";
+
+/** @type {[string, [string, string][]][]} group -> its pages: [name, what the navigation says] */
+const PAGES = [
+  ["See", [["arithmetic", "Arithmetic"], ["pipeline", "Pipeline"], ["operations", "Six operations"], ["modes", "Train and eval"]]],
+  ["Break", [["simulator", "Simulator"], ["signatures", "Bug signatures"]]],
+  ["Build", [["production", "Production loop"], ["sheet", "Cheat sheet"]]],
+  ["Race and watch", [["arena", "Arena"], ["watch", "Watch a run"]]],
+];
+const NAMES = PAGES.flatMap(([, pages]) => pages.map(([name]) => name));
+const HOME = "simulator";
+
+const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
+let unmount = () => {};
+let shown = "";
+let turn = 0;
+let written = "";
+
+/** Say something to a screen reader. @param {string} text */
+export function announce(text) {
+  at("said").textContent = text;
+}
+
+function address() {
+  const [, name = "", query = ""] = /^#\/([a-z]*)\??(.*)$/.exec(location.hash) ?? [];
+  return { name: NAMES.includes(name) ? name : HOME, params: new URLSearchParams(query) };
+}
+
+/** Put the page's state into the address, for sharing; the page itself is not mounted again.
+ * @param {string} name
+ * @param {Record<string, string>} params */
+function setParams(name, params) {
+  if (name !== shown) return;
+  const query = new URLSearchParams(params).toString();
+  written = `#/${name}${query ? `?${query}` : ""}`;
+  if (written !== location.hash) history.replaceState(null, "", written);
+}
+
+async function show() {
+  if (location.hash === written && shown) return;
+  const { name, params } = address();
+  const mine = ++turn;
+  written = location.hash;
+  unmount();
+  unmount = () => {};
+  const came = shown;
+  shown = name;
+  for (const link of document.querySelectorAll("#nav a")) {
+    if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  closeMenu();
+  const root = h("div", { class: `page page-${name}` });
+  fill(at("page"), root);
+  try {
+    const page = await import(`./pages/${name}.js`);
+    if (mine !== turn) return;
+    at("title").textContent = page.title;
+    document.title = `${page.title} · trueloop lab`;
+    fill(at("lead"), ...[page.lead].flat().map((text) => (typeof text === "string" ? h("p", {}, text) : text)));
+    const left = await page.mount(root, { params, setParams: (/** @type {Record<string, string>} */ p) => setParams(name, p), announce });
+    if (mine !== turn) left?.();
+    else unmount = left ?? (() => {});
+  } catch (error) {
+    if (mine !== turn) return;
+    console.error(error);
+    fill(root, h("p", { class: "error", role: "alert" }, `This page could not be shown: ${error}`));
+  }
+  if (came && came !== name) {
+    at("main").focus({ preventScroll: true });
+    scrollTo(0, 0);
+    announce(document.title);
+  }
+}
+
+function closeMenu() {
+  at("nav").classList.remove("open");
+  at("menu").setAttribute("aria-expanded", "false");
+}
+
+function navigation() {
+  fill(at("nav"), ...PAGES.map(([group, pages]) => h("div", { class: "group" },
+    h("h2", {}, group),
+    h("ul", {}, ...pages.map(([name, text]) => h("li", {}, h("a", { href: `#/${name}` }, text)))))));
+  at("menu").addEventListener("click", () => {
+    const open = at("nav").classList.toggle("open");
+    at("menu").setAttribute("aria-expanded", String(open));
+  });
+  addEventListener("keydown", (event) => { if (event.key === "Escape") closeMenu(); });
+}
+
+function colours() {
+  const kinds = ["system", "light", "dark"];
+  const button = at("theme");
+  let kind = localStorage.getItem("trueloop-theme") ?? "system";
+  const apply = () => {
+    if (kind === "system") document.documentElement.removeAttribute("data-theme");
+    else document.documentElement.setAttribute("data-theme", kind);
+    button.textContent = { system: "◐", light: "☀", dark: "☾" }[kind] ?? "◐";
+    button.setAttribute("aria-label", `Colours: ${kind === "system" ? "as the system" : kind}`);
+    dispatchEvent(new Event("colours"));
+  };
+  button.addEventListener("click", () => {
+    kind = kinds[(kinds.indexOf(kind) + 1) % kinds.length];
+    localStorage.setItem("trueloop-theme", kind);
+    apply();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  apply();
+}
+
+navigation();
+colours();
+addEventListener("hashchange", show);
+show();

@@ -1,0 +1,97 @@
+// @ts-check
+// Line charts over uPlot: the lab's colours in light and dark, gaps where a number is not finite, a log scale, the last N, ghosts.
+import uPlot from "./vendor/uplot.js";
+import { colour, eachFrame, fill, h, number } from "./dom.js";
+
+/** @typedef {{label: string, colour: string, dash?: number[], width?: number, scale?: string, points?: boolean}} Line colour is a CSS variable: "--data" */
+
+/** A number for the chart; the server's words for what is not finite become a gap. @param {any} value */
+export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+
+/** A chart that redraws at most once per frame and follows the width of its place.
+ * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean}} options
+ *   tools: a switch for the log scale and a choice of the last N */
+export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true }) {
+  let logarithmic = log, last = 0;
+  /** @type {(number | null)[][]} */
+  let data = [[], ...lines.map(() => [])];
+  /** @type {{label: string, x: number[], y: (number | null)[]}[]} */
+  let ghosts = [];
+  /** @type {uPlot | null} */
+  let plot = null;
+  const place = h("div", { class: "chart-place" });
+  const summary = h("figcaption", { class: "unseen" });
+  const logBox = h("input", { type: "checkbox", checked: log, onchange: () => { logarithmic = logBox.checked; build(); } });
+  const zoom = h("select", { "aria-label": `${title}: how much is shown`, onchange: () => { last = Number(zoom.value); redraw(); } },
+    [[0, "all"], [1000, "last 1,000"], [200, "last 200"], [50, "last 50"]].map(([value, text]) => h("option", { value }, text)));
+  const element = h("figure", { class: "chart", "aria-label": title },
+    h("div", { class: "row chart-head" },
+      h("span", { class: "chart-title" }, title),
+      h("span", { class: "legend" }, lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
+      tools && h("label", { class: "tool" }, logBox, "log"), tools && zoom),
+    place, summary);
+
+  function build() {
+    plot?.destroy();
+    const ink = colour("--muted"), grid = colour("--line");
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui, sans-serif" };
+    plot = new uPlot({
+      width: Math.max(place.clientWidth, 120), height,
+      legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
+      scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : {} },
+      axes: [{ ...axis, label: x, labelSize: 16, labelFont: "11px system-ui, sans-serif", size: 28 },
+        { ...axis, size: 52, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) }],
+      series: [{ label: x },
+        ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points ?? false, points: { show: line.points ?? false, size: 5 } })),
+        ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.2, spanGaps: true, points: { show: false } }))],
+    }, shown(), place);
+  }
+
+  function shown() {
+    const whole = ghosts.length ? uPlot.join([data, ...ghosts.map((ghost) => [ghost.x, ghost.y])], undefined) : data;
+    const from = last && whole[0].length ? cut(whole[0], whole[0][whole[0].length - 1] - last) : 0;
+    const part = whole.map((column) => (from ? column.slice(from) : column));
+    return logarithmic ? part.map((column, i) => (i ? column.map((value) => (value !== null && value !== undefined && value > 0 ? value : null)) : column)) : part;
+  }
+
+  const redraw = eachFrame(() => {
+    if (!place.isConnected) return;
+    if (!plot) build();
+    else plot.setData(shown());
+  });
+  const watcher = new ResizeObserver(() => { if (place.clientWidth && plot && plot.width !== place.clientWidth) plot.setSize({ width: place.clientWidth, height }); });
+  watcher.observe(place);
+  addEventListener("colours", build);
+
+  return {
+    element,
+    /** @param {number[]} xs @param {...any[]} columns one per line; what is not finite becomes a gap */
+    set(xs, ...columns) {
+      data = [xs, ...columns.map((column) => column.map(finite))];
+      redraw();
+    },
+    /** Curves of earlier runs, behind. @param {{label: string, x: number[], y: any[]}[]} given */
+    ghosts(given) {
+      ghosts = given.map((ghost) => ({ ...ghost, y: ghost.y.map(finite) }));
+      if (plot) build();
+    },
+    /** What a screen reader is told of the chart. @param {string} text */
+    describe(text) { fill(summary, text); },
+    unmount() {
+      watcher.disconnect();
+      removeEventListener("colours", build);
+      plot?.destroy();
+    },
+  };
+}
+
+/** The first place whose value is at least `value`. @param {(number | null)[]} sorted @param {number} value */
+function cut(sorted, value) {
+  let low = 0, high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (/** @type {number} */ (sorted[middle]) < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

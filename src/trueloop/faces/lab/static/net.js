@@ -1,0 +1,121 @@
+// @ts-check
+// Talking to the server: questions (JSON in, JSON out) and live sessions (a WebSocket to a worker of one's own).
+
+/** A request that cannot be met, in the server's words. */
+export class Refused extends Error {
+  /** @param {{what: string, why?: string, fix?: string}} words @param {number} status */
+  constructor(words, status) {
+    super([words.what, words.why, words.fix].filter(Boolean).join(" "));
+    this.words = words;
+    this.status = status;
+  }
+}
+
+/** Ask a page's view. @param {string} page @param {object} asked @param {AbortSignal} [signal] @returns {Promise<any>} */
+export function ask(page, asked, signal) {
+  return fetched(`api/${page}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(asked), signal });
+}
+
+/** What a page can ask: the fields of its question. @param {string} page @returns {Promise<any[]>} */
+export function described(page) {
+  return fetched(`api/${page}`, {});
+}
+
+/** @param {string} path @param {RequestInit} options */
+export async function fetched(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, 0);
+  }
+  const answer = await response.json().catch(() => ({ what: `The server answered ${response.status}.` }));
+  if (!response.ok) throw new Refused(answer, response.status);
+  return answer;
+}
+
+/** Asks the newest question only: an older one that is still under way is given up. @param {string} page */
+export function newest(page) {
+  /** @type {AbortController | null} */
+  let going = null;
+  return async (/** @type {object} */ asked) => {
+    going?.abort();
+    const mine = (going = new AbortController());
+    try {
+      return await ask(page, asked, mine.signal);
+    } catch (error) {
+      if (mine.signal.aborted) return null;
+      throw error;
+    }
+  };
+}
+
+const BUSY = 4001, IDLE = 4002;
+
+/** A live session. It comes back by itself when the server does; `onopen` then begins anew. */
+export class Live {
+  /** @param {string} kind
+   *  @param {{ontext: (message: any) => void, onframe?: (header: any, planes: Uint8Array[]) => void, onopen?: () => void,
+   *           onstate?: (state: "connecting" | "open" | "lost" | "idle" | "busy" | "closed", reason: string) => void}} hears */
+  constructor(kind, hears) {
+    this.kind = kind;
+    this.hears = hears;
+    this.waited = 0;
+    this.closed = false;
+    /** @type {WebSocket | null} */
+    this.socket = null;
+    this.connect();
+  }
+
+  connect() {
+    clearTimeout(this.timer);
+    this.tell("connecting");
+    const socket = (this.socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live/${this.kind}`));
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => { this.waited = 0; this.tell("open"); this.hears.onopen?.(); };
+    socket.onmessage = ({ data }) => {
+      if (typeof data === "string") this.hears.ontext(JSON.parse(data));
+      else this.hears.onframe?.(...frame(data));
+    };
+    socket.onclose = ({ code, reason }) => {
+      if (this.closed || socket !== this.socket) return;
+      if (code === IDLE) return this.tell("idle", reason); // the page asks again when somebody comes back to it
+      this.tell(code === BUSY ? "busy" : "lost", reason);
+      this.waited = Math.min((this.waited || 125) * 2, 4000);
+      this.timer = setTimeout(() => this.connect(), this.waited);
+    };
+  }
+
+  /** @param {object} message @returns {boolean} whether it could be sent */
+  send(message) {
+    if (this.socket?.readyState !== WebSocket.OPEN) return false;
+    this.socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+    this.socket?.close();
+    this.tell("closed");
+  }
+
+  /** @param {"connecting" | "open" | "lost" | "idle" | "busy" | "closed"} state @param {string} [reason] */
+  tell(state, reason = "") {
+    this.hears.onstate?.(state, reason);
+  }
+}
+
+/** Take a frame apart: u32 length of the header, the header, planes. @param {ArrayBuffer} data @returns {[any, Uint8Array[]]} */
+export function frame(data) {
+  const length = new DataView(data).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
+  let at = 4 + length;
+  const planes = (header.planes ?? []).map((/** @type {{width: number, height: number}} */ { width, height }) => {
+    const plane = new Uint8Array(data, at, width * height);
+    at += width * height;
+    return plane;
+  });
+  return [header, planes];
+}

@@ -1,0 +1,1 @@
+"""What each page asks, and how it is answered: one file per page."""

@@ -1,0 +1,29 @@
+"""Finds what every page can ask: the modules of this package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import trueloop.faces.lab.views as package
+
+
+class View(NamedTuple):
+    """How one page's questions are answered."""
+
+    asked: type[Any]
+    """A frozen dataclass that `trueloop.ground.asked` reads."""
+    answer: Callable[[Any], Mapping[str, Any]]
+    needs_torch: bool
+    """Answered in the calculator's process, and not in the server's."""
+
+
+@cache
+def views() -> Mapping[str, View]:
+    """Return every view by the name of its page."""
+    names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "load"]
+    modules = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
+    return {name: View(module.Asked, module.answer, module.NEEDS_TORCH) for name, module in modules.items()}

@@ -1,0 +1,70 @@
+"""A worker hears whole lines however they were cut, and knows when the server has hung up."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+
+import pytest
+
+from trueloop.faces.lab.channel import LONGEST, Channel
+from trueloop.faces.lab.wire import FRAME, LENGTH, TEXT
+from trueloop.ground.errors import InvalidConfig
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, Channel(theirs.fileno(), theirs.fileno())
+
+
+def test_lines_arrive_whole(ends: tuple[socket.socket, Channel]):
+    ours, channel = ends
+    assert channel.receive() == []
+    ours.sendall(b'{"do": "ru')
+    assert channel.receive(1) == []
+    ours.sendall(b'n"}\n{"do": "pause"}\n{"d')
+    assert channel.receive(1) == [{"do": "run"}, {"do": "pause"}]
+    ours.sendall(b'o": "step"}\n')
+    assert channel.receive(1) == [{"do": "step"}]
+
+
+def test_a_line_that_is_none_is_refused_and_the_next_is_heard(ends: tuple[socket.socket, Channel]):
+    ours, channel = ends
+    ours.sendall(b'what?\n{"do": "run"}\n')
+    with pytest.raises(InvalidConfig, match="not JSON"):
+        channel.receive(1)
+    assert channel.receive() == [{"do": "run"}]
+
+
+def test_the_end_is_noticed(ends: tuple[socket.socket, Channel]):
+    ours, channel = ends
+    ours.shutdown(socket.SHUT_WR)
+    with pytest.raises(EOFError):
+        channel.receive(None)
+
+
+def test_a_line_without_end_is_not_kept_for_ever(ends: tuple[socket.socket, Channel]):
+    ours, channel = ends
+    sender = threading.Thread(target=lambda: ours.sendall(b"x" * (LONGEST + (1 << 18))))
+    sender.start()
+    with pytest.raises(EOFError):
+        while True:
+            channel.receive(1)
+    while sender.is_alive():
+        os.read(channel._read, 1 << 16)
+    sender.join()
+
+
+def test_texts_and_frames_stand_behind_their_length(ends: tuple[socket.socket, Channel]):
+    ours, channel = ends
+    channel.tell({"loss": float("nan")})
+    channel.show(b"\x00\x01")
+    data = ours.recv(1000)
+    length, kind = LENGTH.unpack_from(data)
+    assert kind == TEXT
+    assert json.loads(data[LENGTH.size : LENGTH.size + length]) == {"loss": "nan"}
+    assert data[LENGTH.size + length :] == LENGTH.pack(2, FRAME) + b"\x00\x01"

@@ -1,0 +1,98 @@
+"""Workers are forked from a process that has torch, answer, are killed when they hang, and end with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from trueloop.faces.lab.workers import Gone, Workers
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncGenerator[Workers]:
+    workers = Workers()
+    await workers.start()
+    try:
+        await workers.ready()
+        yield workers
+    finally:
+        await workers.stop()
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def gone(pid: int) -> None:
+    end = time.monotonic() + 20
+    while alive(pid):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+async def question(workers: Workers) -> None:
+    one, two = await workers.fork("calculator"), await workers.fork("calculator")
+    assert one.pid != two.pid
+    for worker in (one, two):
+        await worker.send(json.dumps({"view": "arithmetic", "asked": {"wrong": 1}}))
+        reply = json.loads(await worker.receive())
+        assert "wrong" in reply["refused"]["what"]
+    await one.end()
+    await gone(one.pid)
+    assert alive(two.pid)
+
+
+async def hang(workers: Workers) -> None:
+    worker = await workers.fork("calculator")
+    os.kill(worker.pid, signal.SIGSTOP)
+    await worker.end(0.1)
+    await gone(worker.pid)
+
+
+async def death(workers: Workers) -> None:
+    worker = await workers.fork("calculator")
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(Gone):
+        await worker.receive()
+    await worker.end()
+
+
+async def bounds(workers: Workers) -> None:
+    worker = await workers.fork("calculator")
+    limits = Path(f"/proc/{worker.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
+    assert int(line.split()[3]) < 64 << 30
+    assert int(Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[16]) > 0, "behind the server"
+    await worker.end()
+
+
+async def orphans(workers: Workers) -> None:
+    worker = await workers.fork("calculator")
+    assert workers._zygote is not None
+    workers._zygote.send_signal(signal.SIGKILL)
+    await workers._zygote.wait()
+    with pytest.raises(Gone):
+        await workers.fork("calculator")
+    await worker.end()
+    await gone(worker.pid)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="looks at /proc")
+def test_workers_live_and_die_as_they_should():
+    async def all_of_it(*parts: Callable[[Workers], Awaitable[None]]) -> None:
+        async with running() as workers:
+            for part in parts:
+                await part(workers)
+
+    asyncio.run(all_of_it(question, hang, death, bounds, orphans))
