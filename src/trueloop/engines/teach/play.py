@@ -135,9 +135,7 @@ class Play:
     def points(self, which: str) -> list[list[float]]:
         """Return [x, y, label] of each point of "train_set" or "held_out_set"."""
         inputs, labels = self.program.names[which].tensors
-        return [
-            [round(x, 4), round(y, 4), label] for (x, y), label in zip(inputs.tolist(), labels.tolist(), strict=True)
-        ]
+        return [[round(x, 4), round(y, 4), label] for (x, y), label in zip(inputs.tolist(), labels.tolist(), strict=True)]
 
     def edit(self, parameter: str, index: tuple[int, ...], value: float) -> None:
         """Set one weight.
