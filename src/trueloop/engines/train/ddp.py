@@ -86,12 +86,12 @@ class Replicas:
 
     def backward(self, root: Tensor) -> None:
         """Run backward; what was loaded is the gradient of the carrier, in the first bucket that DDP sends off."""
-        carrier, message, self._message = self._step.carried, self._message, None
-        if carrier is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
+        carried, message, self._message = self._step.told.carried, self._message, None
+        if carried is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
             root.backward()
         else:
-            message = torch.zeros_like(carrier) if message is None else message
-            torch.autograd.backward((root, carrier), (None, message))
+            message = torch.zeros_like(carried) if message is None else message
+            torch.autograd.backward((root, carried), (None, message))
 
     def finish(self) -> None:
         """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
@@ -120,13 +120,13 @@ class Replicas:
             if users and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         _average([p.grad for p in self._trained if p.grad is not None], self.processes.size)
-        unused = any(users != self.processes.size for users in using)
+        self._step.looked_through = any(users != self.processes.size for users in using) or self._find_unused
         return DistributedDataParallel(
             self._step,
             **_OWN_BUFFERS,
             init_sync=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=unused or self._find_unused,
+            find_unused_parameters=self._step.looked_through,
         )
 
 
@@ -151,20 +151,34 @@ class _Step(nn.Module):
         if carrier is not None:
             self.sums_and_counts = carrier.parameter
         self._objective = objective
-        self._terms: Sequence[Loss] = ()
-        self.carried: Tensor | None = None
+        self.told = _Told()
+        self.looked_through = False
+        """DDP looks for parameters that no output depends on."""
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
-        self._terms = self._objective(self.model, batch)
-        sums = tuple(term.sum for term in self._terms)
+        told = self.told
+        told.terms = self._objective(self.model, batch)
+        sums = tuple(term.sum for term in told.terms)
         if self.carrier is None:
             return sums
-        self.carried = self.carrier.parameter.view(-1)
-        return (*sums, self.carried)
+        told.carried = self.carrier.parameter
+        if self.looked_through:
+            told.carried = told.carried.view(-1)  # DDP finds it by a node in the graph
+        return (*sums, told.carried)
 
     def take(self) -> Sequence[Loss]:
-        terms, self._terms = self._terms, ()
+        terms, self.told.terms = self.told.terms, ()
         return terms
+
+
+class _Told:
+    """What a step leaves behind; no module, which takes its time over every attribute that is set."""
+
+    __slots__ = ("carried", "terms")
+
+    def __init__(self) -> None:
+        self.terms: Sequence[Loss] = ()
+        self.carried: Tensor | None = None
 
 
 def _average(tensors: Sequence[Tensor], processes: int) -> None:

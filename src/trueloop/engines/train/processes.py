@@ -112,11 +112,11 @@ class Processes:
         """Add numbers up over all processes."""
         return self.begin_total(numbers)()
 
-    @torch.no_grad()
     def total_and_spread(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
         """Do what `total` and `spread` do, in one message where the tensors are small and on the host."""
         if self._on_host and self.size > 1 and sum(tensor.nbytes for tensor in tensors) * self.size <= LITTLE:
-            return self._begin_on_host(numbers, tensors)()
+            with torch.no_grad():
+                return self._begin_on_host(numbers, tensors)()
         self.spread(tensors)
         return self.total(numbers)
 
@@ -158,11 +158,13 @@ class Processes:
         """
         return _in_touch(exchange)
 
-    @torch.no_grad()
     def spread(self, tensors: Sequence[Tensor]) -> None:
         """Copy the first process's values into every other's tensors, in place; of any dtypes, many at a time."""
-        if self.size == 1:
-            return
+        if self.size > 1 and tensors:
+            self._spread(tensors)
+
+    @torch.no_grad()
+    def _spread(self, tensors: Sequence[Tensor]) -> None:
         for some in _in_parcels(tensors):
             flat = _flat([tensor.to(self.device) for tensor in some])
             _in_touch(partial(_broadcast, flat))

@@ -100,7 +100,7 @@ class Backward:
         return backward
 
     def _finite(self, tensors: Any) -> float | None:
-        """Return the first root's value, where it can be read; tell of one that is not finite, and watch what follows."""
+        """Return the first root's value, where it can be read; tell if it is not finite, and watch what follows."""
         root = tensors if isinstance(tensors, Tensor) else _first(tensors)
         value = None if root is None else _value(root)
         if root is None or value is None:
