@@ -61,6 +61,7 @@ class Sharded:
         self._forward, self._objective = forward, objective
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
+        self._closes = True  # as FSDP begins
         self._measured: Sequence[Tensor] = ()
         self._gradients: tuple[list[Tensor], float] = [], math.nan
 
@@ -79,14 +80,17 @@ class Sharded:
 
     def micro(self, closes: bool) -> AbstractContextManager[Any]:
         """Let gradients add up here until the window's last micro-batch, and scatter their sums then."""
-        self._root.set_requires_gradient_sync(closes)
+        if closes != self._closes:
+            self._root.set_requires_gradient_sync(closes)
+            self._closes = closes
         return self._nothing
 
     def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Wait for the gradients: their norm and the first process's statistics go along, in one message for all."""
 
         def total() -> Numbers:
-            parts = [local(gradient) for gradient in gradients_of(self._measured)]
+            with torch.no_grad():  # the part as it lies there; with gradients it would be a step of a graph
+                parts = [local(gradient) for gradient in gradients_of(self._measured)]
             norm = total_norm_on_host(parts)
             *sums, square = self.processes.total_and_spread([*numbers, norm * norm], self._buffers.moving())
             self._gradients = parts, float(square)
