@@ -35,7 +35,7 @@ ENOUGH_S: Final = 0.08
 """Seconds of training, over all turns, after which it is timed no more."""
 
 Tell = Callable[[list[Point]], None]
-"""Hears the points of the curve that are new."""
+"""Hears the points of the curve that are new, and of none at all when it has ended and is run once more."""
 
 
 def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> Trial:
@@ -55,6 +55,7 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
     trial = _judged(job.seed, launched, trouble)
     if job.once or trial.end != End.REACHED:
         return trial
+    tell([])
     beside = folder / "reference.py"
     beside.write_text(reference(track, job.seed), encoding="utf-8")
     times, names = _timed(path, beside)
