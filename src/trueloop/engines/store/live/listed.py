@@ -65,18 +65,20 @@ def listed_feed(folder: Path) -> Listed:
     )
 
 
-def listed_runs(root: Path, search: str, most: int) -> tuple[list[Listed], int]:
+def listed_runs(root: Path, search: str, most: int, *, only: str = "") -> tuple[list[Listed], int]:
     """List the newest runs of a folder.
 
     Args:
         root: its folders with a journal are the runs; links and hidden ones are not.
         search: words that must stand in a run's name, recipe or state; "" = all.
         most: of them.
+        only: the one run that may be shown; "" = all.
 
     Returns:
         The newest that the search leaves, and how many there are; beyond ``most``, only names are searched.
     """
-    stamps = sorted(_stamps(root).items(), key=lambda item: -item[1][0])
+    seen = {name: stamp for name, stamp in _stamps(root).items() if only in ("", name)}
+    stamps = sorted(seen.items(), key=lambda item: -item[1][0])
     words = search.lower().split()
     found: list[Listed] = []
     count = 0
