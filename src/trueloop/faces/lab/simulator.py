@@ -24,6 +24,7 @@ import os
 import sys
 from collections import deque
 from dataclasses import asdict
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -60,7 +61,7 @@ from trueloop.faces.lab.orders import (
     Until,
     order,
 )
-from trueloop.ground.errors import InvalidConfig, TrueloopError
+from trueloop.ground.errors import InvalidConfig, MissingExtra, TrueloopError
 from trueloop.ground.findings import Finding, Report
 
 SAID_S: Final = 0.1  # between two words on how far an experiment is
@@ -328,6 +329,8 @@ def _written(begin: Begin) -> Written:
             raise InvalidConfig(
                 f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {begin.config.classes}."
             )
+    if begin.config.dataset == "digits" and find_spec("sklearn") is None:
+        raise MissingExtra("sklearn", "demo")
     bugs = [known[code] for code in dict.fromkeys(begin.bugs)]
     return fitted(begin.config, bugs, [Added(*point) for point in begin.points])
 
