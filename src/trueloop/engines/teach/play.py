@@ -221,7 +221,7 @@ class Play:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
-        self._note_evaluations()
+        self._note_evaluations()  # now, while the count of updates is that of the evaluation
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
