@@ -254,3 +254,11 @@ def test_the_copied_script_is_judged_the_same_by_trueloop_run(page: Page, tmp_pa
     told = live["finding"]
     for name in ("code", "line", "message", "first_update", "fix"):
         assert found[name] == told[name]
+
+
+def test_a_script_that_torch_refuses_ends_with_its_words_and_its_line(page: Page):
+    page.say({"do": "begin", "config": QUICK, "bugs": ["MDL001", "OPT001"]})
+    ended = page.kind("ended")
+    assert ended["why"] == "ValueError: optimizer got an empty parameter list"
+    assert ended["updates"] == 0
+    assert page.begin()["kind"] == "began"

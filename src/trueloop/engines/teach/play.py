@@ -225,7 +225,9 @@ class Play:
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
-            reach = max(float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set"))
+            reach = max(
+                float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
+            )
             self.half = math.ceil(4.4 * reach) / 4
         if self._waiting and not self._leaves_one(sum(by for by, _ in self._waiting)):
             with self.aside():
