@@ -11,9 +11,9 @@ export function findings({ onpick }) {
   /** @param {any} told a finding as the worker tells it */
   function card({ finding, line, excerpt }) {
     return h("article", { class: `finding ${finding.severity}`, dataset: { code: finding.code } },
-      h("div", { class: "row" },
-        h("span", { class: `badge ${finding.severity}` }, finding.severity),
-        h("strong", {}, h("span", { class: "mono" }, finding.code), ` ${finding.title}`),
+      h("div", { class: "finding-head" },
+        h("span", { class: `badge ${finding.severity}` }, finding.severity), " ",
+        h("strong", {}, h("span", { class: "mono" }, finding.code), ` ${finding.title} `),
         line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),
       h("p", {}, finding.message),
       line && h("code", { class: "fault" }, excerpt.find((/** @type {any} */ each) => each.number === line)?.text.trim() ?? ""),

@@ -66,9 +66,9 @@ export function weights({ onedit, enlarge, activation }) {
   /** @param {boolean} [now] */
   function table(now = false) {
     if (!details.open || (!now && performance.now() - tabled < 600) || (body.contains(document.activeElement) && !now)) return;
-    tabled = performance.now();
     const name = which.value, layer = layers.findIndex((each) => each.weight === name), own = values?.[name], bias = values?.[layers[layer]?.bias];
     if (!own) return fill(body, h("p", { class: "muted" }, "The weights of a network this large are not shown."));
+    tabled = performance.now();
     const cell = (/** @type {any} */ value, /** @type {Picked} */ at) => h("td", { class: "number" }, h("button", { type: "button", class: "quiet cell", "aria-label": `${named(at).text}: ${number(value, 3)}`, onclick: () => pick(at, true) }, number(value, 3)));
     fill(body, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "to"), own[0].map((/** @type {any} */ _, /** @type {number} */ i) => h("th", { scope: "col", class: "number" }, layer === 0 ? "xy"[i] : `from ${i + 1}`)), h("th", { scope: "col", class: "number" }, "bias"))),
       h("tbody", {}, own.map((/** @type {any[]} */ row, /** @type {number} */ to) => h("tr", {}, h("th", { scope: "row" }, layer === layers.length - 1 ? `class ${to}` : `neuron ${to + 1}`),
