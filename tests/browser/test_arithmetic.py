@@ -15,6 +15,7 @@ from trueloop.ground.programs.one_step import OneStep
 from trueloop.ground.words import number
 
 Opened = Callable[..., Page]
+expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine
 
 
 def shows(page: Page, made: Plan) -> None:

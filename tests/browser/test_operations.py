@@ -31,7 +31,10 @@ def test_the_worked_example_is_walked_forward_and_back(open_page: Opened, axe: C
     for _ in range(2):
         on.click()
     assert cells(page, "loss") == ["2.225"]
+    badges = page.locator(".tensors .badge")
+    assert badges.all_inner_texts() == ["new"]  # of the loss
     on.click()
+    assert badges.all_inner_texts() == ["new", "new", "new"]
     expect(page.locator(".line-now")).to_have_text("loss.backward()")
     expect(station(page, "backward")).to_have_attribute("aria-current", "step")
     assert cells(page, "outputs.grad") == ["−1.1", "1.8"]
@@ -42,6 +45,9 @@ def test_the_worked_example_is_walked_forward_and_back(open_page: Opened, axe: C
     expect(page.locator(".sum .numbers")).to_have_text("0.511 = 0.5 − 0.01 × −1.1")
     expect(page.locator(".code .line[class*=of-]")).to_contain_text("optimizer.step()")
     expect(page.locator("#said")).to_contain_text("update: The optimizer moves each weight")
+    station(page, "zero grad").click()
+    assert badges.all_inner_texts() == ["set to None", "set to None"]
+    station(page, "update").click()
     page.get_by_role("button", name="One step back").click()
     assert cells(page, "model.weight") == ["0.5", "−0.3", "0.2", "0.8"]
     assert cells(page, "model.weight.grad") == ["−1.1", "−2.2", "1.8", "3.6"]

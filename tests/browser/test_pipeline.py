@@ -12,6 +12,7 @@ from trueloop.engines.teach.pipeline import Drawn, drawn
 from trueloop.ground.programs.pipeline import Pipeline, pipeline
 
 Opened = Callable[..., Page]
+expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine
 
 
 def shows(page: Page, found: Drawn, *, epoch: int = 0) -> None:

@@ -145,7 +145,9 @@ class TeachingLoop:
         piece = self.pieces.get(where, "")
         self._present(where)
         if old not in piece:
-            raise CannotBreak(f"The loop has no {old.splitlines()[0]!r} in its {where.replace('_', ' ')}.")
+            raise CannotBreak(
+                f"{old.strip()!r} is not in the {where.replace('_', ' ')}: another failure has changed it."
+            )
         self.pieces[where] = piece.replace(old, new)
 
     def unwrap(self, where: Piece, head: str) -> None:
@@ -209,7 +211,9 @@ class TeachingLoop:
 
     def _present(self, piece: Piece) -> None:
         if not self.pieces.get(piece):
-            raise CannotBreak(f"There is no {piece.replace('_', ' ')} in this loop.", **GIVEN_BY.get(piece, {}))
+            words, settings = piece.replace("_", " "), GIVEN_BY.get(piece, {})
+            why = f"This loop has no {words}." if settings else f"Another failure has taken the {words} away already."
+            raise CannotBreak(why, **settings)
 
     def _order_of(self, operation: Piece) -> list[Piece]:
         orders = (self.each_epoch, self.each_batch, self.each_window, self.after_epoch)

@@ -63,7 +63,8 @@ def test_each_operation_changes_what_is_its_own_and_nothing_else(classic: Trace)
     assert set(after(classic, "update")) == weights
     cleared = after(classic, "zero grad")
     assert set(cleared) == {f"{name}.grad" for name in weights}
-    assert all(shown.cells is None for shown in cleared.values())
+    assert all(shown.cells is None and shown.replaces for shown in cleared.values())
+    assert not any(shown.replaces for shown in after(classic, "backward").values())
     assert set(after(classic, "schedule")) == {"lr"}
     assert not after(classic, "second backward")
 

@@ -39,6 +39,8 @@ class Seen:
     shape: tuple[int, ...]
     cells: tuple[tuple[str, ...], ...] | None
     """Rows of numbers; a vector is one row. None = there is no tensor, as for a gradient before the first backward."""
+    replaces: bool
+    """There was a tensor of this name before the line."""
     moved: tuple[tuple[int, int], ...]
     """Cells (row, column) that have another value than before the line."""
     rule: str
@@ -179,6 +181,7 @@ class _Notes:
                 of=_owner(name),
                 shape=() if value is None else tuple(value.shape),
                 cells=None if value is None else _cells(value),
+                replaces=before is not None,
                 moved=tuple(_moved(before, value)),
                 rule=formula.words,
                 sums=_texts(formula.sums, value),

@@ -199,6 +199,7 @@ class Play:
 
         def __next__(drawing: Any) -> Any:  # noqa: N807
             if drawing._dataset is self.program.names.get("train_set"):  # noqa: SLF001
+                self._keep_to_the_schedule()
                 self._hear(self)
             else:
                 held = held_bytes()
@@ -224,16 +225,21 @@ class Play:
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
-            reach = max(float(names[which].tensors[0].abs().max()) for which in ("train_set", "held_out_set"))
+            reach = max(
+                float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
+            )
             self.half = math.ceil(4.4 * reach) / 4
-        total = self.program.names.get("total_updates", math.inf)
-        if self._touched and self.update >= total:
-            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
         if self._waiting and not self._leaves_one(sum(by for by, _ in self._waiting)):
             with self.aside():
                 for _, change in self._waiting:
                     change()
             self._waiting, self._touched = [], True
+
+    def _keep_to_the_schedule(self) -> None:
+        """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
+        total = self.program.names.get("total_updates", math.inf)
+        if self._touched and self.update >= total:
+            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
 
     def _leaves_one(self, changes: int) -> bool:
         """True where a batch normalisation would meet a batch of one point, and raise."""

@@ -15,7 +15,7 @@ from trueloop.ground.programs.pipeline import pipeline
 def test_the_code_told_is_the_program_that_drew():
     asked = Asked(sampler="distributed", ranks=2)
     found = json.loads(written(answer(asked)))
-    assert "\n".join("".join(text for _, text in line) for line in found["code"]) == pipeline(asked).text
+    assert "\n".join("".join(text for _, text in line) for line in found["code"]) == pipeline(asked).text.rstrip()
     drawn = [f"{batch['numbers']}" for batch in found["epochs"][0][0]["batches"]]
     assert [line.partition("]")[0] + "]" for line in found["printed"] if line.startswith("[")][: len(drawn)] == drawn
 

@@ -62,7 +62,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         "timeline": _drawn(line, made),
         "moves": {name: {"epoch": at[0], "iteration": at[1]} for name, at in line.moves(made).items()},
         "too_large": too_large(made),
-        "code": highlighted(counts(made)),
+        "code": highlighted(counts(made).rstrip()),
     }
 
 

@@ -35,7 +35,7 @@ export async function mount(root, { params, setParams, announce }) {
   const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" });
   const notes = h("ul", { class: "notes" });
   const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
-  const code = codePanel({ file: "counts.py", note: "Needs `pip install 'trueloop[train]'`. The last lines give the same sizes to a real DataLoader and check that it agrees." });
+  const code = codePanel({ file: "counts.py", note: "Needs pip install 'trueloop[train]'. The last lines give the same sizes to a real DataLoader and check that it agrees." });
   const line = timeline({ go: (to) => { Object.assign(place, to); return update(); }, announce });
   const step = oneStep({
     announce,

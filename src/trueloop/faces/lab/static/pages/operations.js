@@ -13,8 +13,9 @@ export const title = "The six operations";
 export const lead = "Every training loop repeats the same six operations. Step through them on real PyTorch, forward and back, and see which tensors each of them touches, and which it leaves alone.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
-/** The colour and the sign of what an operation makes: values, gradients, updates. */
+/** The colour of what an operation makes: values, gradients, updates. @type {Record<string, string>} */
 const KIND = { forward: "data", loss: "data", batch: "data", backward: "gradient", update: "update", "zero grad": "gradient", schedule: "update", "second backward": "gradient" };
+/** @type {Record<string, string>} */
 const SIGN = { forward: "→", loss: "◎", backward: "←", update: "Δ", "zero grad": "∅", schedule: "↘" };
 const LABELS = { lr: "learning rate", gamma: "schedule's gamma", hidden: "hidden units" };
 const GROUPS = [["data", "Data"], ["rate", "Learning rate"], ["parameter", "Parameters: what learns"], ["result", "Results: what forward makes"]];
@@ -142,6 +143,7 @@ export async function mount(root, { params, setParams, announce }) {
     for (const marked of tensors.querySelectorAll(".source, .told")) marked.classList.remove("source", "told");
     if (!text) return;
     cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("told"));
+    /** @type {Record<string, number | null>} */
     const own = { row: cell[0], column: cell[1], "": null };
     for (const read of tensor.reads) cellsOf(read.name, own[read.row], own[read.column]).forEach((each) => each.classList.add("source"));
   }

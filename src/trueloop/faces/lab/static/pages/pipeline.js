@@ -43,8 +43,8 @@ export async function mount(root, { params, setParams, announce }) {
   const lanes = h("div", { class: "lanes" });
   const batches = h("div", { class: "batches" });
   const padded = h("section", { class: "panel", "aria-labelledby": "pipeline-padded" });
-  const facts = h("ul", { class: "notes" });
-  const code = codePanel({ file: "pipeline.py", note: "This very program ran in the server; the pictures show what it drew. Needs `pip install 'trueloop[train]'`." });
+  const facts = h("ul", { class: "notes" }, h("li", { class: "muted" }, "Being drawn …"));
+  const code = codePanel({ file: "pipeline.py", note: "This very program ran in the server; the pictures show what it drew. Needs pip install 'trueloop[train]'." });
   fill(root,
     h("link", { rel: "stylesheet", href: "pages/pipeline.css" }),
     h("div", { class: "columns" },

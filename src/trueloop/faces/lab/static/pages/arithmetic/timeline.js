@@ -1,6 +1,6 @@
 // @ts-check
 // The run as it goes: epochs as blocks, the windows and iterations of one epoch, the shares of one iteration.
-import { fill, h } from "../../dom.js";
+import { fill, h, number } from "../../dom.js";
 import { still } from "../../player.js";
 
 const TICK = 11; // pixels that a mark takes with its space
@@ -49,6 +49,7 @@ export function timeline({ go, announce }) {
     while (playing === mine) {
       await new Promise((done) => setTimeout(done, still() ? Number(rate.value) * 2 : Number(rate.value)));
       if (playing !== mine) return;
+      if (document.hidden) continue; // nobody looks
       const before = answer.timeline;
       await moveTo("on");
       if (answer.timeline.epoch === before.epoch && answer.timeline.iteration === before.iteration) return pause();
@@ -79,7 +80,7 @@ export function timeline({ go, announce }) {
     shares.setAttribute("aria-label", line.says);
     fill(shares, ...line.shares.map((/** @type {any} */ share) => ("hidden" in share ? gap(`${share.hidden} more processes`) : h("span", { class: "share" },
       h("span", { class: "fill", style: { width: `${Math.min(100, share.share * 100)}%` } }),
-      h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${share.holds}` : share.holds)))));
+      h("span", { class: "share-text" }, line.shares.length > 1 ? `process ${share.rank}: ${number(share.examples)}` : share.holds)))));
   }
 
   /** As wide as there is room for, so that few iterations are easy to hit and many still fit. @param {any[]} drawn_ */

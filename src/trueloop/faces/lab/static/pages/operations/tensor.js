@@ -8,7 +8,7 @@ import { h } from "../../dom.js";
  *    now: tensors by name; changed: names that the line has changed; kind: of the line, for the colour */
 export function tensorCard(card, at) {
   const tensor = at.now.get(card.name);
-  const touched = !at.first && [card.name, ...card.parts].some((name) => at.changed.has(name));
+  const touched = [card.name, ...card.parts].some((name) => news(name, at));
   return h("article", { class: `tensor role-${card.role}${touched ? " touched" : ""}`, dataset: { name: card.name } },
     h("h4", {}, h("code", {}, card.name), " ", h("span", { class: "shape muted" }, shape(tensor)), badge(card.name, at)),
     h("div", { class: "parts" }, values(tensor, at), card.parts.filter((name) => at.now.has(name)).map((name) => part(at.now.get(name), at))));
@@ -22,10 +22,17 @@ function part(tensor, at) {
 }
 
 /** @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
-function badge(name, { now, changed, first, kind }) {
-  if (first || !changed.has(name)) return null;
+function badge(name, at) {
+  const text = news(name, at);
+  return text && h("span", { class: `badge of-${at.kind}` }, text);
+}
+
+/** What the line has done to a tensor, in a word; "" = nothing. @param {string} name @param {Parameters<typeof tensorCard>[1]} at */
+function news(name, { now, changed, first }) {
   const tensor = now.get(name);
-  return h("span", { class: `badge of-${kind}` }, !tensor.cells ? "set to None" : tensor.moved.length ? "changed" : "made anew");
+  if (first || !tensor || !changed.has(name)) return "";
+  if (!tensor.cells) return tensor.replaces ? "set to None" : "";
+  return !tensor.replaces ? "new" : tensor.moved.length ? "changed" : "made anew";
 }
 
 /** @param {any} tensor */
