@@ -370,7 +370,7 @@ class View {
   show() {
     const [run] = this.runs, goes = this.pace.goes || this.pending;
     const away = this.runs.find(({ connection }) => connection !== "open")?.connection, kind = away ? "lost" : !this.runs.every(({ began }) => began) ? "waiting" : run.ended ? "ended" : this.pace.goes ? "running" : "paused";
-    const text = { lost: away === "connecting" ? "PyTorch is being started ..." : "not connected", waiting: "writing the script ...", ended: run.ended?.why === "finished" ? "finished" : `ended: ${run.ended?.why}`, running: "training", paused: run.update ? "paused" : "ready" }[kind];
+    const text = { lost: away === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : `ended: ${run.ended?.why}`, running: "training", paused: run.update ? "paused" : "ready" }[kind];
     this.bar.show({ goes, able: this.runs.every(({ began }) => began) && !away && !(run.ended && goes), twins: this.twins, kind, text });
   }
 
