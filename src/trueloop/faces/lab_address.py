@@ -21,6 +21,8 @@ from trueloop.ground.errors import MissingExtra
 
 ADDRESS, LOG = "lab.json", "lab.log"
 HOST: Final = "127.0.0.1"
+LAB: Final = ("-P", "-m", "trueloop")
+"""What Python is started with. -P: a user's folder with a random.py in it is not to be imported from."""
 NEEDED: Final = ("starlette", "uvicorn", "websockets")
 KNOCK_S: Final = 0.25  # that a lab on this machine may take to accept a connection
 
@@ -73,7 +75,7 @@ def started(environment: Mapping[str, str], runs: Path) -> str:
     folder = live_folder(environment)
     enter(folder)
     port = _free_port()
-    command = [sys.executable, "-P", "-m", "trueloop", "lab", str(runs), "--port", str(port), "--no-browser"]
+    command = [sys.executable, *LAB, "lab", str(runs), "--port", str(port), "--no-browser"]
     _detach(command, folder / LOG)
     return f"http://{HOST}:{port}"
 

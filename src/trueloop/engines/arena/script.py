@@ -12,7 +12,7 @@ from typing import Final
 from trueloop.engines.arena.entry import Entry
 from trueloop.engines.arena.tracks import Track
 
-REFERENCE: Final = 200  # updates: a tenth of a second
+REFERENCE: Final = 100  # updates: a twentieth of a second
 
 
 def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from trueloop.engines.teach.memory import held_bytes
+from trueloop.engines.teach.memory import Meter
 from trueloop.engines.teach.points import Added
 from trueloop.engines.teach.program import Program
 from trueloop.ground.errors import InvalidConfig
@@ -66,6 +66,7 @@ class Play:
         program: the script; its names are those that `teaching_loop` gives.
         hear: called before every training batch is drawn; may take its time, read and edit, and raise `Stopped`.
         clip: the norm that the script cuts gradients to; 0 = none.
+        memory_share: of the time that measuring memory may take; 1 = measured whenever there is something to see.
         aside: a context in which nothing that is done is taken for the script's doing.
     """
 
@@ -75,10 +76,12 @@ class Play:
         hear: Callable[[Play], None],
         *,
         clip: float = 0.0,
+        memory_share: float = 0.05,
         aside: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self.program, self.aside = program, aside
         self._hear, self._clip = hear, clip
+        self._meter = Meter(memory_share)
         self.update = self.epoch = 0
         self.curves = Curves()
         """Of updates since `take` was called last."""
@@ -105,7 +108,7 @@ class Play:
             Stopped: somebody has ended it.
             Exception: what the script raises.
         """
-        self._peak = self._began = held_bytes()
+        self._peak = self._began = self._meter.read()
         with self._attached():
             self.program.run()
         self._note_evaluations()
@@ -122,11 +125,11 @@ class Play:
 
     def held_mib(self) -> float:
         """Return the memory held now, above that at the beginning."""
-        return (held_bytes() - self._began) / 2**20
+        return (self._meter.read() - self._began) / 2**20
 
     def memory_mib(self) -> float:
         """Return the most memory held since this was last asked, above that at the beginning."""
-        peak, self._peak = max(self._peak, held_bytes()), 0
+        peak, self._peak = max(self._peak, self._meter.read()), 0
         return (peak - self._began) / 2**20
 
     def take(self) -> Curves:
@@ -194,7 +197,7 @@ class Play:
             if loader is self.program.names.get("train_loader"):
                 self._begin_epoch()
             elif loader is self.program.names.get("held_out_loader"):
-                self.sweep, self._swept = [], held_bytes()
+                self.sweep, self._swept = [], self._meter.read()
             return start(loader)
 
         def __next__(drawing: Any) -> Any:  # noqa: N807
@@ -202,7 +205,7 @@ class Play:
                 self._keep_to_the_schedule()
                 self._hear(self)
             else:
-                held = held_bytes()
+                held = self._meter.read()
                 self._peak = max(self._peak, held)
                 self.sweep.append((held - self._swept) / 2**20)
             return draw(drawing)

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     from trueloop.engines.teach.play import Play
 
 BASE: Final = Simulation(
-    dataset="moons", samples=254, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
+    dataset="moons", samples=246, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
     learning_rate=0.1, batchnorm=True, dropout=0.1, hidden=(16,), activation="relu", epochs=24,
 )  # fmt: skip
 """What most failures need is in it: short windows, a short last batch, modes that differ, a schedule."""
 SEEDS: Final = (0, 1, 2)
-POINTS: Final = 96  # of a curve
+POINTS: Final = 52  # of a curve
 WIDE: Final = 30.0  # times from the least to the greatest value, from which on a logarithm shows more
+EDGE: Final = 0.02  # share of the values that may lie beyond each edge of a plot: one spike is not to flatten the rest
 FORMAT: Final = 1
 FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
 """What a value of a quantity must at least be, for a difference to count: the C library's bookkeeping is noise."""
+WEIGHTS: Final[Mapping[str, float]] = {"memory": 0.5}
+"""Of a distance, where the most telling quantity is looked for: a first run takes memory that later ones find."""
 
 QUANTITIES: Final[Mapping[str, str]] = {
     "loss": "Training loss",
@@ -102,6 +105,7 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     recording = Recording()
 
     def hear(play: Play) -> None:
+        _take(play, recording)  # evaluations are noted where they are asked for
         recording.add("graphs", play.update, play.graphs)
         recording.add("memory", play.update, max(0.0, play.memory_mib()))
 
@@ -110,6 +114,11 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
         around(play)
     except Exception as error:  # noqa: BLE001 - what a broken script raises is a part of its signature
         recording.raised = f"{type(error).__name__}: {str(error)[:200]}"
+    _take(play, recording)
+    return recording
+
+
+def _take(play: Play, recording: Recording) -> None:
     taken = play.take()
     for update, loss, norm, rate in zip(taken.update, taken.loss, taken.norm, taken.rate, strict=True):
         for name, value in (("loss", loss), ("norm", norm), ("rate", rate)):
@@ -117,7 +126,6 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     for update, loss, accuracy in taken.evaluations:
         recording.add("held_out", update, loss)
         recording.add("accuracy", update, accuracy)
-    return recording
 
 
 def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dict[str, Any]]:
@@ -127,14 +135,15 @@ def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dic
         healthy, broken: one for each seed.
 
     Returns:
-        For each quantity ``name``, ``title``, ``words`` (what is to be seen, for people), ``apart`` (0: the same, 1: of
-        other orders of magnitude), ``log``, ``low`` and ``high`` (values at the lower and upper edge), ``last`` (update
-        at the right edge), and for "healthy" and "broken" ``x`` and, for the seeds, ``least``, ``middle``, ``most``:
-        all places from 0 to 1; ``lost``: the first update with a value that is not finite, or None.
+        For each quantity ``name``, ``title``, ``words`` (what is to be seen, for people), ``apart`` (0: the same, 1:
+        of other orders of magnitude), ``log``, ``low`` and ``high`` (values at the lower and upper edge; the few beyond
+        are drawn there), ``last`` (update at the right edge), and for "healthy" and "broken" ``x`` and, for the seeds,
+        ``least``, ``middle``, ``most``: all places from 0 to 1; ``lost``: the first update with a value that is not
+        finite, or None.
     """
     laid = [_plot(name, title, healthy, broken) for name, title in QUANTITIES.items()]
     drawn = [each for each in laid if each is not None]
-    return sorted(drawn, key=lambda each: (each["name"] != "loss", -each["apart"]))
+    return sorted(drawn, key=lambda each: (each["name"] != "loss", -WEIGHTS.get(each["name"], 1.0) * each["apart"]))
 
 
 class _Band(NamedTuple):
@@ -149,10 +158,12 @@ class _Band(NamedTuple):
 
 def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[Recording]) -> dict[str, Any] | None:
     bands = {"healthy": _band(name, healthy), "broken": _band(name, broken)}
-    values = [value for band in bands.values() for value in (*band.least, *band.most) if value is not None]
+    values = sorted(value for band in bands.values() for value in (*band.least, *band.most) if value is not None)
     if not values:
         return None
-    low, high, last = min(values), max(values), max(max(band.updates, default=0) for band in bands.values())
+    beyond = int(EDGE * len(values))
+    low, high = values[beyond], values[-1 - beyond]
+    last = max(max(band.updates, default=0) for band in bands.values())
     log = low > 0 and high > WIDE * low
 
     def place(value: float | None) -> float | None:
@@ -160,7 +171,8 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
             return None
         if high <= low:
             return 0.5
-        share = math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
+        inside = min(high, max(low, value))
+        share = math.log(inside / low) / math.log(high / low) if log else (inside - low) / (high - low)
         return round(share, 4)
 
     drawn = {

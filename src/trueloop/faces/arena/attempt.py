@@ -54,7 +54,7 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
     with _following(tell):
         launched = launch(Program(target=str(path)), Choice(), stop_on_error=True)
     trial = _judged(job.seed, launched, trouble)
-    if job.practice or trial.end != End.REACHED:
+    if job.once or trial.end != End.REACHED:
         return trial
     beside = folder / "reference.py"
     beside.write_text(reference(track, job.seed), encoding="utf-8")

@@ -14,13 +14,14 @@ from trueloop.engines.store.live.columns import LayerColumns
 from trueloop.engines.store.live.folder import FEED, NOW
 from trueloop.engines.store.live.process import lives
 from trueloop.engines.store.live.tail import Tail
-from trueloop.engines.store.live.writer import FINDINGS, SCHEMA
+from trueloop.engines.store.live.writer import FINDINGS, SCHEMA, opened
 from trueloop.ground.errors import InvalidData
 from trueloop.ground.thinned import Thinned
 
 SERIES: Final = 24  # names of series that are kept
 POINTS: Final = 4096
-SMALL: Final = 2**16  # bytes of the file that says where a program is
+SMALL: Final = 2**12  # bytes read of the file that says where a program is
+TRIES: Final = 4  # at reading it while it is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +159,15 @@ class FeedFollower:
 def read_now(folder: Path) -> dict[str, Any]:
     """Return what a program says of where it is; nothing where that cannot be read."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    text = None
     try:
         file = os.open(folder / NOW, flags)
         try:
-            told: Any = json.loads(os.read(file, SMALL))
+            for _ in range(TRIES):
+                text = text or opened(os.pread(file, SMALL, 0))
         finally:
             os.close(file)
+        told: Any = json.loads(text or b"{}")
     except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", told) if isinstance(told, dict) else {}

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from importlib.metadata import version
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlencode
 
 from trueloop.catalogue.load import Entry, find
 from trueloop.engines.report.as_json import finding_to_json
@@ -55,7 +56,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         known = _computed(entry, kept, key)
     if "plots" not in known:
         return {"code": entry.code, "done": known["done"], "of": len(SEEDS)}
-    return {"code": entry.code, "curves": known, **_text(both)}
+    return {"code": entry.code, "curves": known, "address": _address(entry, both.simulation), **_text(both)}
 
 
 def _key(entry: Entry, both: Pair) -> str:
@@ -77,8 +78,9 @@ def _computed(entry: Entry, kept: Kept, key: str) -> dict[str, Any]:
         _UNDER_WAY.clear()
     done = _UNDER_WAY.setdefault(key, {})
     for seed in SEEDS:
-        if seed not in done:
-            done[seed] = _run(entry, seed)
+        if seed in done:
+            continue
+        done[seed] = _run(entry, seed)
         if perf_counter() - start_s > TURN_S and len(done) < len(SEEDS):
             return {"done": len(done)}
     recordings = [done[seed] for seed in SEEDS]
@@ -124,11 +126,22 @@ def _watched(watch: Any, play: Play) -> None:
         play.run()
 
 
+def _address(entry: Entry, simulation: Simulation) -> str:
+    """Return the simulator's page with the same settings, this failure in them, and its healthy twin beside."""
+    usual: Mapping[str, Any] = asdict(Simulation())
+    params = {name: _param(value) for name, value in asdict(simulation).items() if value != usual[name]}
+    return f"#/simulator?{urlencode({**params, 'bugs': entry.code, 'twin': 1})}"
+
+
+def _param(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def _text(both: Pair) -> dict[str, Any]:
-    settings: Mapping[str, Any] = asdict(both.simulation)
     return {
         "script": highlighted(both.broken),
         "lines": sorted({each.line for each in both.lines}),
         "changes": [each._asdict() for each in both.lines],
-        "simulation": settings,
     }

@@ -31,13 +31,15 @@ export async function mount(root, { params, setParams, announce }) {
   let values = { ...plain, ...track.baseline, ...given(settings, params) };
   let seed = Number(params.get("seed") ?? 1);
   let watching = 0;
+  /** @type {any} */
+  let text = [];
 
   const settled = later(async () => {
     const changes = Object.entries(values).filter(([name, value]) => value !== track.baseline[name]).map(([name, value]) => [name, String(value)]);
     setParams({ track: track.name, seed: String(seed), ...Object.fromEntries(changes) });
     try {
       const answer = await script({ do: "script", track: track.name, entry: values, seed });
-      if (answer) code.show(answer.script);
+      if (answer) code.show((text = answer.script));
       refuse(null);
     } catch (error) {
       refuse(error);
@@ -173,7 +175,10 @@ export async function mount(root, { params, setParams, announce }) {
     stop();
     if (trouble) fill(says, h("span", { class: "badge error" }, "failed"), ` ${trouble.what} ${trouble.fix}`);
     else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The referee's seeds will be others.`);
-    else if (trial.end === "found") fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this: ${trial.found.message} `, trial.found.fix);
+    else if (trial.end === "found") {
+      code.show(text, { hit: trial.found.line });
+      fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this, at line ${trial.found.line} of the code below: ${trial.found.message} `, trial.found.fix);
+    }
     else if (trial.end === "not reached") fill(says, h("span", { class: "badge warning" }, "not reached"), ` ${percent(trial.accuracy)} held out after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples.`);
     else fill(says, h("span", { class: "badge error" }, trial.end), ` ${trial.why}`);
     announce(says.textContent ?? "");

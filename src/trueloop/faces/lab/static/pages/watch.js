@@ -3,9 +3,9 @@
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask } from "../net.js";
-import { details } from "./watch-details.js";
-import { list } from "./watch-list.js";
-import { plots } from "./watch-plots.js";
+import { details } from "./watch/details.js";
+import { list } from "./watch/list.js";
+import { plots } from "./watch/plots.js";
 
 export const title = "Watch a run";
 export const lead = [

@@ -1,9 +1,9 @@
 // @ts-check
 // The page of one failure: all its curves, the broken script, what is known of it, and the two scripts side by side.
-import { block, codePanel } from "../code.js";
-import { h, number } from "../dom.js";
-import { ask } from "../net.js";
-import { multiple } from "./signatures-plot.js";
+import { block, codePanel } from "../../code.js";
+import { h, number } from "../../dom.js";
+import { ask } from "../../net.js";
+import { multiple } from "./plot.js";
 
 /** Words, code and addresses as elements. @param {[string, string][]} given */
 export function pieces(given) {

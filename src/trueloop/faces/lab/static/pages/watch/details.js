@@ -1,8 +1,8 @@
 // @ts-check
 // Everything about one run but its curves: how it is, norms by layer, where the time goes, findings, notes, checkpoints, settings.
-import { fill, h, number } from "../dom.js";
-import { heat } from "../heat.js";
-import { ago, badge } from "./watch-list.js";
+import { fill, h, number } from "../../dom.js";
+import { heat } from "../../heat.js";
+import { ago, badge } from "./list.js";
 
 /** @type {Record<string, string>} */
 const PARTS = { data: "--c7", waiting: "--c7", forward: "--data", computing: "--data", backward: "--gradient", optimizer: "--update", evaluating: "--c3", saving: "--c5", other: "--ghost" };
