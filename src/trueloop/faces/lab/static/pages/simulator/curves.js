@@ -141,8 +141,9 @@ export function curves({ onghosts }) {
     },
     /** Mark moments on the charts, and say them in words. @param {{at: number, text: string}[]} told */
     happened(told) {
+      told.sort((one, other) => one.at - other.at);
       fill(events, ...told.map(({ at, text }) => h("li", {}, h("span", { class: "mono" }, `update ${at}`), ` ${text}`)));
-      for (const { key } of CHARTS) charts[key].marks(told.map(({ at, text }) => ({ x: at, text })));
+      for (const { key } of CHARTS) charts[key].marks(told.map(({ at, text }) => ({ x: at, text: key === CHARTS[0].key ? text : "" })));
     },
     unmount() { for (const each of Object.values(charts)) each.unmount(); },
   };
