@@ -1,8 +1,10 @@
 """What each component of the production loop costs: lines of code, memory, and time per update with and without.
 
-The plain run has everything off that can be off: no clipping, a constant rate, no average, nothing written. Each other
-run switches one thing on and is compared with the plain one within a round. Memory is the peak of torch's CPU
-allocator over a whole short run, from the making of the model on, minus that of the plain run.
+Once for the Trainer, and once for the programs that the lab's page writes out in bare PyTorch (`--texts`: those alone).
+
+Of the Trainer, the plain run has everything off that can be off: no clipping, a constant rate, no average, nothing
+written. Each other run switches one thing on and is compared with the plain one within a round. Memory is the peak of
+torch's CPU allocator over a whole short run, from the making of the model on, minus that of the plain run.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measure import Batches, Cost, SideBySide, console, interleave, options, table, write
+from measure import RESULTS, Batches, Cost, SideBySide, console, interleave, options, plain, table, write
+from systems.as_text import MINIMAL, measure_texts
 from systems.with_trueloop import Kept
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -34,6 +37,7 @@ import trueloop
 from trueloop import CheckpointConfig, ScheduleConfig, TrainConfig, Trainer
 
 PACKAGE = Path(trueloop.__file__).parent
+COPY = PACKAGE / "engines/teach/production/costs.json"
 MIB = 2**20
 PLAIN = "plain loop"
 OFF = TrainConfig(
@@ -298,9 +302,19 @@ def content(times: Mapping[str, SideBySide], memory: Mapping[str, Mapping[str, f
     }
 
 
-def main() -> None:
-    """Measure every component on both workloads."""
-    quick = options(__doc__).quick
+def show_texts(texts: Mapping[str, Any]) -> None:
+    """Print what the programs of the page cost."""
+    head = ["component", *(f"{load}: {clock}" for load in texts["found"] for clock in ("time ratio", "by CPU time"))]
+    ratios = ("wall_ratio", "cpu_ratio")
+    rows = [
+        [name, *(str(seen[name][which]) for seen in texts["found"].values() for which in ratios)]
+        for name in texts["found"]["mlp"]
+    ]
+    table(f"The programs of the lab's page against the {MINIMAL}, per update", head, rows)
+
+
+def trainer_part(*, quick: bool) -> dict[str, Any]:
+    """Measure every component of the Trainer on both workloads."""
     times: dict[str, SideBySide] = {}
     memory: dict[str, dict[str, float]] = {}
     for name, load in workloads(quick=quick).items():
@@ -310,7 +324,19 @@ def main() -> None:
         console.print(f"{name} measured")
     show(times, memory)
     rounds = {name: load.rounds for name, load in workloads(quick=quick).items()}
-    write("components", {"settings": {"rounds": rounds}, "components": content(times, memory)}, quick=quick)
+    return {"settings": {"rounds": rounds}, "components": content(times, memory)}
+
+
+def main() -> None:
+    """Measure the Trainer's components, and the programs; a copy of the latter lies in the package, for the page."""
+    given = options(__doc__, flags={"texts": "only the programs of the lab's page; the rest of the result stays"})
+    texts = measure_texts(quick=given.quick)
+    show_texts(texts)
+    if not given.quick:
+        COPY.write_text(json.dumps(texts, indent=1, default=plain) + "\n")
+    path = RESULTS / "components.json"
+    before = json.loads(path.read_text()) if given.texts else trainer_part(quick=given.quick)
+    write("components", {**before, "texts": texts}, quick=given.quick)
 
 
 if __name__ == "__main__":

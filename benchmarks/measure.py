@@ -165,10 +165,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     console.print(drawn)
 
 
-def options(doc: str | None) -> argparse.Namespace:
-    """Read the command line every benchmark shares."""
+def options(doc: str | None, flags: Mapping[str, str] | None = None) -> argparse.Namespace:
+    """Read the command line every benchmark shares, and flags of its own: name -> help."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="about 20 seconds; rough numbers, nothing kept")
+    for name, words in (flags or {}).items():
+        parser.add_argument(f"--{name}", action="store_true", help=words)
     return parser.parse_args()
 
 

@@ -174,6 +174,22 @@ def cost(seen: dict[str, Any] | None) -> list[str]:
     return [f"{seen['extra_bytes'] / 2**20:+.2f}", ratio(seen["cpu_ratio"]) if "cpu_ratio" in seen else "1"]
 
 
+def texts() -> str:
+    """Tell what the programs of the lab's production page cost."""
+    told = result("components")["texts"]
+    rows = [
+        [name, *(ratio(seen[name][f"{clock}_ratio"]) for seen in told["found"].values() for clock in ("wall", "cpu"))]
+        for name in told["found"]["mlp"]
+    ]
+    facts, examples = told["machine"], told["settings"]["examples"]
+    head = ["component", "MLP: wall", "MLP: CPU time", "small CNN: wall", "small CNN: CPU time"]
+    return (
+        "The programs that `trueloop lab` writes out on its page about the production loop, in bare PyTorch: time per "
+        f"update as a ratio to the minimal loop's, with epochs of {examples:,} examples (`components.py`; on "
+        f"{facts['cpu']}, torch {facts['versions']['torch']}):\n\n" + table(head, rows)
+    )
+
+
 def order() -> str:
     found = result("order")
     return "\n".join([speed(found), seeking(found), memory(found), seeding(found), skipping(found)])
@@ -410,7 +426,7 @@ def machine() -> str:
 
 
 def figures() -> str:
-    parts = [machine(), accumulation(), overhead(), nonfinite(), components()]
+    parts = [machine(), accumulation(), overhead(), nonfinite(), components(), texts()]
     tellers = {
         "speed": fast,
         "gpu": gpu,

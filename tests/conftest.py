@@ -96,7 +96,15 @@ def served():
 
 
 @pytest.fixture(scope="session")
-def lab(served, tmp_path_factory):
+def lab_home(tmp_path_factory):
+    """The folder in which the lab finds runs (``runs``) and programs that tell how they are (``session``)."""
+    home = tmp_path_factory.mktemp("lab")
+    (home / "session").mkdir(mode=0o700)
+    return home
+
+
+@pytest.fixture(scope="session")
+def lab(served, lab_home):
     """The address of a lab that runs as a user would start it."""
-    with served(tmp_path_factory.mktemp("lab")) as address:
+    with served(lab_home, str(lab_home / "runs")) as address:
         yield address

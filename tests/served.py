@@ -21,7 +21,11 @@ class Served:
     """
 
     def __init__(self, home: Path, *words: str, port: int = 0) -> None:
-        kept = {"XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "data")}
+        kept = {
+            "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_DATA_HOME": str(home / "data"),
+            "XDG_RUNTIME_DIR": str(home / "session"),
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "trueloop", "lab", *words, "--port", str(port), "--no-browser"],
             stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -31,6 +31,7 @@ ARGUMENTS = [
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")
+    expect.set_options(timeout=30_000)  # where many share a machine
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield launched

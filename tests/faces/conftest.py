@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -65,3 +66,31 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
     yield write
     sys.modules["__main__"] = main
+
+
+@pytest.fixture
+def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A referee that knows at once what a job comes to, by its learning rate; returns the jobs it was given."""
+    from trueloop.engines.arena.trial import Found, Trial
+    from trueloop.faces.arena.job import Job
+    from trueloop.faces.arena.referee import Referee
+
+    jobs: list[Any] = []
+
+    def run(self: Referee, job: Job, tell: Any = lambda points: None, *, began: Any = lambda number: None) -> Trial:
+        jobs.append(job)
+        began(len(jobs))
+        updates = round(1000 * job.entry.lr)
+        tell([(1, 32, 0.5), (updates, 32 * updates, 0.97)])
+        if job.entry.lr > 5:
+            found = Found(code="GRD007", title="Not finite", severity="error", message="the loss is nan", line=80)
+            return Trial(seed=job.seed, end="found", updates=7, examples=224, found=found)
+        if job.entry.lr < 0.001:
+            return Trial(seed=job.seed, end="not reached", updates=1500, examples=48000, accuracy=0.5)
+        return Trial(
+            seed=job.seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=0.5, digest="ab"
+        )  # fmt: skip
+
+    monkeypatch.setattr(Referee, "run", run)
+    monkeypatch.setattr(Referee, "versions", lambda self: {"torch": "2.0"})
+    return jobs

@@ -16,7 +16,7 @@ from trueloop.faces.module_loaded import when_loaded
 from trueloop.ground.findings import Finding, Report, Severity
 
 if TYPE_CHECKING:
-    from trueloop.engines.watch.watch import Watch
+    from trueloop.engines.watch.watch import Audience, Watch
 
 FOUND: Final = 3
 """Exit code: a finding made trueloop end the program, or call a run that ended with 0 a failure."""
@@ -48,6 +48,7 @@ def launch(
     *,
     found: Callable[[Finding], None] = lambda finding: None,
     stop_on_error: bool = False,
+    audience: Audience | None = None,
 ) -> Launched:
     """Run a program to its end and say what was found.
 
@@ -56,9 +57,10 @@ def launch(
         choice: what to watch for.
         found: called with each finding as soon as it is certain.
         stop_on_error: end the program at the first finding of severity error.
+        audience: who follows its numbers while it runs.
     """
     process = os.getpid()
-    session = _Session(choice, found, stop_on_error=stop_on_error)
+    session = _Session(choice, found, stop_on_error=stop_on_error, audience=audience)
     leave = when_loaded("torch", session.start)
     try:
         ended = run(program, failed=session.tell_error)
@@ -72,8 +74,11 @@ def launch(
 class _Session:
     """The watch from the import of torch to the end of the program; nothing in it reaches the program."""
 
-    def __init__(self, choice: Choice, found: Callable[[Finding], None], *, stop_on_error: bool) -> None:
+    def __init__(
+        self, choice: Choice, found: Callable[[Finding], None], *, stop_on_error: bool, audience: Audience | None
+    ) -> None:
         self._choice, self._found, self._stop_on_error = choice, found, stop_on_error
+        self._audience = audience
         self._watch: Watch | None = None
         self.nothing = NEVER_IMPORTED
 
@@ -87,6 +92,7 @@ class _Session:
                 found=self._take,
                 silenced=self._choice.silenced,
                 errors=known_errors(),
+                audience=self._audience,
             )
             watch.start()
             self._watch, self.nothing = watch, ""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +19,9 @@ from trueloop.faces.live import Live
 from trueloop.faces.ranks import Ranks, ranks
 from trueloop.faces.told import Files, print_page
 from trueloop.ground.findings import Finding, Report, Severity
+
+if TYPE_CHECKING:
+    from trueloop.faces.broadcast import InLab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ class Wishes:
     """End the script at the first certain error, with exit code 3."""
     quiet: bool = False
     """Print nothing; write the files and exit."""
+    lab: bool = False
+    """Show the run in the lab while it goes on, and print the page's address; a lab is started where none runs."""
 
 
 def sanitize(program: Program, wishes: Wishes) -> int:
@@ -47,15 +53,29 @@ def sanitize(program: Program, wishes: Wishes) -> int:
 
     Raises:
         InvalidConfig: a wish that cannot be met, before the program starts.
+        MissingExtra: the lab is wished for, and what it needs is not installed; before the program starts, too.
         RunFolderError: a file could not be written at the end; the report was printed.
     """
     base = Path.cwd()
     files = Files(json=wishes.json, html=wishes.html, sarif=wishes.sarif).checked()
     choice = choose(wishes.select, wishes.ignore, folder=base)
     group, trouble = _enter(ranks(os.environ))
-    ended = launch(program, choice, found=_teller(base, group, wishes), stop_on_error=wishes.stop_on_error)
+    page = _in_lab(program, base, group) if wishes.lab else None
+    if page is not None and not (wishes.quiet or (group is not None and group.local)):
+        _say(page.where)
+    tell_live = _teller(base, group, wishes)
+    ended = launch(
+        program,
+        choice,
+        found=page.besides(tell_live) if page else tell_live,
+        stop_on_error=wishes.stop_on_error,
+        audience=page.audience if page else None,
+    )
     if ended.forked:
         return ended.code
+    if page is not None:
+        page.end(ended)
+        trouble = (*trouble, *page.trouble)
     found = False
 
     def tell(report: Report) -> None:
@@ -75,6 +95,12 @@ def sanitize(program: Program, wishes: Wishes) -> int:
     if group is None:
         tell(report)
     return FOUND if wishes.strict and found and ended.code == 0 else ended.code
+
+
+def _in_lab(program: Program, base: Path, group: Ranks | None) -> InLab:
+    from trueloop.faces.broadcast import InLab
+
+    return InLab.open(program, os.environ, base=base, group=group)
 
 
 def _enter(group: Ranks | None) -> tuple[Ranks | None, tuple[str, ...]]:
@@ -98,9 +124,13 @@ def _teller(base: Path, group: Ranks | None, wishes: Wishes) -> Callable[[Findin
 
 def _print(ended: Launched, report: Report, base: Path) -> None:
     if ended.nothing:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"trueloop: {ended.nothing}"))
+        _say(ended.nothing)
     else:
         print_page(report, base=base)
+
+
+def _say(words: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(Text(f"trueloop: {words}"))
 
 
 def _flush() -> None:

@@ -8,6 +8,7 @@ TrueloopError
 ├── OutOfMemory       an update that does not fit into the device's memory
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
+├── BoardError        an arena's board that cannot be read, written or added to
 ├── ProcessLost       another process or machine of the run is gone; starting again helps
 └── MissingExtra      an optional dependency that is not installed
 """
@@ -57,6 +58,10 @@ class CheckpointError(TrueloopError):
 
 class RunFolderError(TrueloopError):
     """A run folder that cannot be used."""
+
+
+class BoardError(TrueloopError):
+    """An arena's board cannot be read, written or added to."""
 
 
 class ProcessLost(TrueloopError):

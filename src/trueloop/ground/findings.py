@@ -155,6 +155,17 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorms:
+    """The gradient's L2 norm of each layer at the updates it was read at, thinned to a bounded number of them."""
+
+    updates: tuple[int, ...]
+    layers: tuple[str, ...]
+    """By name: "encoder.0". Of a model with very many the last one stands for the rest."""
+    norms: tuple[tuple[float | None, ...], ...]
+    """For each layer a norm for each of the updates; None where it was not stepped then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
     """An error that ended the program, in a report."""
 
@@ -201,6 +212,8 @@ class Report:
     rate: UpdateRate | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
     """"loss", "grad_norm", "lr", "live_graphs"."""
+    layers: LayerNorms | None = None
+    """None where no norm could be read without waiting for it."""
     error: Explained | None = None
     """What ended the program, where it is an error of torch's that can be explained."""
     problems: tuple[str, ...] = ()

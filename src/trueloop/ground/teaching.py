@@ -7,7 +7,7 @@ as it stands. A failure's ``inject`` breaks one operation: leaves a line out, mo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -214,6 +214,29 @@ class TeachingLoop:
     def _order_of(self, operation: Piece) -> list[Piece]:
         orders = (self.each_epoch, self.each_batch, self.each_window, self.after_epoch)
         return next(order for order in orders if operation in order)
+
+
+def changing(where: Piece, old: str, new: str) -> Callable[[TeachingLoop], None]:
+    """Return an ``inject`` that changes some characters of one piece."""
+    return lambda loop: loop.replace(where, old, new)
+
+
+def adding(where: Piece, line: str) -> Callable[[TeachingLoop], None]:
+    """Return an ``inject`` that adds a line at the end of one piece."""
+
+    def inject(loop: TeachingLoop) -> None:
+        loop.pieces[where] += "\n" + line
+
+    return inject
+
+
+def repeating(piece: Piece, at: Piece) -> Callable[[TeachingLoop], None]:
+    """Return an ``inject`` that does what one piece does again, behind another one."""
+
+    def inject(loop: TeachingLoop) -> None:
+        loop.pieces[at] += "\n" + loop.pieces[piece]
+
+    return inject
 
 
 def _differences(before: list[str], after: list[str], line: int) -> Iterator[Broken]:

@@ -145,7 +145,7 @@ def timeline(plan: Plan, *, at: int = 0, room: int = 60) -> Timeline:
         first_example=in_epoch * plan.iteration_examples,
         examples=examples,
         closes_window=in_window == _window_size(plan, window) - 1,
-        epochs=tuple(around(plan.epochs, epoch, min(room, EPOCHS_DRAWN))),
+        epochs=tuple(around(plan.epochs, epoch, min(max(8, room // 3), EPOCHS_DRAWN))),
         windows=tuple(_windows(plan, in_epoch, room)),
         shares=tuple(_shares(plan, examples)),
     )

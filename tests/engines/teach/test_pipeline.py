@@ -135,6 +135,15 @@ def test_workers_take_turns_and_change_nothing_of_what_is_drawn():
     assert {batch.worker for batch in alone.epochs[0][0].batches} == {-1}
 
 
+def test_what_torch_warns_of_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    told = [fact for fact in drawn(Pipeline(workers=2, examples=8)).facts if fact.startswith("torch warns")]
+    assert len(told) == 1
+    assert "will create 2 worker processes in total" in told[0]
+    assert "Please be aware" not in told[0]
+
+
 def test_sorted_and_not_shuffled_is_named():
     found = drawn(Pipeline(by_class=True, shuffle=False))
     assert any("sorted by class" in fact for fact in found.facts)

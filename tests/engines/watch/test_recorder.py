@@ -4,14 +4,13 @@ import dataclasses
 import gc
 import math
 import sys
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch.judge import Judge, Watched
-from trueloop.engines.watch.recorder import POINTS, Recorder, Thinned
+from trueloop.engines.watch.recorder import Recorder
 from trueloop.ground.events import (
     NONE,
     BackwardEnded,
@@ -26,6 +25,7 @@ from trueloop.ground.events import (
     Ref,
     StepTaken,
 )
+from trueloop.ground.thinned import POINTS
 
 NET, ADAM, LOADER = Ref("Net", "Net"), Ref("AdamW", "AdamW"), Ref("DataLoader", "DataLoader")
 
@@ -66,26 +66,6 @@ def step(update: int, time_s: float, seconds: float = 0.0, **fields: Any) -> Ste
 
 def gap(update: int, time_s: float, updates: int) -> Gap:
     return made(Gap, update, time_s, updates=updates)
-
-
-def test_a_short_series_is_kept_whole():
-    thinned = Thinned(most=8)
-    for update in range(8):
-        thinned.add(update, float(update))
-    assert thinned.series().updates == tuple(range(8))
-
-
-@pytest.mark.parametrize("count", [9, 100, 12_345])
-def test_a_long_series_is_thinned_evenly(count: int):
-    thinned = Thinned(most=8)
-    for update in range(count):
-        thinned.add(update, float(update))
-    updates = thinned.series().updates
-    assert 4 <= len(updates) <= 8
-    assert updates[0] == 0
-    strides = {later - earlier for earlier, later in pairwise(updates)}
-    assert len(strides) == 1, "as far apart at the start as at the end"
-    assert updates[-1] + max(strides) >= count
 
 
 def test_the_time_of_an_update_is_split():

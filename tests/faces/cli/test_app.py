@@ -28,6 +28,7 @@ def raising(error: BaseException):
 
 def test_the_commands_are_these():
     assert sorted(commands()) == [
+        "arena",
         "explain",
         "failures",
         "lab",

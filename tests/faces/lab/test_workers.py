@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.faces.lab.workers import Gone, Workers
+from trueloop.faces.lab.workers import Gone, Worker, Workers
 
 
 @contextlib.asynccontextmanager
@@ -41,16 +41,21 @@ async def gone(pid: int) -> None:
         await asyncio.sleep(0.02)
 
 
+async def answers(worker: Worker) -> None:
+    await worker.send(json.dumps({"view": "arithmetic", "asked": {"wrong": 1}}))
+    reply = json.loads(await worker.receive())
+    assert "wrong" in reply["refused"]["what"]
+
+
 async def question(workers: Workers) -> None:
     one, two = await workers.fork("calculator"), await workers.fork("calculator")
     assert one.pid != two.pid
     for worker in (one, two):
-        await worker.send(json.dumps({"view": "arithmetic", "asked": {"wrong": 1}}))
-        reply = json.loads(await worker.receive())
-        assert "wrong" in reply["refused"]["what"]
+        await answers(worker)
     await one.end()
     await gone(one.pid)
     assert alive(two.pid)
+    await two.end()
 
 
 async def hang(workers: Workers) -> None:
@@ -70,6 +75,7 @@ async def death(workers: Workers) -> None:
 
 async def bounds(workers: Workers) -> None:
     worker = await workers.fork("calculator")
+    await answers(worker)  # it has come so far
     limits = Path(f"/proc/{worker.pid}/limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
     assert int(line.split()[3]) < 64 << 30

@@ -42,6 +42,7 @@ from trueloop.ground.questions.states import copied, holds, keeps_the_best
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
+from trueloop.ground.teaching import Piece, changing
 
 
 class Detector:
@@ -136,7 +137,6 @@ def _changed(source: Source, taken: Operation, use: Operation) -> Operation | No
 
 RULE = Rule(words=(".state_dict(", "torch"), find=find)
 
-
 FAILURE = Failure(
     code="CKP001",
     title="The best weights are kept by reference",
@@ -188,4 +188,5 @@ model.load_state_dict(best_state)
     fix="Copy at the moment of the capture: copy.deepcopy(model.state_dict()).",
     rule=RULE,
     detector=Detector,
+    inject=changing(Piece.KEEP_BEST, "copy.deepcopy(model.state_dict())", "model.state_dict()"),
 )

@@ -48,6 +48,7 @@ from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.blocks import in_blocks, shuffled
 from trueloop.ground.questions.epochs import epochs
 from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.teaching import Piece, changing
 
 CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
 MOST_LOADERS = 64
@@ -75,13 +76,8 @@ class Detector:
     """Joins what the batches hold, what the loss was given, and what came in blocks through the first epoch."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (
-        LoaderStarted,
-        BatchDrawn,
-        BackwardStarted,
-        ModelCalled,
-        LabelsInBlocks,
-        LoaderExhausted,
-    )
+        LoaderStarted, BatchDrawn, BackwardStarted, ModelCalled, LabelsInBlocks, LoaderExhausted,
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._loaders: dict[Ref, _Sequential] = {}
@@ -246,4 +242,5 @@ for epoch in range(3):
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
     rule=RULE,
     detector=Detector,
+    inject=changing(Piece.LOADERS, ", shuffle=True", ""),
 )

@@ -48,6 +48,7 @@ from trueloop.ground.questions.moves import moved_out
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 FEWEST = 12  # samples; 1 in 12! = 479 million orders repeats by chance
 FEWEST_DISTINCT = 8  # where samples are drawn with replacement
@@ -189,6 +190,12 @@ def _fixed(source: Source, seed: Operation, loop: Loop) -> bool:
 
 RULE = Rule(words=("DataLoader", "seed", "step("), find=find)
 
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.pieces[Piece.TRAIN_MODE] = f"torch.manual_seed({loop.settings['seed']})\n{loop.pieces[Piece.TRAIN_MODE]}"
+
+
 FAILURE = Failure(
     code="DAT004",
     title="A shuffling loader repeats one order in every epoch",
@@ -229,4 +236,5 @@ for epoch in range(3):
     fix="Seed once, before the first epoch.",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

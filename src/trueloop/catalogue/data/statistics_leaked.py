@@ -44,6 +44,7 @@ from trueloop.ground.events import (
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.sweeps import HeldOut
+from trueloop.ground.teaching import Piece, changing
 
 OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
 
@@ -160,4 +161,5 @@ with torch.no_grad():
 """,
     fix="Split first; compute mean and deviation on the training part, and apply them to both.",
     detector=Detector,
+    inject=changing(Piece.DATA, "points[~held_out].mean(0), points[~held_out].std(0)", "points.mean(0), points.std(0)"),
 )

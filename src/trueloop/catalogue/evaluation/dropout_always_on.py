@@ -45,6 +45,7 @@ from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.dropout import measured, told_the_mode, untold
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 Call = tuple[Ref, Place | None]
 """A line in the forward of a module."""
@@ -163,6 +164,12 @@ def find(source: Source) -> Iterator[Hit]:
 RULE = Rule(words=("functional", "dropout", "forward"), find=find)
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(bool(loop.settings["dropout"] and loop.settings["hidden"]), "There is no dropout.", dropout=0.2)
+    loop.replace(Piece.MODEL, "self.dropout(x)", f"nn.functional.dropout(x, {loop.settings['dropout']!r})")
+
+
 FAILURE = Failure(
     code="EVL004",
     title="Dropout is always on",
@@ -239,4 +246,5 @@ for epoch in range(2):
     fix="Pass training=self.training, or use nn.Dropout.",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

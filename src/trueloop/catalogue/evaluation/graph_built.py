@@ -32,6 +32,7 @@ from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.sweeps import graphs_for_nothing, without_graphs
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 
 class Detector:
@@ -79,6 +80,11 @@ def find(source: Source) -> Iterator[Hit]:
 
 
 RULE = Rule(words=("eval(", "DataLoader"), find=find)
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.unwrap(Piece.EVALUATION, "with torch.no_grad():")
 
 
 FAILURE = Failure(
@@ -132,4 +138,5 @@ for epoch in range(2):
     fix="Put the sweep under torch.no_grad() or torch.inference_mode().",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

@@ -28,6 +28,7 @@ from typing import ClassVar
 from trueloop.ground.events import NONE, Event, Ref, Refs, StepTaken, WatchEnded
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import Piece, adding
 
 ENOUGH = 64  # updates from the first to the last one looked at
 FEWEST = 16  # looked at
@@ -129,4 +130,5 @@ for step in range(200):
 """,
     fix="Look at the activations behind the layer; change its initialisation, activation or learning rate.",
     detector=Detector,
+    inject=adding(Piece.MODEL, "for parameter in model.parameters():\n    nn.init.zeros_(parameter)"),
 )

@@ -29,6 +29,7 @@ from typing import ClassVar
 from trueloop.ground.events import NONE, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.teaching import Piece, changing
 
 ENOUGH = 64  # updates, where no loader tells when an epoch has ended
 FEWEST = 8  # updates watched
@@ -141,4 +142,5 @@ for step in range(120):
 """,
     fix="Find what cuts the part off from the loss, or freeze it before the optimizer is built.",
     detector=Detector,
+    inject=changing(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),
 )

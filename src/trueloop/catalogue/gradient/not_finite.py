@@ -34,6 +34,7 @@ from typing import ClassVar
 from trueloop.ground.events import BackwardEnded, Event, NotFinite, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import Piece, adding
 from trueloop.ground.words import counted
 
 
@@ -155,4 +156,5 @@ for step in range(8):
 """,
     fix="Find the first batch that did it, and skip a step whose gradient norm is not finite.",
     detector=Detector,
+    inject=adding(Piece.DATA, 'points[1, 0] = float("nan")  # a value is missing in the source'),
 )

@@ -40,6 +40,7 @@ from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix
 from trueloop.ground.source.things import NO_GRAPH, Thing
+from trueloop.ground.teaching import Piece, changing
 
 AFFINE = frozenset({"addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"})
 NEVER_NEGATIVE = frozenset({"softmax", "sigmoid", "relu"})
@@ -156,7 +157,6 @@ def _for_logits(source: Source, loss: Operation, made_by: str) -> Fix | None:
 
 RULE = Rule(words=("NLLLoss|nll_loss|BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
 
-
 FAILURE = Failure(
     code="LOS002",
     title="Logits are taken for probabilities, or probabilities for logits",
@@ -199,4 +199,5 @@ print(f"loss {loss.item():.3f}")
     fix="Give each loss the scale it wants: logits, probabilities or log-probabilities.",
     rule=RULE,
     detector=Detector,
+    inject=changing(Piece.CRITERION, "nn.CrossEntropyLoss()", "nn.NLLLoss()"),
 )

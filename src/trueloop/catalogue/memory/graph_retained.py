@@ -37,6 +37,7 @@ from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.teaching import Piece, changing
 
 ENOUGH = 13  # updates that retain, before it can be told of the first twelve
 
@@ -164,4 +165,5 @@ for step in range(20):
     fix="Leave retain_graph out, or pass it only where another backward through the same graph follows.",
     rule=RULE,
     detector=Detector,
+    inject=changing(Piece.BACKWARD, "backward()", "backward(retain_graph=True)"),
 )

@@ -25,6 +25,7 @@ References
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.registered import registered, unheld
 from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 STEPS = 3  # another optimizer may come into play after the first
 
@@ -103,6 +105,13 @@ def find(source: Source) -> Iterator[Hit]:
 RULE = Rule(words=("torch", "forward(", "Module", "__init__"), find=find)
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer.", hidden=(16,))
+    model = loop.pieces[Piece.MODEL]
+    loop.pieces[Piece.MODEL] = re.sub(r"self.layers = nn.ModuleList\((.*)\)", r"self.layers = \1", model)
+
+
 FAILURE = Failure(
     code="MDL001",
     title="A layer is never registered",
@@ -165,4 +174,5 @@ for step in range(8):
     fix="Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

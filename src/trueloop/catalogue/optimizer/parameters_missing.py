@@ -43,6 +43,7 @@ from trueloop.ground.questions.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
+from trueloop.ground.teaching import Piece, changing
 from trueloop.ground.words import counted
 
 UPDATES = 4  # in which a parameter got a gradient nobody used: other optimizers have been built, or stepped, by then
@@ -227,4 +228,7 @@ print(f"loss {loss.item():.3f}")
     fix="Build the optimizer after the model is complete, or add the parameters with add_param_group.",
     rule=RULE,
     detector=Detector,
+    inject=changing(
+        Piece.OPTIMIZER, "model.parameters()", "[p for name, p in model.named_parameters() if 'head' not in name]"
+    ),
 )

@@ -39,6 +39,7 @@ from trueloop.ground.questions.parts import changes, rebuilt_behind
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import MANAGED, PART, Kind, Thing
+from trueloop.ground.teaching import Piece, adding
 from trueloop.ground.words import counted
 
 UPDATES = 3
@@ -226,7 +227,6 @@ for step in range(10):
     loss = nn.functional.cross_entropy(model(inputs), labels)
     loss.backward()
     optimizer.step()
-print(f"loss {loss.item():.3f}")
 """,
     good="""
 import torch
@@ -242,9 +242,9 @@ for step in range(10):
     loss = nn.functional.cross_entropy(model(inputs), labels)
     loss.backward()
     optimizer.step()
-print(f"loss {loss.item():.3f}")
 """,
     fix="Build the optimizer after the last change of the model's parameters.",
     rule=RULE,
     detector=Detector,
+    inject=adding(Piece.OPTIMIZER, "model.head = nn.Linear(model.head.in_features, model.head.out_features)"),
 )

@@ -49,6 +49,7 @@ from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import COPIED, MANAGED, Kind, Thing
 from trueloop.ground.source.turns import changing, its_own, over_loader, stored, words
+from trueloop.ground.teaching import Piece, repeating
 
 TIMES = 3
 MOST_LINES = 64
@@ -242,4 +243,5 @@ for epoch in range(5):
     fix="Build the optimizer once, before the first epoch.",
     rule=RULE,
     detector=Detector,
+    inject=repeating(Piece.OPTIMIZER, at=Piece.TRAIN_MODE),
 )

@@ -37,6 +37,7 @@ from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix
 from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 SHARE = 0.01  # of the factor: nobody clips at 655 who has not multiplied the limit by 65536 as well
 
@@ -165,6 +166,12 @@ def _unscaled(source: Source, clip: Deed) -> Fix | None:
 
 RULE = Rule(words=(".backward(", "clip_grad", "scale"), find=find)
 
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.leave_out(Piece.UNSCALE)
+
+
 FAILURE = Failure(
     code="PRC001",
     title="Gradients are clipped before they are unscaled",
@@ -208,4 +215,5 @@ for step in range(8):
     fix="Call scaler.unscale_(optimizer) before clipping.",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

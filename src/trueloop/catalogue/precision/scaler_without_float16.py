@@ -34,6 +34,7 @@ from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix, Text
 from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 
 class Detector:
@@ -118,6 +119,13 @@ def _switched_off(text: Text, scaler: Thing) -> Fix | None:
 
 RULE = Rule(words=("GradScaler", "autocast", "scale"), find=find)
 
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(loop.settings["precision"] == "float16", "There is no GradScaler.", precision="float16")
+    loop.replace(Piece.FORWARD, "torch.float16", "torch.bfloat16")
+
+
 FAILURE = Failure(
     code="PRC002",
     title="A GradScaler without float16",
@@ -160,4 +168,5 @@ for step in range(8):
     fix="Leave GradScaler out, or switch it off, where the model runs in bfloat16.",
     rule=RULE,
     detector=Detector,
+    inject=inject,
 )

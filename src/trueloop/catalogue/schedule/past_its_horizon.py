@@ -32,6 +32,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, Ref, ScheduleAdvanced
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import Piece, TeachingLoop
 
 ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
@@ -77,6 +78,12 @@ class Detector:
 def _counts_micro_batches(advances: int, updates: int) -> bool:
     """Several advances for each update: that is another failure, SCH002, or a loop over processes."""
     return advances > 1.5 * updates + 1
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(loop.settings["schedule"] == "cosine", "There is no cosine schedule.", schedule="cosine")
+    loop.replace(Piece.SCHEDULER, "T_max=total_updates", "T_max=epochs")
 
 
 FAILURE = Failure(
@@ -126,4 +133,5 @@ for epoch in range(epochs):
 """,
     fix="Give the schedule the length of the run, counted in what it is advanced for.",
     detector=Detector,
+    inject=inject,
 )

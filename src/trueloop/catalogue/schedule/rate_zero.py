@@ -31,6 +31,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, Ref, ScheduleAdvanced, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
 
@@ -86,6 +87,12 @@ def _updates_between(last: tuple[int, int] | None, event: ScheduleAdvanced) -> i
     return event.optimizer_steps - steps if event.count == count + 1 else 0
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(loop.settings["schedule"] == "warmup", "There is no warm-up.", schedule="warmup")
+    loop.replace(Piece.SCHEDULER, "(update + 1) / warm_up", "(update + 1) // warm_up")
+
+
 FAILURE = Failure(
     code="SCH004",
     title="The learning rate is zero",
@@ -131,4 +138,5 @@ for epoch in range(5):
 """,
     fix="Let the warm-up begin above zero, and advance it with every update.",
     detector=Detector,
+    inject=inject,
 )

@@ -28,6 +28,8 @@ Schema 1. Keys may be added; none is renamed, removed or given another meaning w
 - ``rate``: null or ``{"update_s", "data", "forward", "backward", "optimizer"}``: seconds between two updates, and the
   shares of it.
 - ``series``: any of "loss", "grad_norm", "lr", "live_graphs", each ``{"updates": [...], "values": [...]}``.
+- ``layers``: null, or the gradient's norm by layer: ``{"updates": [...], "layers": [...], "norms": [[...], ...]}``, for
+  each layer a norm for each of the updates, null where it was not stepped then.
 - ``error``: null, or the error of torch's that ended the program, explained:
   ``kind`` ("shape-mismatch"), ``type`` ("RuntimeError"), ``title``, ``message`` (torch's own, shortened),
   ``path``, ``line``, ``function`` (the program's line that raised it; null, null, "" where none is known),
@@ -51,6 +53,7 @@ from trueloop.ground.findings import (
     Finding,
     Insertion,
     Judged,
+    LayerNorms,
     Report,
     Series,
     Severity,
@@ -84,6 +87,7 @@ def to_json(report: Report) -> dict[str, Any]:
             name: {"updates": list(each.updates), "values": [_number(value) for value in each.values]}
             for name, each in report.series.items()
         },
+        "layers": _layers(report.layers) if report.layers else None,
         "error": _error(report.error) if report.error else None,
         "problems": list(report.problems),
     }
@@ -113,6 +117,7 @@ def from_json(content: Mapping[str, Any]) -> Report:
             name: Series(updates=tuple(each["updates"]), values=tuple(map(float, each["values"])))
             for name, each in content["series"].items()
         },
+        layers=_revived_layers(content["layers"]) if content.get("layers") else None,
         error=_revived_error(content["error"]) if content.get("error") else None,
         problems=tuple(content["problems"]),
     )
@@ -138,6 +143,16 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         "cell": finding.cell,
         "edits": _repair(finding.repair) if finding.repair else None,
     }
+
+
+def _layers(layers: LayerNorms) -> dict[str, Any]:
+    norms = [[None if norm is None else _number(norm) for norm in row] for row in layers.norms]
+    return {"updates": list(layers.updates), "layers": list(layers.layers), "norms": norms}
+
+
+def _revived_layers(content: Mapping[str, Any]) -> LayerNorms:
+    rows = [[None if norm is None else float(norm) for norm in row] for row in content["norms"]]
+    return LayerNorms(updates=tuple(content["updates"]), layers=tuple(content["layers"]), norms=tuple(map(tuple, rows)))
 
 
 def _repair(repair: Fix) -> dict[str, Any]:

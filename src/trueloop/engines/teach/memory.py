@@ -13,7 +13,7 @@ from pathlib import Path
 class _Given(ctypes.Structure):
     """glibc's ``struct mallinfo2``."""
 
-    _fields_ = [  # noqa: RUF012 - as ctypes wants it
+    _fields_ = [
         (name, ctypes.c_size_t)
         for name in (
             "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",

@@ -43,11 +43,15 @@ def pictures(model: nn.Module, span: float, *, neurons: bool) -> list[Plane]:
     Cost: one forward pass of 4,096 points, and a copy of the network.
     """
     said: list[Tensor] = []
+
+    def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        said.append(output)
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         mirror = copy.deepcopy(model).eval()
         activation: Any = getattr(mirror, "activation", None)
         if neurons and activation is not None:
-            activation.register_forward_hook(lambda module, inputs, output: said.append(output))
+            activation.register_forward_hook(note)
         logits = mirror(_grid(span, next(mirror.parameters()).dtype))
         planes = [_boundary(logits)]
         for layer, output in enumerate(said):

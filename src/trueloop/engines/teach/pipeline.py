@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -102,7 +103,9 @@ def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> Drawn:
     noted = [_Noted(loader.batch_sampler.sampler) for loader in loaders]
     for loader, notes in zip(loaders, noted, strict=True):
         loader.batch_sampler.sampler = notes
-    shown.run(program.draw)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        shown.run(program.draw)
     examples = tuple(_examples(scope))
     epochs: list[tuple[Draw, ...]] = []
     for place, batches in enumerate(scope["epochs"]):
@@ -112,15 +115,23 @@ def drawn(asked: Pipeline, program: PipelineProgram | None = None) -> Drawn:
     return Drawn(
         examples=examples,
         epochs=tuple(epochs),
-        facts=tuple(_facts(asked, examples, epochs)),
+        facts=(*_facts(asked, examples, epochs), *_told(warned)),
         printed=tuple(shown.printed),
     )
+
+
+def _told(warned: list[warnings.WarningMessage]) -> Iterator[str]:
+    """Pass on what torch warns of, without its advice, once for each."""
+    for message in dict.fromkeys(str(warning.message) for warning in warned):
+        yield f"torch warns: {message.partition(', which is')[0].rstrip('.')}."
 
 
 def _built(program: PipelineProgram) -> Shown:
     shown = Shown()
     try:
-        shown.run(program.build)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the same ones come when the loaders are drawn from
+            shown.run(program.build)
     except ValueError as error:
         raise InvalidConfig(
             "torch refuses these settings together.",
@@ -243,7 +254,11 @@ def _on_classes(asked: Pipeline, examples: tuple[Example, ...], draws: tuple[Dra
     seen = sum(batch.composition[rare] for batch in batches) / sum(len(batch.numbers) for batch in batches)
     yield (
         f"Class {name} makes up {percent(share)} of the dataset and {percent(seen)} of what was drawn in epoch 0; "
-        f"{without} of {counted(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
+        + (
+            f"{without} of {counted(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
+            if without
+            else "every batch holds some of it."
+        )
     )
 
 

@@ -1,14 +1,14 @@
 """Plays a script of ours under control: held where it draws its next training batch, looked at there, never changed.
 
-The script is plain PyTorch and knows of nothing. What paces it stands around ``DataLoader``'s iteration; what counts its
-updates are torch's own hooks on the steps of optimizers; everything else is read from the script's names.
+The script is plain PyTorch and knows of nothing. What paces it stands around ``DataLoader``'s iteration; what counts
+its updates are torch's own hooks on the steps of optimizers; everything else is read from the script's names.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -86,8 +86,12 @@ class Play:
         """What was changed while the script ran, in words."""
         self.first_not_finite: int | None = None
         """The update whose loss was the first that is not finite."""
+        self.half = 1.0
+        """Half a side of a square that holds all points, from the first batch on."""
+        self.sweep: list[float] = []
+        """MiB held at each batch of the latest sweep over the held-out points, above what was at its first."""
         self._alive = set[int]()
-        self._peak = self._began = 0
+        self._peak = self._began = self._swept = 0
         self._losses = self._evaluated = 0
         self._norm: tuple[Any, float, float] = (None, 0.0, 0.0)
         self._waiting: list[tuple[int, Callable[[], None]]] = []
@@ -116,6 +120,10 @@ class Play:
         """How many graphs that its network has made are alive."""
         return len(self._alive)
 
+    def held_mib(self) -> float:
+        """Return the memory held now, above that at the beginning."""
+        return (held_bytes() - self._began) / 2**20
+
     def memory_mib(self) -> float:
         """Return the most memory held since this was last asked, above that at the beginning."""
         peak, self._peak = max(self._peak, held_bytes()), 0
@@ -127,15 +135,12 @@ class Play:
         taken, self.curves = self.curves, Curves()
         return taken
 
-    def span(self) -> float:
-        """Return the half side of a square that holds all points."""
-        points = torch.cat([self.program.names["train_set"].tensors[0], self.program.names["held_out_set"].tensors[0]])
-        return math.ceil(4.4 * float(points.abs().max())) / 4
-
     def points(self, which: str) -> list[list[float]]:
         """Return [x, y, label] of each point of "train_set" or "held_out_set"."""
         inputs, labels = self.program.names[which].tensors
-        return [[round(x, 4), round(y, 4), label] for (x, y), label in zip(inputs.tolist(), labels.tolist(), strict=True)]
+        return [
+            [round(x, 4), round(y, 4), label] for (x, y), label in zip(inputs.tolist(), labels.tolist(), strict=True)
+        ]
 
     def edit(self, parameter: str, index: tuple[int, ...], value: float) -> None:
         """Set one weight.
@@ -173,7 +178,7 @@ class Play:
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors
             rest = torch.ones(len(inputs), dtype=torch.bool)
-            rest[(inputs - inputs.new_tensor([x, y])).norm(dim=1).argmin()] = len(inputs) <= 2  # noqa: PLR2004
+            rest[(inputs - inputs.new_tensor([x, y])).norm(dim=1).argmin()] = len(inputs) <= 2
             self.program.names["train_set"].tensors = (inputs[rest], labels[rest])
 
         self._waiting.append((-1, now))
@@ -181,20 +186,25 @@ class Play:
     # What stands around the script ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _attached(self) -> Iterator[None]:
+    def _attached(self) -> Generator[None]:
         iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
         start, draw = DataLoader.__iter__, iterator.__next__
 
         def __iter__(loader: Any) -> Any:  # noqa: N807
             if loader is self.program.names.get("train_loader"):
                 self._begin_epoch()
+            elif loader is self.program.names.get("held_out_loader"):
+                self.sweep, self._swept = [], held_bytes()
             return start(loader)
 
         def __next__(drawing: Any) -> Any:  # noqa: N807
             if drawing._dataset is self.program.names.get("train_set"):  # noqa: SLF001
+                self._keep_to_the_schedule()
                 self._hear(self)
             else:
-                self._peak = max(self._peak, held_bytes())
+                held = held_bytes()
+                self._peak = max(self._peak, held)
+                self.sweep.append((held - self._swept) / 2**20)
             return draw(drawing)
 
         hooks = [
@@ -211,15 +221,25 @@ class Play:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
+        self._note_evaluations()  # now, while the count of updates is that of the evaluation
         self.epoch += 1
-        total = self.program.names.get("total_updates", math.inf)
-        if self._touched and self.update >= total:
-            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
+        if self.epoch == 1:
+            names = self.program.names
+            reach = max(
+                float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
+            )
+            self.half = math.ceil(4.4 * reach) / 4
         if self._waiting and not self._leaves_one(sum(by for by, _ in self._waiting)):
             with self.aside():
                 for _, change in self._waiting:
                     change()
             self._waiting, self._touched = [], True
+
+    def _keep_to_the_schedule(self) -> None:
+        """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
+        total = self.program.names.get("total_updates", math.inf)
+        if self._touched and self.update >= total:
+            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
 
     def _leaves_one(self, changes: int) -> bool:
         """True where a batch normalisation would meet a batch of one point, and raise."""

@@ -49,8 +49,8 @@ in_window = min(window * batch_size, len(train_set) - number // window * window 
 loss = loss * len(targets) / in_window
 """
 KEEP_BEST: Final = """
-if evaluations[-1][1] == max(accuracy for _, accuracy in evaluations):
-    best_weights = copy.deepcopy(model.state_dict())
+if evaluations[-1][1] > best:
+    best, best_weights = evaluations[-1][1], copy.deepcopy(model.state_dict())
 """
 
 
@@ -108,7 +108,7 @@ def _before(given: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
         Piece.OPTIMIZER: optimizer,
         Piece.SCHEDULER: _scheduler(given),
         Piece.EVALUATION: _evaluation(given),
-        Piece.RECORDS: "losses, evaluations = [], []",
+        Piece.RECORDS: "losses, evaluations = [], []" + ("\nbest = -1.0" if given.keep_best else ""),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -48,7 +49,7 @@ class Simulation:
         Raises:
             InvalidConfig: batch normalisation over a batch of one.
         """
-        trained = self.samples - -(-self.samples // 5)
+        trained = self.samples - math.ceil(self.samples / 5)
         if self.batchnorm and self.hidden and (self.batch == 1 or trained % self.batch == 1):
             last = "every batch has" if self.batch == 1 else f"{trained} points in batches of {self.batch} leave"
             raise InvalidConfig(
@@ -69,4 +70,9 @@ class Simulation:
     @property
     def trained(self) -> int:
         """Points that are trained on, without those added by hand."""
-        return self.samples - -(-self.samples // 5)
+        return self.samples - math.ceil(self.samples / 5)
+
+    @property
+    def updates(self) -> int:
+        """How many a whole run makes, without points added by hand."""
+        return self.epochs * math.ceil(math.ceil(self.trained / self.batch) / self.accumulation)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
+from trueloop.engines.watch.layers import Layers
 from trueloop.ground.events import (
     BackwardEnded,
     BatchDrawn,
@@ -17,43 +18,10 @@ from trueloop.ground.events import (
     ModeSet,
     StepTaken,
 )
-from trueloop.ground.findings import Series, UpdateRate
+from trueloop.ground.findings import LayerNorms, Series, UpdateRate
+from trueloop.ground.thinned import Thinned
 
-POINTS: Final = 2000  # of a series; more than a plot or a screen can show
 STRETCH: Final = 5  # updates; where a stretch ends within one, its pace is off by a fifth at most
-
-
-class Thinned:
-    """A series of any length in bounded memory: once it is full every second point goes, and half as many come in.
-
-    Args:
-        most: points it keeps.
-    """
-
-    __slots__ = ("_most", "_passed", "_stride", "_updates", "values")
-
-    def __init__(self, most: int = POINTS) -> None:
-        self._most = most
-        self._updates: list[int] = []
-        self.values: list[float] = []
-        """Those that were kept, in order."""
-        self._stride, self._passed = 1, 0
-
-    def add(self, update: int, value: float) -> None:
-        """Take in the next value, or pass over it."""
-        self._passed += 1
-        if self._passed < self._stride:
-            return
-        self._passed = 0
-        if len(self.values) == self._most:
-            del self._updates[1::2], self.values[1::2]
-            self._stride *= 2
-        self._updates.append(update)
-        self.values.append(value)
-
-    def series(self) -> Series:
-        """Return what was kept."""
-        return Series(updates=tuple(self._updates), values=tuple(self.values))
 
 
 class Recorder:
@@ -61,12 +29,20 @@ class Recorder:
 
     Args:
         busy_s: returns the time spent watching so far, which is no part of an update's.
+        told: called with every value as it comes: series, update, value.
     """
 
-    def __init__(self, busy_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        busy_s: Callable[[], float] = lambda: 0.0,
+        told: Callable[[str, int, float], None] = lambda series, update, value: None,
+    ) -> None:
         self._busy_s, self._busy_before_s = busy_s, 0.0
-        self._series = {name: Thinned() for name in ("loss", "grad_norm", "lr", "live_graphs")}
-        self._between, self._whole, self._all = Thinned(), _Timed(), _Timed()
+        self._told = told
+        self.by_layer = Layers()
+        """The gradient's norm of each layer."""
+        self._series = {name: Thinned[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
+        self._between, self._whole, self._all = Thinned[float](), _Timed(), _Timed()
         self._time = _TimeSplit()
         self._last_s: float | None = None
         self._done: int | None = None
@@ -92,7 +68,15 @@ class Recorder:
 
     def series(self) -> dict[str, Series]:
         """Return every series that has a value."""
-        return {name: thinned.series() for name, thinned in self._series.items() if thinned.values}
+        return {
+            name: Series(updates=tuple(thinned.updates), values=tuple(thinned.values))
+            for name, thinned in self._series.items()
+            if thinned.values
+        }
+
+    def layers(self) -> LayerNorms | None:
+        """Return the gradient's norm by layer; None where none was read."""
+        return self.by_layer.norms()
 
     def rate(self) -> UpdateRate | None:
         """Return where the time of an update went; None before the second update.
@@ -118,7 +102,7 @@ class Recorder:
     def _backward(self, event: BackwardEnded) -> None:
         self._time.backward += event.seconds
         if event.value is not None:
-            self._series["loss"].add(event.update, event.value)
+            self._add("loss", event.update, event.value)
 
     def _step(self, event: StepTaken) -> None:
         self._time.step(event.seconds, closure=event.closure)
@@ -129,12 +113,18 @@ class Recorder:
                 self._whole.add(event.update, seconds, self._time)
         self._begin(event, event.update + 1)
         if event.norm is not None:
-            self._series["grad_norm"].add(event.update, event.norm)
+            self._add("grad_norm", event.update, event.norm)
         if event.rates:
-            self._series["lr"].add(event.update, event.rates[0])
+            self._add("lr", event.update, event.rates[0])
+        if event.norms:
+            self.by_layer.add(event)
 
     def _graphs(self, event: GraphsAlive) -> None:
-        self._series["live_graphs"].add(event.update, float(event.count))
+        self._add("live_graphs", event.update, float(event.count))
+
+    def _add(self, series: str, update: int, value: float) -> None:
+        self._series[series].add(update, value)
+        self._told(series, update, value)
 
     def _gap(self, event: Gap) -> None:
         self._end_stretch(event)
@@ -199,7 +189,7 @@ class _Timed:
     __slots__ = ("_parts", "_total_s", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = Thinned()
+        self.seconds = Thinned[float]()
         self._parts = _TimeSplit()
         self._total_s = 0.0
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
 from types import TracebackType
+from typing import Protocol
 
 from torch import nn
 
@@ -18,7 +19,7 @@ from trueloop.engines.watch.raised.past import Recent
 from trueloop.engines.watch.recorder import Recorder
 from trueloop.engines.watch.sources import all_sources
 from trueloop.ground.events import ErrorRaised, Event, WatchEnded
-from trueloop.ground.findings import Explained, Finding, Place, Report, Site
+from trueloop.ground.findings import Explained, Finding, Place, Report, Site, UpdateRate
 from trueloop.ground.raised import KnownError
 
 
@@ -26,6 +27,35 @@ from trueloop.ground.raised import KnownError
 def _attachment() -> Attachment:
     """There is one torch in a process, so there is one attachment; nested watches listen to the same events."""
     return Attachment(all_sources)
+
+
+class Audience(Protocol):
+    """Follows a run while it goes on. It is called within the program's own calls, so it must be quick."""
+
+    def value(self, series: str, update: int, value: float) -> None:
+        """Take in the newest value of one of the report's series."""
+        ...
+
+    def look(self, now: Now) -> None:
+        """Do whatever is due; called at every event, and every few updates."""
+        ...
+
+
+class Now(Protocol):
+    """Where a watched run is."""
+
+    @property
+    def updates(self) -> int:
+        """Steps of optimizers since the watch began."""
+        ...
+
+    def rate(self) -> UpdateRate | None:
+        """Return where the time of an update goes, so far. Cost: up to 0.1 ms."""
+        ...
+
+    def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
+        """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        ...
 
 
 class Watch:
@@ -36,6 +66,7 @@ class Watch:
         found: called with each finding as soon as it is certain.
         silenced: whether the program asks not to hear of a code at a line.
         errors: the errors of torch's that can be explained, by their kind.
+        audience: who follows the run while it goes on.
     """
 
     def __init__(
@@ -45,11 +76,14 @@ class Watch:
         found: Callable[[Finding], None] = lambda finding: None,
         silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
         errors: Mapping[str, KnownError] | None = None,
+        audience: Audience | None = None,
     ) -> None:
         self._attachment = _attachment()
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
-        self._recorder: Recorder | None = Recorder(self._busy_s)
+        self._audience = audience
+        self._recorder: Recorder | None = Recorder(self._busy_s, self._told)
+        self._look = self._attachment.stream.fenced("the newest numbers", self._show)
         self._errors, self._recent = errors or {}, Recent()
         self._explained: Explained | None = None
         self._began = (0, 0, 0.0, 0.0)
@@ -61,6 +95,8 @@ class Watch:
         start_s = perf_counter()
         self._final = None
         self._attachment.attach(self._hear)
+        if self._audience is not None:
+            stream.looks.append(self._look)
         self._began = (stream.update, levels.watched, stream.busy_s, start_s)
 
     def stop(self) -> Report:
@@ -68,6 +104,8 @@ class Watch:
         stream = self._attachment.stream
         for farewell in stream.farewells:
             farewell()
+        if self._look in stream.looks:
+            stream.looks.remove(self._look)
         self._attachment.detach(self._hear)
         self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
         self._final = self._report()
@@ -82,8 +120,21 @@ class Watch:
         registry = self._attachment.stream.registry
         registry.name_parameters(model, registry.of(model))
 
+    @property
+    def updates(self) -> int:
+        """Steps of optimizers since it began."""
+        return self._attachment.stream.update - self._began[0]
+
+    def rate(self) -> UpdateRate | None:
+        """Return where the time of an update goes, so far; None before the second one."""
+        return self._recorder.rate() if self._recorder else None
+
+    def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
+        """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        return self._recorder.by_layer.newest() if self._recorder else None
+
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> Generator[None]:
         """Hear nothing of what is done in here: it is not the program that does it."""
         stream = self._attachment.stream
         on, stream.on = stream.on, False
@@ -126,6 +177,7 @@ class Watch:
             cost_s=stream.busy_s - busy_s,
             rate=self._recorder.rate() if self._recorder else None,
             series=self._recorder.series() if self._recorder else {},
+            layers=self._recorder.layers() if self._recorder else None,
             error=self._explained,
             problems=(*self._problems, *stream.problems),
         )
@@ -142,6 +194,26 @@ class Watch:
                 self._trouble("no numbers of the run are kept", error)
         self._recent.hear(event)
         self._judge.hear(event)
+        if self._audience is not None:
+            self._show()
+
+    def _told(self, series: str, update: int, value: float) -> None:
+        if self._audience is not None:
+            try:
+                self._audience.value(series, update, value)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the report's numbers
+                self._leave(error)
+
+    def _show(self) -> None:
+        if self._audience is not None:
+            try:
+                self._audience.look(self)
+            except Exception as error:  # noqa: BLE001 - the host is sacred
+                self._leave(error)
+
+    def _leave(self, error: Exception) -> None:
+        self._audience = None
+        self._trouble("nobody can follow the run any more", error)
 
     def _explain(self, error: BaseException) -> None:
         found = frozenset(finding.code for finding in self._judge.findings())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from trueloop.faces.cli.arena import arena_app
 from trueloop.faces.cli.runs import runs_app
 from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
@@ -66,6 +67,7 @@ def _build_app() -> App:
     }.items():
         built.command(f"trueloop.faces.cli.{name}:{name}_command", name=name, help=line, version_flags=[])
     built.command(runs_app())
+    built.command(arena_app())
     return built
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,10 +11,13 @@ from rich.console import Console
 from trueloop.ground.errors import MissingExtra
 
 
-def lab_command(*, port: int = 8765, browser: Annotated[bool, Parameter(negative="--no-browser")] = True) -> None:
+def lab_command(
+    runs: Path = Path("runs"), *, port: int = 8765, browser: Annotated[bool, Parameter(negative="--no-browser")] = True
+) -> None:
     """See a training loop, break it, and race in the arena: a page on this machine, on real PyTorch.
 
     Args:
+        runs: A folder of runs that the page may show.
         port: Where the page is served on 127.0.0.1; 0 takes a port that is free.
         browser: Open the page in a browser.
     """
@@ -25,6 +29,7 @@ def lab_command(*, port: int = 8765, browser: Annotated[bool, Parameter(negative
     console = Console(soft_wrap=True)
     serve(
         listening(port),
+        runs.absolute(),
         opened=browser,
         say=lambda address: console.print(f"trueloop lab: [link={address}]{address}[/link]  (Ctrl-C ends it)"),
     )

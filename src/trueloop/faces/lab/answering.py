@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trueloop.faces.lab.runs_seen import RunsSeen
 from trueloop.faces.lab.views.load import View, views
 from trueloop.faces.lab.wire import parsed, refusal, written
 from trueloop.faces.lab.workers import Gone, Worker, Workers
@@ -35,8 +36,8 @@ class Refused(Exception):
 class Answering:
     """Answers every view, those that need torch in workers."""
 
-    def __init__(self, workers: Workers, *, patience_s: float = PATIENCE_S) -> None:
-        self._workers, self._patience_s = workers, patience_s
+    def __init__(self, workers: Workers, runs: RunsSeen, *, patience_s: float = PATIENCE_S) -> None:
+        self._workers, self._runs, self._patience_s = workers, runs, patience_s
         self._free: list[Worker] = []
         self._turns = asyncio.Semaphore(CALCULATORS)
 
@@ -55,7 +56,8 @@ class Answering:
             asked = read(view.asked, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
                 return await self._calculated(request.path_params["page"], given)
-            return _json(await run_in_threadpool(view.answer, asked))
+            known = (asked, self._runs) if view.needs_runs else (asked,)
+            return _json(await run_in_threadpool(view.answer, *known))
         except InvalidConfig as error:
             return _json(refusal(error), 400)
         except Refused as refused:

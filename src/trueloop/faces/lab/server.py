@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mimetypes
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
@@ -15,9 +16,11 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
+from trueloop.engines.store.live.folder import live_folder
 from trueloop.faces.lab.answering import Answering
 from trueloop.faces.lab.guard import Guard
 from trueloop.faces.lab.live import Sessions
+from trueloop.faces.lab.runs_seen import RunsSeen
 from trueloop.faces.lab.workers import Workers
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -25,10 +28,15 @@ STATIC: Final = Path(__file__).with_name("static")
 mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, and browsers then refuse a module
 
 
-def application() -> Starlette:
-    """Build the server: ``GET /`` and its files, ``GET`` and ``POST /api/<page>``, WebSocket ``/live/simulator``."""
+def application(runs: Path) -> Starlette:
+    """Build the server: ``GET /`` and its files, ``GET`` and ``POST /api/<page>``, WebSocket ``/live/simulator``.
+
+    Args:
+        runs: a folder of runs that may be shown.
+    """
     workers = Workers()
-    answering, sessions = Answering(workers), Sessions(workers)
+    seen = RunsSeen(runs, live_folder(os.environ))
+    answering, sessions = Answering(workers, seen), Sessions(workers)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import webbrowser
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import uvicorn
 
 from trueloop.faces.lab.server import application
+from trueloop.faces.lab_address import announce
 from trueloop.ground.errors import InvalidConfig
 
 ADDRESS: Final = "127.0.0.1"  # nobody else on the network; a class reaches it through ssh -L
@@ -36,17 +40,18 @@ def listening(port: int) -> socket.socket:
     return taken
 
 
-def serve(taken: socket.socket, *, opened: bool, say: Callable[[str], None]) -> None:
+def serve(taken: socket.socket, runs: Path, *, opened: bool, say: Callable[[str], None]) -> None:
     """Serve on a socket until Ctrl-C.
 
     Args:
         taken: from `listening`.
+        runs: a folder of runs that may be shown.
         opened: open the page in the user's browser.
         say: told the address, when the page can be read there.
     """
     address = f"http://{ADDRESS}:{taken.getsockname()[1]}/"
     config = uvicorn.Config(
-        application(),
+        application(runs),
         log_level="warning",
         ws="websockets-sansio",
         ws_max_size=LARGEST_MESSAGE,
@@ -69,6 +74,7 @@ async def _run(server: uvicorn.Server, taken: socket.socket, ready: Callable[[],
 
 
 def _ready(address: str, opened: bool, say: Callable[[str], None]) -> None:
+    announce(os.environ, urlsplit(address).port or 0)
     say(address)
     if opened:
         webbrowser.open(address)

@@ -118,6 +118,9 @@ class Workers:
             async with self._turn:
                 self._order({"fork": kind}, theirs.fileno())
                 answer = await self._answer(10.0)
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)

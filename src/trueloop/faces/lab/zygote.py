@@ -10,16 +10,21 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 WORKERS: Final = {
     "calculator": "trueloop.faces.lab.calculator",
+    "simulator": "trueloop.faces.lab.simulator",
 }
+ENGINES: Final = ("trueloop.engines.teach", "trueloop.engines.data")
+"""What pages are answered with: imported before anybody asks."""
 MEMORY: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
 NICE: Final = 5  # below the server, which has to stay responsive whatever is computed
 MESSAGE: Final = 4096
@@ -27,7 +32,7 @@ MESSAGE: Final = 4096
 
 def main(control_fd: int) -> None:
     """Obey ``{"fork": kind}``, which has a socket attached, and ``{"kill": pid}``; reply with a line each."""
-    for name in WORKERS.values():
+    for name in [*WORKERS.values(), *_modules()]:
         importlib.import_module(name)
     _warm_up()
     gc.collect()
@@ -88,6 +93,12 @@ def _reap(children: set[int]) -> None:
         done, _ = os.waitpid(pid, os.WNOHANG)
         if done:
             children.discard(pid)
+
+
+def _modules() -> Iterator[str]:
+    for name in ENGINES:
+        package = importlib.import_module(name)
+        yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{name}."))
 
 
 def _warm_up() -> None:

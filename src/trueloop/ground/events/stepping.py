@@ -57,6 +57,10 @@ class StepTaken(Event):
     """The GradScaler that called it."""
     closure: bool
     seconds: float
+    graded: tuple[Ref, ...] = ()
+    """Those whose norm was read, in order."""
+    norms: tuple[float, ...] = ()
+    """L2 norm of the gradient of each of them; empty where it would have had to be waited for."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -114,9 +114,10 @@ def _dataset(asked: Pipeline) -> str:
         f'    """{asked.examples} numbered examples of up to three classes, {laid_out}."""',
         "",
         "    def __init__(self):",
-        f"        generator = torch.Generator().manual_seed({asked.seed})",
-        f"        self.labels = torch.tensor({counts})",
     ]
+    if asked.sequences or not asked.by_class:
+        lines.append(f"        generator = torch.Generator().manual_seed({asked.seed})")
+    lines.append(f"        self.labels = torch.tensor({counts})")
     if not asked.by_class:
         lines.append("        self.labels = self.labels[torch.randperm(len(self.labels), generator=generator)]")
     if asked.sequences:

@@ -37,6 +37,7 @@ class _Norms(NamedTuple):
     """What the gradients are, where it can be read without waiting."""
 
     joint: float | None = None
+    each: Sequence[float] = ()
     zero: Sequence[Tensor] = ()
     not_finite: Sequence[Tensor] = ()
 
@@ -227,6 +228,8 @@ class Steps:
                 scaler=None if scaler is None else self._stream.registry.of(scaler),
                 closure=before.closure,
                 seconds=seconds,
+                graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
+                norms=tuple(norms.each),
             )
         if self._owned != (ref, parameters):
             self._owned = ref, parameters
@@ -256,10 +259,10 @@ def _norms(graded: Sequence[Tensor]) -> _Norms:
         return _Norms()
     joint = math.hypot(*norms)
     if min(norms) > 0 and joint < math.inf:
-        return _Norms(joint)
+        return _Norms(joint, norms)
     zero = [p for p, norm in zip(graded, norms, strict=True) if norm == 0]
     wild = [p for p, norm in zip(graded, norms, strict=True) if not math.isfinite(norm)]
-    return _Norms(joint, zero, wild)
+    return _Norms(joint, norms, zero, wild)
 
 
 def _moved(parameter: Tensor, values: Tensor) -> bool:

@@ -3,20 +3,24 @@
 import uPlot from "./vendor/uplot.js";
 import { colour, eachFrame, fill, h, number } from "./dom.js";
 
-/** @typedef {{label: string, colour: string, dash?: number[], width?: number, scale?: string, points?: boolean}} Line colour is a CSS variable: "--data" */
+/** @typedef {{label: string, colour: string, dash?: number[], width?: number, scale?: string, points?: boolean, joined?: boolean}} Line
+ *   colour is a CSS variable: "--data"; joined: a value that is missing is no gap, because other lines have their own updates
+ * @typedef {{x: number, text?: string, colour?: string}} Mark something happened there */
 
 /** A number for the chart; the server's words for what is not finite become a gap. @param {any} value */
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
 /** A chart that redraws at most once per frame and follows the width of its place.
- * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean}} options
- *   tools: a switch for the log scale and a choice of the last N */
-export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true }) {
+ * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean}} options
+ *   tools: a switch for the log scale and a choice of the last N; legend: off where the page has one for all its charts */
+export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true, legend = true }) {
   let logarithmic = log, last = 0;
-  /** @type {(number | null)[][]} */
+  /** @type {(number | null | undefined)[][]} */
   let data = [[], ...lines.map(() => [])];
-  /** @type {{label: string, x: number[], y: (number | null)[]}[]} */
+  /** @type {{label: string, x: number[], y: (number | null)[], dash?: number[]}[]} */
   let ghosts = [];
+  /** @type {Mark[]} */
+  let marks = [];
   /** @type {uPlot | null} */
   let plot = null;
   const place = h("div", { class: "chart-place" });
@@ -27,7 +31,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   const element = h("figure", { class: "chart", "aria-label": title },
     h("div", { class: "row chart-head" },
       h("span", { class: "chart-title" }, title),
-      h("span", { class: "legend" }, lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
+      h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
       tools && h("label", { class: "tool" }, logBox, "log"), tools && zoom),
     place, summary);
 
@@ -37,13 +41,14 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui, sans-serif" };
     plot = new uPlot({
       width: Math.max(place.clientWidth, 120), height,
+      hooks: { draw: [(/** @type {uPlot} */ drawn) => mark(drawn, marks)] },
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
       scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : {} },
       axes: [{ ...axis, label: x, labelSize: 16, labelFont: "11px system-ui, sans-serif", size: 28 },
-        { ...axis, size: 52, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) }],
+        { ...axis, size: 52, space: 22, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) }],
       series: [{ label: x },
-        ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points ?? false, points: { show: line.points ?? false, size: 5 } })),
-        ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.2, spanGaps: true, points: { show: false } }))],
+        ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points ?? false, size: 5 } })),
+        ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
     }, shown(), place);
   }
 
@@ -51,7 +56,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     const whole = ghosts.length ? uPlot.join([data, ...ghosts.map((ghost) => [ghost.x, ghost.y])], undefined) : data;
     const from = last && whole[0].length ? cut(whole[0], whole[0][whole[0].length - 1] - last) : 0;
     const part = whole.map((column) => (from ? column.slice(from) : column));
-    return logarithmic ? part.map((column, i) => (i ? column.map((value) => (value !== null && value !== undefined && value > 0 ? value : null)) : column)) : part;
+    return logarithmic ? part.map((column, i) => (i ? column.map((value) => (value === undefined || (value !== null && value > 0) ? value : null)) : column)) : part;
   }
 
   const redraw = eachFrame(() => {
@@ -65,15 +70,20 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
 
   return {
     element,
-    /** @param {number[]} xs @param {...any[]} columns one per line; what is not finite becomes a gap */
+    /** @param {number[]} xs @param {...any[]} columns one per line; what is not finite becomes a gap, undefined none */
     set(xs, ...columns) {
-      data = [xs, ...columns.map((column) => column.map(finite))];
+      data = [xs, ...columns.map((column) => column.map((value) => (value === undefined ? value : finite(value))))];
       redraw();
     },
-    /** Curves of earlier runs, behind. @param {{label: string, x: number[], y: any[]}[]} given */
+    /** Curves of earlier runs, behind. @param {{label: string, x: number[], y: any[], dash?: number[]}[]} given */
     ghosts(given) {
       ghosts = given.map((ghost) => ({ ...ghost, y: ghost.y.map(finite) }));
       if (plot) build();
+    },
+    /** Moments that are marked: a dashed line, with its words or a triangle on top. @param {Mark[]} given */
+    marks(given) {
+      marks = given;
+      redraw();
     },
     /** What a screen reader is told of the chart. @param {string} text */
     describe(text) { fill(summary, text); },
@@ -83,6 +93,37 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       plot?.destroy();
     },
   };
+}
+
+/** @param {uPlot} plot @param {Mark[]} marks */
+function mark({ ctx, bbox, valToPos }, marks) {
+  const size = 5 * devicePixelRatio;
+  ctx.save();
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textBaseline = "top";
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([4, 3]);
+  marks.forEach(({ x, colour: name = "--error", text }, i) => {
+    const at = valToPos(x, "x", true);
+    if (!(at >= bbox.left && at <= bbox.left + bbox.width)) return;
+    ctx.fillStyle = ctx.strokeStyle = colour(name);
+    ctx.beginPath();
+    ctx.moveTo(at, bbox.top);
+    ctx.lineTo(at, bbox.top + bbox.height);
+    ctx.stroke();
+    if (text) {
+      const left = at + ctx.measureText(text).width + 6 > bbox.left + bbox.width;
+      ctx.textAlign = left ? "right" : "left";
+      ctx.fillText(text, at + (left ? -4 : 4), bbox.top + 2 + i * 13 * devicePixelRatio);
+    } else {
+      ctx.beginPath();
+      ctx.moveTo(at - size, bbox.top);
+      ctx.lineTo(at + size, bbox.top);
+      ctx.lineTo(at, bbox.top + size * 1.4);
+      ctx.fill();
+    }
+  });
+  ctx.restore();
 }
 
 /** The first place whose value is at least `value`. @param {(number | null)[]} sorted @param {number} value */

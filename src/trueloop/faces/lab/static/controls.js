@@ -36,9 +36,9 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
     refuse(words_) {
       refusal.hidden = !words_;
       refusal.textContent = words_ ? [words_.what, words_.fix].filter(Boolean).join(" ") : "";
-      for (const [name, { element }] of Object.entries(inputs)) {
-        element.classList.toggle("refused", Boolean(words_ && new RegExp(`(^|\\W)${name}\\b`).test(words_.what)));
-      }
+      const named = Object.entries(inputs).filter(([name]) => words_ && new RegExp(`(^|\\W)${name}\\b`).test(words_.what)).map(([, { element }]) => element);
+      for (const { element } of Object.values(inputs)) element.classList.toggle("refused", named.includes(element));
+      (named[0] ?? refusal.parentElement)?.append(refusal); // beside the field that it is about
     },
     field: (name) => inputs[name].element,
   };

@@ -30,7 +30,10 @@ export async function fetched(path, options) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, 0);
   }
-  const answer = await response.json().catch(() => ({ what: `The server answered ${response.status}.` }));
+  const answer = await response.json().catch((error) => {
+    if (error instanceof DOMException && error.name === "AbortError") throw error; // given up while it was being read
+    return { what: `The server answered ${response.status}.` };
+  });
   if (!response.ok) throw new Refused(answer, response.status);
   return answer;
 }
@@ -43,7 +46,8 @@ export function newest(page) {
     going?.abort();
     const mine = (going = new AbortController());
     try {
-      return await ask(page, asked, mine.signal);
+      const answer = await ask(page, asked, mine.signal);
+      return mine.signal.aborted ? null : answer;
     } catch (error) {
       if (mine.signal.aborted) return null;
       throw error;

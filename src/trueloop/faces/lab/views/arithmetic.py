@@ -62,7 +62,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         "timeline": _drawn(line, made),
         "moves": {name: {"epoch": at[0], "iteration": at[1]} for name, at in line.moves(made).items()},
         "too_large": too_large(made),
-        "code": highlighted(counts(made)),
+        "code": highlighted(counts(made).rstrip()),
     }
 
 
@@ -82,7 +82,9 @@ def _drawn(line: Timeline, made: Plan) -> dict[str, Any]:
         "drawn": line.drawn(made),
         "epochs": list(_marks(line.epochs, lambda place: {"place": place, "name": number(place + 1)})),
         "windows": list(_marks(line.windows, _window)),
-        "shares": list(_marks(line.shares, lambda share: asdict(share) | {"examples": number(share.examples)})),
+        "shares": list(
+            _marks(line.shares, lambda share: asdict(share) | {"holds": counted(share.examples, "example")})
+        ),
     }
 
 

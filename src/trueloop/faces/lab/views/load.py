@@ -16,9 +16,11 @@ class View(NamedTuple):
 
     asked: type[Any]
     """A frozen dataclass that `trueloop.ground.asked` reads."""
-    answer: Callable[[Any], Mapping[str, Any]]
+    answer: Callable[..., Mapping[str, Any]]
     needs_torch: bool
     """Answered in the calculator's process, and not in the server's."""
+    needs_runs: bool = False
+    """Answered with the runs that the lab may show."""
 
 
 @cache
@@ -26,4 +28,7 @@ def views() -> Mapping[str, View]:
     """Return every view by the name of its page."""
     names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "load"]
     modules = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
-    return {name: View(module.Asked, module.answer, module.NEEDS_TORCH) for name, module in modules.items()}
+    return {
+        name: View(module.Asked, module.answer, module.NEEDS_TORCH, getattr(module, "NEEDS_RUNS", False))
+        for name, module in modules.items()
+    }

@@ -24,5 +24,5 @@ def answer(asked: Asked) -> dict[str, Any]:
         "too_large": "",
         **asdict(made),
         "stages": [asdict(stage) for stage in made.stages()],
-        "code": highlighted(one_step(asked)),
+        "code": highlighted(one_step(asked).rstrip()),
     }

@@ -17,4 +17,4 @@ def answer(asked: Asked) -> dict[str, Any]:
     from trueloop.engines.teach.pipeline import drawn
 
     program = pipeline(asked)
-    return {**asdict(drawn(asked, program)), "code": highlighted(program.text)}
+    return {**asdict(drawn(asked, program)), "code": highlighted(program.text.rstrip())}

@@ -1,0 +1,96 @@
+"""The programs of the lab's production page, as they stand there, timed: each component against the minimal loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Clock, Cost, SideBySide, interleave, machine
+
+from trueloop.engines.teach.production.program import write
+from trueloop.engines.teach.production.selection import NAMES, Selection, selected
+from trueloop.engines.teach.production.snippets import DATA
+
+MINIMAL = "minimal loop"
+EPOCHS, BATCH, REPEATED = 2, 64, 4
+LOAD = DATA.replace("digits.data / 16", f"digits.data.repeat({REPEATED}, 0) / 16").replace(
+    "digits.target)", f"digits.target.repeat({REPEATED}))"
+)
+"""The digits several times over: an epoch as long as those of small real tasks, which pay once for a checkpoint."""
+CNN = """
+model = nn.Sequential(
+    nn.Unflatten(1, (1, 8, 8)),
+    nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Dropout(0.2), nn.Linear(128, 10),
+).to(device)
+"""
+MODELS: Mapping[str, Mapping[str, str]] = {"mlp": {}, "cnn": {"model": CNN}}
+SELECTIONS: Mapping[str, Selection] = {
+    MINIMAL: Selection(),
+    **{name: selected(name) for name in NAMES if name != "precision"},
+    "precision bf16": selected("precision"),
+    "precision fp16": selected("precision", precision="fp16"),
+    "everything, in bf16": selected(*NAMES),
+}
+
+
+def halves(selection: Selection, model: str) -> tuple[Any, Any]:
+    """Compile what a program does before training, and training itself, over fewer epochs and more data."""
+    settings = write(selection).part("settings").replace("EPOCHS = 10", f"EPOCHS = {EPOCHS}")
+    program = write(selection, {"settings": settings, "data": LOAD, **MODELS[model]})
+    before, loop = program.halves
+    return compile(before, "before", "exec"), compile(loop, "loop", "exec")
+
+
+def timed(code: tuple[Any, Any]) -> Cost:
+    """Run one program in an empty folder and return what an update cost, all that belongs to an epoch included."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    clock, here = Clock(), Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
+        os.chdir(folder)
+        try:
+            with contextlib.redirect_stdout(nowhere):
+                exec(code[0], names)
+                clock.tick()
+                exec(code[1], names)
+                clock.tick()
+        finally:
+            os.chdir(here)
+    updates = EPOCHS * -(-len(names["train_data"]) // BATCH)
+    whole = clock.per_tick(0)
+    return Cost(whole.wall / updates, whole.cpu / updates)
+
+
+def measure_texts(*, quick: bool) -> dict[str, Any]:
+    """Run every program on both models in turns; return what goes into the JSON, with the machine it was found on."""
+    rounds = {"mlp": 2, "cnn": 1} if quick else {"mlp": 20, "cnn": 8}
+    found: dict[str, Any] = {}
+    for model in MODELS:
+        torch.manual_seed(0)
+        runs: dict[str, Callable[[], Cost]] = {
+            name: partial(timed, halves(each, model)) for name, each in SELECTIONS.items()
+        }
+        found[model] = _told(interleave(runs, rounds[model]))
+    about = machine()
+    about["versions"] = {"torch": about["versions"]["torch"]}
+    examples = 1797 * REPEATED
+    settings = {"rounds": rounds, "epochs": EPOCHS, "batch": BATCH, "examples": examples}
+    return {"machine": about, "settings": settings, "found": found}
+
+
+def _told(seen: SideBySide) -> dict[str, Any]:
+    return {
+        name: {
+            "seconds_per_update": seen.cost(name),
+            "wall_ratio": seen.ratio(name, MINIMAL),
+            "cpu_ratio": seen.ratio(name, MINIMAL, "cpu"),
+        }
+        for name in SELECTIONS
+    }

@@ -1,0 +1,338 @@
+"""The board: entries waiting, being judged and judged, in one SQLite file that several processes may use at once.
+
+A connection lives for one question: threads and processes share nothing but the file (WAL, so readers never wait).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+from trueloop.engines.arena.ranking import Judged
+from trueloop.engines.arena.trial import End, Point, Trial, thinned
+from trueloop.ground.asked import read
+from trueloop.ground.errors import BoardError, InvalidConfig
+
+WAITING: Final = 32  # entries in the queue at most: an hour of judging
+KEPT: Final = 5000  # entries at most: about 125 MB with their curves
+ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
+BUSY_S: Final = 15.0  # how long a write waits for another process's
+NAME: Final = 32  # characters
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    track TEXT NOT NULL, mark TEXT NOT NULL, name TEXT NOT NULL, baseline INTEGER NOT NULL,
+    config TEXT NOT NULL, seeds TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL, ended REAL,
+    attempts INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '{}', trials TEXT NOT NULL DEFAULT '[]',
+    versions TEXT NOT NULL DEFAULT '{}', why TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS by_track ON entries (track, mark, state);
+CREATE INDEX IF NOT EXISTS by_state ON entries (state);
+CREATE TABLE IF NOT EXISTS curves (
+    entry INTEGER NOT NULL REFERENCES entries (id) ON DELETE CASCADE, seed INTEGER NOT NULL, points TEXT NOT NULL,
+    PRIMARY KEY (entry, seed)
+) WITHOUT ROWID;
+"""
+_COLUMNS: Final = (
+    "id, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
+)
+
+
+class State(StrEnum):
+    """Where an entry stands."""
+
+    QUEUED = "queued"
+    JUDGING = "judging"
+    REACHED = "reached"
+    """On every seed."""
+    NOT_REACHED = "not reached"
+    """On one seed at least."""
+    DISQUALIFIED = "disqualified"
+    FAILED = "failed"
+    """It could not be judged; ``why`` says what happened."""
+
+
+OPEN: Final = frozenset({State.QUEUED, State.JUDGING})
+COUNTED: Final = (State.REACHED, State.NOT_REACHED, State.DISQUALIFIED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One entry, as the board has it."""
+
+    id: int
+    track: str
+    mark: str
+    """Of the track as it was then."""
+    name: str
+    baseline: bool
+    config: str
+    """As JSON."""
+    seeds: tuple[int, ...]
+    state: State
+    submitted: float
+    """Seconds since 1970."""
+    ended: float | None
+    progress: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    versions: Mapping[str, str]
+    why: str
+
+    @property
+    def open(self) -> bool:
+        """True as long as it is not judged."""
+        return self.state in OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What is handed in; the referee has drawn the seeds."""
+
+    track: str
+    mark: str
+    name: str
+    config: str
+    seeds: tuple[int, ...]
+    baseline: bool = False
+
+
+class Board:
+    """A board in a file, which is made where there is none.
+
+    Args:
+        path: of the SQLite file.
+
+    Raises:
+        BoardError: the file cannot be used: here, and by every method.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BoardError(
+                f"The board's folder {str(path.parent)!r} cannot be made: {error.strerror}.", fix="Give --board."
+            ) from error
+        with self._open() as base:
+            base.executescript(_SCHEMA)
+
+    def submit(self, given: Submission, now: float) -> int:
+        """Put an entry into the queue, and return its number.
+
+        Raises:
+            BoardError: as many are waiting or kept as may be.
+        """
+        with self._open() as base:
+            base.execute("BEGIN IMMEDIATE")
+            waiting, kept = base.execute("SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries").fetchone()
+            if (waiting or 0) >= WAITING and not given.baseline:
+                raise BoardError(f"{waiting} entries are waiting already.", fix="Hand yours in when some are judged.")
+            if kept >= KEPT:
+                raise BoardError(f"The board is full: {kept} entries.", fix="Begin another one with --board.")
+            cursor = base.execute(
+                "INSERT INTO entries (track, mark, name, baseline, config, seeds, state, submitted)"
+                " VALUES (?, ?, ?, ?, ?, ?, 'queued', ?)",
+                (
+                    given.track, given.mark, given.name, int(given.baseline), given.config,
+                    json.dumps(given.seeds), now,
+                ),
+            )  # fmt: skip
+            return cast("int", cursor.lastrowid)
+
+    def ahead(self, entry: int) -> int:
+        """Return how many will be judged before an entry, the one being judged included."""
+        waiting = [row.id for row in self.open_entries()]
+        return waiting.index(entry) if entry in waiting else 0
+
+    def waiting(self) -> int:
+        """Return how many entries are not judged yet."""
+        with self._open() as base:
+            return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
+
+    def open_entries(self) -> list[Row]:
+        """Return the entries that are not judged yet, the next one first."""
+        with self._open() as base:
+            found = base.execute(
+                f"SELECT {_COLUMNS} FROM entries WHERE state IN ('queued', 'judging')"  # noqa: S608 - our own columns
+                " ORDER BY baseline DESC, id"
+            ).fetchall()
+        return sorted(map(_row, found), key=lambda row: row.state != State.JUDGING)
+
+    def begin(self) -> Row | None:
+        """Take the oldest entry out of the queue, to judge it; None where there is none.
+
+        Only for who has the turn: what another judge had begun, and was ended at, is begun anew.
+        """
+        with self._open() as base:
+            base.execute("BEGIN IMMEDIATE")
+            base.execute(
+                "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
+                (f"The judging was ended {ATTEMPTS} times before it was done.", ATTEMPTS),
+            )
+            found = base.execute(
+                f"SELECT {_COLUMNS} FROM entries WHERE state IN ('queued', 'judging')"  # noqa: S608 - our own columns
+                " ORDER BY baseline DESC, id LIMIT 1"
+            ).fetchone()
+            if found is None:
+                return None
+            base.execute(
+                "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
+                (found[0],),
+            )
+        return _row(found)
+
+    def tell(self, entry: int, progress: Mapping[str, Any]) -> None:
+        """Say how far the judging of an entry is."""
+        with self._open() as base:
+            base.execute("UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_json(progress), entry))
+
+    def judged(
+        self,
+        entry: int,
+        trials: Sequence[Trial],
+        curves: Mapping[int, list[Point]],
+        *,
+        versions: Mapping[str, str],
+        now: float,
+    ) -> State:
+        """Write down how an entry was judged, and return what it came to."""
+        state, why = verdict(trials)
+        with self._open() as base:
+            base.execute("BEGIN IMMEDIATE")
+            written = base.execute(
+                "UPDATE entries SET state = ?, trials = ?, versions = ?, ended = ?, why = ?, progress = '{}'"
+                " WHERE id = ?",
+                (state, _json([asdict(trial) for trial in trials]), _json(versions), now, why, entry),
+            ).rowcount
+            if not written:  # it was taken back meanwhile
+                return state
+            base.executemany(
+                "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
+                [(entry, seed, _json(thinned(points))) for seed, points in curves.items()],
+            )
+        return state
+
+    def withdraw(self, entry: int) -> bool:
+        """Take an entry back that is not judged yet; false where it is."""
+        with self._open() as base:
+            return (
+                base.execute("DELETE FROM entries WHERE id = ? AND state IN ('queued', 'judging')", (entry,)).rowcount
+                > 0
+            )
+
+    def entry(self, entry: int) -> Row:
+        """Return one entry.
+
+        Raises:
+            BoardError: there is none of this number.
+        """
+        with self._open() as base:
+            found = base.execute(
+                f"SELECT {_COLUMNS} FROM entries WHERE id = ?",  # noqa: S608 - our own columns
+                (entry,),
+            ).fetchone()
+        if found is None:
+            raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
+        return _row(found)
+
+    def curves(self, entry: int) -> dict[int, list[Point]]:
+        """Return the curves of an entry, by seed."""
+        with self._open() as base:
+            found = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
+        return {seed: [(int(u), int(e), float(a)) for u, e, a in json.loads(points)] for seed, points in found}
+
+    def judged_on(self, track: str, mark: str) -> list[Judged]:
+        """Return the entries of a track that count: judged, on the track as it is now."""
+        with self._open() as base:
+            found = base.execute(
+                f"SELECT {_COLUMNS} FROM entries WHERE track = ? AND mark = ?"  # noqa: S608 - our own columns
+                " AND state IN ('reached', 'not reached', 'disqualified') ORDER BY id",
+                (track, mark),
+            ).fetchall()
+        return [
+            Judged(
+                id=row.id, name=row.name, config=row.config, baseline=row.baseline, submitted=row.submitted,
+                trials=row.trials,
+            )
+            for row in map(_row, found)
+        ]  # fmt: skip
+
+    def has_baseline(self, track: str, mark: str) -> bool:
+        """True where the baseline of a track as it is now was handed in; one that failed does not count."""
+        with self._open() as base:
+            found = base.execute(
+                "SELECT 1 FROM entries WHERE baseline AND track = ? AND mark = ? AND state != 'failed' LIMIT 1",
+                (track, mark),
+            ).fetchone()
+        return found is not None
+
+    @contextmanager
+    def _open(self) -> Generator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=BUSY_S)) as base, base:
+                base.execute("PRAGMA journal_mode = WAL")
+                base.execute("PRAGMA foreign_keys = ON")
+                yield base
+        except sqlite3.Error as error:
+            raise BoardError(
+                f"The board {str(self.path)!r} cannot be used: {error}.", fix="Give another file with --board."
+            ) from error
+
+
+def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
+    """Return what runs on all seeds come to, and why where it is not plain."""
+    by_end = {trial.end: trial for trial in reversed(trials)}
+    if trial := by_end.get(End.FOUND):
+        assert trial.found
+        return State.DISQUALIFIED, f"{trial.found.code}: {trial.found.message}"
+    if trial := by_end.get(End.FAILED):
+        return State.FAILED, trial.why
+    if not trials:
+        return State.FAILED, "It was not run."
+    missed = [trial for trial in trials if trial.end != End.REACHED]
+    if not missed:
+        return State.REACHED, ""
+    stopped = by_end.get(End.STOPPED)
+    why = f"It did not reach the target on {len(missed)} of {len(trials)} seeds."
+    return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
+
+
+def _row(found: Sequence[Any]) -> Row:
+    row, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why = found
+    try:
+        return Row(
+            id=row,
+            track=track,
+            mark=mark,
+            name=name,
+            baseline=bool(baseline),
+            config=config,
+            seeds=tuple(map(int, json.loads(seeds))),
+            state=State(state),
+            submitted=submitted,
+            ended=ended,
+            progress=json.loads(progress),
+            trials=_trials(trials),
+            versions=json.loads(versions),
+            why=why,
+        )
+    except (ValueError, TypeError, InvalidConfig) as error:
+        raise BoardError(f"Entry {row} of the board is not as it was written: {error}.") from error
+
+
+@lru_cache(maxsize=KEPT)  # a row that was judged stays as it is, and a board is asked for again and again
+def _trials(text: str) -> tuple[Trial, ...]:
+    return tuple(read(Trial, each) for each in json.loads(text))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

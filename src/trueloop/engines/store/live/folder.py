@@ -1,0 +1,77 @@
+"""Where watched programs tell how they are: one folder each, below one that only their user can read.
+
+LIVE/20261121-220301-4711/feed.jsonl   what happened, line by line
+LIVE/20261121-220301-4711/now          where the program is right now, in one line behind its checksum
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from time import gmtime, strftime
+from typing import Final
+
+FEED, NOW = "feed.jsonl", "now"
+KEPT: Final = 32  # folders of programs that have ended; older ones go when another begins
+_NAME: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9]{1,10}(-r[0-9]{1,6})?")
+
+
+def live_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of a user's watched programs on this machine; it may not exist yet."""
+    for runtime in (environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{_user()}"):  # in memory, most often
+        if runtime and os.access(runtime, os.W_OK | os.X_OK) and Path(runtime).is_dir():
+            return Path(runtime) / "trueloop"
+    return Path(tempfile.gettempdir()) / f"trueloop-{_user()}-live"
+
+
+def enter(folder: Path) -> None:
+    """Make a folder that only this user can read, or see that it is one.
+
+    Raises:
+        OSError: it cannot be made, or is somebody else's, a link, or open to others.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode):
+        raise NotADirectoryError(f"{folder} is not a folder.")
+    if hasattr(os, "getuid") and (seen.st_uid != _user() or seen.st_mode & 0o077):
+        raise PermissionError(f"{folder} belongs to somebody else, or others can read it.")
+
+
+def new_name(now: float, *, rank: int | None) -> str:
+    """Name the folder of this process: when it began, its number, and its rank where there are several."""
+    return strftime("%Y%m%d-%H%M%S", gmtime(now)) + f"-{os.getpid()}" + ("" if rank is None else f"-r{rank}")
+
+
+def is_name(word: str) -> bool:
+    """True for what `new_name` returns: nothing in it leads elsewhere."""
+    return _NAME.fullmatch(word) is not None
+
+
+def names(folder: Path) -> list[str]:
+    """List the programs that have told something, the newest first."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [each.name for each in entries if is_name(each.name) and each.is_dir(follow_symlinks=False)]
+    except OSError:  # there is none yet
+        return []
+    return sorted(found, reverse=True)
+
+
+def clear(folder: Path, kept: int = KEPT) -> None:
+    """Remove all but the newest; what is not ours in a folder keeps it there."""
+    for name in names(folder)[kept:]:
+        try:
+            for file in (FEED, NOW):
+                (folder / name / file).unlink(missing_ok=True)
+            (folder / name).rmdir()
+        except OSError:
+            continue
+
+
+def _user() -> int:
+    return getattr(os, "getuid", lambda: 0)()

@@ -1,0 +1,1 @@
+"""The production loop as a text that grows: components, their snippets, the program, its chart and what it costs."""

@@ -1,0 +1,214 @@
+"""The arithmetic of one cell, in numbers: "0.511 = 0.5 − 0.01 × −1.1".
+
+Each formula is worked out here a second time, in float64 and cell by cell, from what the tensors held before the line
+ran; torch's own result is what the page shows, and the tests hold the two side by side.
+"""
+# ruff: noqa: RUF001 - arithmetic is shown as it is written, with × and −
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+Grid = Sequence[Sequence[float]]
+"""Rows of cells; a vector is one row, a scalar one cell."""
+
+BETAS: Final = (0.9, 0.999)
+EPS: Final = 1e-8
+"""Adam's, as torch has them by default."""
+MOMENTUM: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """How a number came about."""
+
+    text: str
+    """In numbers of four digits, with × and −."""
+    value: float
+    """What it comes to, in full precision."""
+
+
+Sums = list[list[Sum]]
+
+
+def shown(value: float, digits: int = 4) -> str:
+    """Write a number in at most so many digits."""
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    text = f"{value:.{digits}g}"
+    mantissa, _, exponent = text.partition("e")
+    return ("0" if float(text) == 0 else mantissa + (f"e{int(exponent)}" if exponent else "")).replace("-", "−")
+
+
+def linear(inputs: Grid, weight: Grid, bias: Grid) -> Sums:
+    """Return outputs [N, out] of inputs [N, in], weight [out, in] and bias [1, out]."""
+    return _grid(len(inputs), len(weight), lambda n, o: _products(inputs[n], weight[o], plus=bias[0][o]))
+
+
+def relu(before: Grid) -> Sums:
+    """Return max(0, x)."""
+    return _each(before, lambda x: Sum(text=f"max(0, {shown(x)})", value=max(0.0, x)))
+
+
+def mse(outputs: Grid, targets: Grid) -> Sums:
+    """Return the mean of the squared differences, one cell."""
+    pairs = [pair for row in zip(outputs, targets, strict=True) for pair in zip(*row, strict=True)]
+    squares = " + ".join(f"({shown(y)} − {shown(t)})²" for y, t in pairs)
+    value = sum((y - t) ** 2 for y, t in pairs) / len(pairs)
+    return [[Sum(text=f"({squares}) / {len(pairs)}", value=value)]]
+
+
+def mse_gradient(outputs: Grid, targets: Grid) -> Sums:
+    """Return dL/dy = 2 (y − t) / n."""
+    n = sum(map(len, outputs))
+
+    def cell(row: int, column: int) -> Sum:
+        y, t = outputs[row][column], targets[row][column]
+        return Sum(text=f"2 × ({shown(y)} − {shown(t)}) / {n}", value=2 * (y - t) / n)
+
+    return _grid(len(outputs), len(outputs[0]), cell)
+
+
+def cross_entropy(outputs: Grid, classes: Sequence[int]) -> Sums:
+    """Return the mean of −log p(right class), one cell; classes are numbers from 0."""
+    right = [_softmax(scores)[each] for scores, each in zip(outputs, classes, strict=True)]
+    logs = " + ".join(f"log({shown(p)})" for p in right)
+    return [[Sum(text=f"−({logs}) / {len(right)}", value=-sum(map(_log, right)) / len(right))]]
+
+
+def cross_entropy_gradient(outputs: Grid, classes: Sequence[int]) -> Sums:
+    """Return dL/dy = (p − 1 for the right class, p for the others) / N."""
+    n = len(outputs)
+
+    def cell(row: int, column: int) -> Sum:
+        p, right = _softmax(outputs[row])[column], classes[row] == column
+        return Sum(text=f"({shown(p)} − 1) / {n}" if right else f"{shown(p)} / {n}", value=(p - right) / n)
+
+    return _grid(n, len(outputs[0]), cell)
+
+
+def weight_gradient(above: Grid, inputs: Grid) -> Sums:
+    """Return dL/dW [out, in]: what came from above [N, out] times the inputs [N, in], added up over the batch."""
+    return _grid(len(above[0]), len(inputs[0]), lambda o, i: _products(_column(above, o), _column(inputs, i)))
+
+
+def bias_gradient(above: Grid) -> Sums:
+    """Return dL/db [1, out]: what came from above [N, out], added up over the batch."""
+    return _grid(1, len(above[0]), lambda _, o: _total(_column(above, o)))
+
+
+def input_gradient(above: Grid, weight: Grid) -> Sums:
+    """Return dL/dx [N, in]: what came from above [N, out] times the weights [out, in] it went through."""
+    return _grid(len(above), len(weight[0]), lambda n, i: _products(above[n], _column(weight, i)))
+
+
+def relu_gradient(above: Grid, before: Grid) -> Sums:
+    """Return what came from above where x was above 0, and 0 elsewhere."""
+
+    def cell(row: int, column: int) -> Sum:
+        gradient, open_ = above[row][column], int(before[row][column] > 0)
+        return Sum(text=f"{shown(gradient)} × {open_}", value=gradient * open_)
+
+    return _grid(len(above), len(above[0]), cell)
+
+
+def step(before: Grid, rate: float, direction: Grid) -> Sums:
+    """Return w − lr × direction: the gradient, or momentum's buffer."""
+    return _pairs(
+        before,
+        direction,
+        lambda w, g: Sum(text=f"{shown(w)} − {shown(rate)} × {shown(g)}", value=w - rate * g),
+    )
+
+
+def momentum(before: Grid | None, gradient: Grid) -> Sums:
+    """Return momentum's buffer: 0.9 of the one before, and the gradient."""
+    if before is None:
+        return _each(gradient, lambda g: Sum(text=f"{shown(g)} (the first gradient)", value=g))
+    return _pairs(
+        before, gradient, lambda b, g: Sum(text=f"{MOMENTUM} × {shown(b)} + {shown(g)}", value=MOMENTUM * b + g)
+    )
+
+
+def average(before: Grid | None, gradient: Grid, *, power: int) -> Sums:
+    """Return Adam's running mean of the gradient (power 1), or of its square (power 2)."""
+    beta = BETAS[power - 1]
+    square = "²" if power == 2 else ""
+    before = before or [[0.0] * len(row) for row in gradient]
+    return _pairs(
+        before,
+        gradient,
+        lambda m, g: Sum(
+            text=f"{beta} × {shown(m)} + {round(1 - beta, 3)} × {_powered(g, square)}",
+            value=beta * m + (1 - beta) * g**power,
+        ),
+    )
+
+
+def adam(before: Grid, rate: float, first: Grid, second: Grid, count: int) -> Sums:
+    """Return w − lr × m̂ / (√v̂ + ε), where m̂ and v̂ are freed of their zero start.
+
+    Args:
+        before: the weights [out, in].
+        rate: the learning rate.
+        first: running mean of the gradient, after this update.
+        second: running mean of its square, after this update.
+        count: updates so far, this one included.
+    """
+
+    def cell(row: int, column: int) -> Sum:
+        w = before[row][column]
+        m = first[row][column] / (1 - BETAS[0] ** count)
+        v = second[row][column] / (1 - BETAS[1] ** count)
+        value = w - rate * m / (math.sqrt(v) + EPS)
+        return Sum(text=f"{shown(w)} − {shown(rate)} × {shown(m)} / (√{shown(v)} + {shown(EPS)})", value=value)
+
+    return _grid(len(before), len(before[0]), cell)
+
+
+def decayed(rate: float, gamma: float) -> Sums:
+    """Return the next learning rate, one cell."""
+    return [[Sum(text=f"{shown(rate)} × {shown(gamma)}", value=rate * gamma)]]
+
+
+def _powered(value: float, square: str) -> str:
+    return f"({shown(value)}){square}" if square and value < 0 else f"{shown(value)}{square}"
+
+
+def _products(left: Sequence[float], right: Sequence[float], *, plus: float | None = None) -> Sum:
+    text = " + ".join(f"{shown(a)} × {shown(b)}" for a, b in zip(left, right, strict=True))
+    value = sum(a * b for a, b in zip(left, right, strict=True))
+    return Sum(text=text, value=value) if plus is None else Sum(text=f"{text} + {shown(plus)}", value=value + plus)
+
+
+def _total(values: Sequence[float]) -> Sum:
+    return Sum(text=" + ".join(map(shown, values)), value=sum(values))
+
+
+def _softmax(scores: Sequence[float]) -> list[float]:
+    highest = max(scores)
+    powers = [math.exp(score - highest) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def _log(p: float) -> float:
+    return -math.inf if p == 0 else math.log(p)
+
+
+def _column(grid: Grid, column: int) -> list[float]:
+    return [row[column] for row in grid]
+
+
+def _grid(rows: int, columns: int, cell: Callable[[int, int], Sum]) -> Sums:
+    return [[cell(row, column) for column in range(columns)] for row in range(rows)]
+
+
+def _each(grid: Grid, cell: Callable[[float], Sum]) -> Sums:
+    return [[cell(value) for value in row] for row in grid]
+
+
+def _pairs(left: Grid, right: Grid, cell: Callable[[float, float], Sum]) -> Sums:
+    return [[cell(a, b) for a, b in zip(*rows, strict=True)] for rows in zip(left, right, strict=True)]

@@ -1,0 +1,32 @@
+"""`trueloop arena`: reach a target in the fewest updates; each question in a file of its own, imported when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+BoardPath = Annotated[Path | None, Parameter(name="--board")]
+
+SUBCOMMANDS = {
+    "tracks": "List the tracks: what is to be reached, and what may be set.",
+    "submit": "Hand in a configuration; the referee runs it, on seeds of its own.",
+    "board": "Show who is ahead.",
+    "show": "Tell everything about one entry, or write out its script.",
+    "replay": "Run an entry again: the same updates, the same weights?",
+}
+
+
+def arena_app() -> App:
+    """Return the sub-application; nothing of its commands is imported yet."""
+    app = App(
+        name="arena",
+        help="Compete: reach a target accuracy in the fewest updates.",
+        version_flags=[],
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, line in SUBCOMMANDS.items():
+        app.command(f"{__name__}.{name}:{name}_command", name=name, help=line, version_flags=[])
+    return app

@@ -1,0 +1,232 @@
+// @ts-check
+// The arena: choose a track, configure a loop, practise, hand in, see who is ahead.
+import { codePanel } from "../code.js";
+import { form } from "../controls.js";
+import { fill, h, later, number } from "../dom.js";
+import { ask, described, newest } from "../net.js";
+import { boards } from "./arena/boards.js";
+import { entryPanel } from "./arena/entry.js";
+import { handIn } from "./arena/hand_in.js";
+import { race } from "./arena/race.js";
+
+export const title = "Arena";
+export const lead = "Data, network and goal are given; the loop is yours. Reach the target in the fewest updates. Nobody can post a number: the referee runs every entry again, from its configuration, on seeds that nobody knew.";
+
+const LABELS = { lr: "learning rate", beta1: "beta 1", beta2: "beta 2", warmup: "warm-up", updates: "planned updates", clip: "clip the norm at", initialisation: "initialisation" };
+const SLIDERS = { lr: { log: true }, momentum: { step: 0.01 }, label_smoothing: { step: 0.01 }, input_noise: { step: 0.01 } };
+const GROUPS = [
+  ["Optimizer", ["optimizer", "lr", "momentum", "beta1", "beta2", "weight_decay"]],
+  ["Batches and schedule", ["batch", "accumulation", "schedule", "warmup", "updates"]],
+  ["Steadier", ["clip", "label_smoothing", "initialisation", "input_noise"]],
+];
+const MOMENTUM = ["sgd", "nesterov", "rmsprop"], MOMENTS = ["adam", "adamw"];
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
+export async function mount(root, { params, setParams, announce }) {
+  const [told, fields] = await Promise.all([ask("arena", { do: "tracks" }), described("arena")]);
+  /** @type {any[]} */
+  const settings = fields.find(({ name }) => name === "entry").fields;
+  const plain = Object.fromEntries(settings.map((field) => [field.name, field.default]));
+  let track = told.tracks.find((/** @type {any} */ each) => each.name === params.get("track")) ?? told.tracks[0];
+  let values = { ...plain, ...track.baseline, ...given(settings, params) };
+  let seed = Number(params.get("seed") ?? 1);
+  let watching = 0;
+  /** @type {any} */
+  let text = [];
+
+  const settled = later(async () => {
+    const changes = Object.entries(values).filter(([name, value]) => value !== track.baseline[name]).map(([name, value]) => [name, String(value)]);
+    setParams({ track: track.name, seed: String(seed), ...Object.fromEntries(changes) });
+    try {
+      const answer = await script({ do: "script", track: track.name, entry: values, seed });
+      if (answer) code.show((text = answer.script));
+      refuse(null);
+    } catch (error) {
+      refuse(error);
+    }
+  }, 150);
+
+  const cards = told.tracks.map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet track", onclick: () => choose(each) },
+    h("b", {}, each.title), h("span", { class: "muted" }, each.told), h("span", { class: "lead-now mono", dataset: { track: each.name } })));
+  const groups = GROUPS.map(([name, only], i) => {
+    const made = form(settings, { values, labels: LABELS, sliders: SLIDERS, only: /** @type {string[]} */ (only), onchange: (_, changed) => change(changed, made.values[changed]) });
+    return { made, only, element: h("details", { class: "group", open: i < 2 }, h("summary", {}, name), made.element) };
+  });
+  const seedBox = h("input", { type: "number", id: "practice-seed", min: 0, max: 2 ** 31, step: 1, value: seed, oninput: () => { seed = Math.min(2 ** 31, Math.max(0, Math.round(Number(seedBox.value) || 0))); settled(); } });
+  const go = h("button", { type: "button", onclick: practise }, "▶ Practise");
+  const says = h("p", { class: "says", role: "status" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
+  const refusal = h("p", { class: "error", role: "alert", hidden: true });
+  const chart = race();
+  const model = codePanel({ title: "The network, which is given", file: "network.py" });
+  const code = codePanel({ title: "Show me the code", file: "entry.py", note: "What practising runs: plain PyTorch, and nothing of ours in it. `trueloop run entry.py` judges it the same way. The referee runs this text too, with a seed of its own and with the second held-out split." });
+  const script = newest("arena");
+  const entry = entryPanel({ take: (config, on) => take(config, on), announce });
+  const table = boards({ open: (id) => entry.show(id), announce });
+  const hand = handIn({ asked: () => ({ track: track.name, entry: values }), judged: async (id) => { await refresh(); await entry.show(id); }, announce });
+
+  fill(root,
+    h("link", { rel: "stylesheet", href: "pages/arena.css" }),
+    h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the two boards have different winners. A rate that is quick on one seed and lost on the next is no win: the bar on the board shows how far the seeds lie apart. Warm-up, clipping and a good beginning buy a rate that would not hold without them."),
+    h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),
+    h("div", { class: "columns" },
+      h("section", { class: "panel", "aria-label": "Your loop" },
+        h("h2", {}, "Your loop"),
+        h("div", { class: "row begin" }, h("span", { class: "muted" }, "Begin with"),
+          h("button", { type: "button", class: "quiet", onclick: () => take(track.baseline) }, "baseline"),
+          h("button", { type: "button", class: "quiet", onclick: () => take(plain) }, "plain SGD")),
+        groups.map(({ element }) => element), refusal),
+      h("div", {},
+        h("section", { class: "panel", "aria-label": "Practice" },
+          h("div", { class: "row" }, h("h2", {}, "Practice"), h("label", { for: "practice-seed" }, "seed"), seedBox, go),
+          chart.element, says),
+        hand.element,
+        table.element)),
+    entry.element,
+    model.element,
+    code.element,
+    rules(told));
+  adapt();
+  fitting();
+  model.show(track.model);
+  settled();
+  await refresh();
+  const timer = setInterval(refresh, 5000);
+
+  /** Show what an optimizer has, and leave the others away. */
+  function fitting() {
+    const has = (/** @type {string} */ name) => name === "momentum" ? MOMENTUM.includes(values.optimizer) : !["beta1", "beta2"].includes(name) || MOMENTS.includes(values.optimizer);
+    groups.forEach(({ made, only }) => { for (const name of only) made.field(/** @type {string} */ (name)).hidden = !has(/** @type {string} */ (name)); });
+  }
+
+  function adapt() {
+    cards.forEach((/** @type {HTMLElement} */ card, /** @type {number} */ i) => card.setAttribute("aria-pressed", String(told.tracks[i] === track)));
+  }
+
+  /** @param {string} name @param {any} value */
+  function change(name, value) {
+    values = { ...values, [name]: value };
+    fitting();
+    settled();
+  }
+
+  /** Begin from a configuration. @param {Record<string, any>} config @param {string} [on] its track */
+  function take(config, on) {
+    const other = told.tracks.find((/** @type {any} */ each) => each.name === on);
+    if (other && other !== track) choose(other, config);
+    values = { ...plain, ...config };
+    groups.forEach(({ made }) => made.set(values));
+    fitting();
+    settled();
+    announce("The settings are taken over.");
+  }
+
+  /** @param {any} chosen @param {Record<string, any>} [config] */
+  function choose(chosen, config) {
+    track = chosen;
+    adapt();
+    stop();
+    chart.mine([], track.target);
+    says.textContent = "Practise, or take the baseline's settings to begin with.";
+    model.show(track.model);
+    if (!config) take(track.baseline);
+    entry.hide();
+    refresh();
+  }
+
+  /** @param {any} error */
+  function refuse(error) {
+    refusal.hidden = !error;
+    refusal.textContent = error ? error.message : "";
+    go.disabled = hand.button.disabled = Boolean(error);
+    groups.forEach(({ made, only }) => { for (const name of only) made.field(/** @type {string} */ (name)).classList.toggle("refused", Boolean(error && new RegExp(`(^|\\W)${name}\\b`).test(error.words?.what ?? ""))); });
+  }
+
+  function stop() {
+    watching = 0;
+    fill(go, "▶ Practise");
+  }
+
+  async function practise() {
+    /** @type {any[]} */
+    const points = [];
+    const mine = track;
+    try {
+      const { id } = await ask("arena", { do: "practise", track: track.name, entry: values, seed, id: watching });
+      watching = id;
+      says.textContent = "Running …";
+      chart.mine(points, track.target);
+      for (let told = null; watching === id; await new Promise((wake) => setTimeout(wake, 90))) {
+        told = await ask("arena", { do: "look", id, since: points.length });
+        if (watching !== id || mine !== track) return;
+        points.push(...told.points);
+        chart.mine(points, track.target);
+        if (told.done) return ended(told);
+        const last = points.at(-1);
+        says.textContent = last ? `Running: update ${last[0]}, ${percent(last[2])} held out.` : "The referee is getting ready: the first run waits for PyTorch.";
+      }
+    } catch (error) {
+      says.textContent = /** @type {Error} */ (error).message;
+      stop();
+    }
+  }
+
+  /** @param {any} told */
+  function ended({ trial, trouble }) {
+    stop();
+    if (trouble) fill(says, h("span", { class: "badge error" }, "failed"), ` ${trouble.what} ${trouble.fix}`);
+    else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The referee's seeds will be others.`);
+    else if (trial.end === "found") {
+      code.show(text, { hit: trial.found.line });
+      fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this, at line ${trial.found.line} of the code below: ${trial.found.message} `, trial.found.fix);
+    }
+    else if (trial.end === "not reached") fill(says, h("span", { class: "badge warning" }, "not reached"), ` ${percent(trial.accuracy)} held out after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples.`);
+    else fill(says, h("span", { class: "badge error" }, trial.end), ` ${trial.why}`);
+    announce(says.textContent ?? "");
+  }
+
+  async function refresh() {
+    const now = track;
+    try {
+      const answer = await ask("arena", { do: "board", track: now.name });
+      if (now !== track) return;
+      table.show(answer, now);
+      chart.others(answer.curves, now.target);
+      for (const lead of cards.map((/** @type {HTMLElement} */ card) => card.querySelector(".lead-now"))) {
+        const best = answer.best[lead.dataset.track];
+        lead.textContent = best === null ? "nobody yet" : `to beat: ${number(best, 3)} updates`;
+      }
+    } catch (error) {
+      table.trouble(/** @type {Error} */ (error).message);
+    }
+  }
+
+  return () => {
+    clearInterval(timer);
+    watching = 0;
+    hand.unmount();
+    entry.unmount();
+    chart.unmount();
+  };
+}
+
+/** @param {number} share */
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+/** What the address says of the settings. @param {any[]} settings @param {URLSearchParams} params */
+function given(settings, params) {
+  const found = settings.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, kind === "choice" ? params.get(name) : Number(params.get(name))]);
+  return Object.fromEntries(found);
+}
+
+/** @param {{seeds: number, misses: number}} told */
+function rules({ seeds, misses }) {
+  return h("details", { class: "panel" }, h("summary", {}, "How the referee judges"),
+    h("ul", {},
+      h("li", {}, `An entry is a configuration. The referee draws ${seeds} fresh seeds from the system when it is handed in, writes the script you can read below, and runs it on each, in a process of its own with bounded time and memory.`),
+      h("li", {}, "The sanitizer watches. A finding of severity warning or error disqualifies the entry, and the board says which."),
+      h("li", {}, "A seed counts as reached at the first update after which two held-out splits both reach the target. Practice never sees the second one. The data are public, so it cannot be kept secret; what limits fitting to it is that only bounded settings can be handed in, and that seeds are fresh."),
+      h("li", {}, "The score is the median over all seeds; an entry that misses the target on one seed is not ranked",
+        ` (after ${misses} misses the rest is not run). One configuration handed in again adds its new seeds to the old ones, so luck cannot be fished for; numbers are kept to three significant digits.`),
+      h("li", {}, "The first board counts optimizer updates: the same on a slow machine and on a fast one. The second counts examples. The third compares CPU time per example with the track's reference loop, the baseline, run in turns with the entry; on a busy machine it is rough."),
+      h("li", {}, "Each seed that reached the target is run a second time, unwatched: unless the weights agree bit by bit, the entry fails. So every row replays, here or with `trueloop arena replay`.")));
+}

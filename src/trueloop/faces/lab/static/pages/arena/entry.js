@@ -1,0 +1,118 @@
+// @ts-check
+// One entry in full: its seeds and curves, versions, its script; to replay, and to take its settings over.
+import { chart } from "../../chart.js";
+import { codePanel } from "../../code.js";
+import { fill, h, number } from "../../dom.js";
+import { ask } from "../../net.js";
+import { settings } from "./boards.js";
+import { verdict } from "./hand_in.js";
+
+const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c6"];
+const DASHES = [undefined, [8, 4], [3, 3], [8, 3, 2, 3], [1, 3]];
+
+/** @param {{take: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} hears */
+export function entryPanel({ take, announce }) {
+  let shown = 0, replaying = 0;
+  /** @type {ReturnType<typeof chart> | null} */
+  let plot = null;
+  const element = h("section", { class: "panel entry", hidden: true, tabindex: "-1", "aria-label": "Entry" });
+
+  function hide() {
+    element.hidden = true;
+    shown = replaying = 0;
+    plot?.unmount();
+    plot = null;
+  }
+
+  /** @param {number} id */
+  async function show(id) {
+    const row = await ask("arena", { do: "entry", id });
+    hide();
+    shown = id;
+    element.hidden = false;
+    const code = row.script && codePanel({ title: "The script that was run", file: `entry_${id}.py`, note: "On the first of its seeds; the others differ in the line SEED." });
+    code?.show(row.script, { hit: row.trials.find((/** @type {any} */ trial) => trial.found)?.found.line });
+    const again = h("div", { class: "again", role: "status" });
+    const button = h("button", { type: "button", class: "quiet", disabled: row.open || !row.trials.length, onclick: () => replay(id, button, again) }, "↻ Replay");
+    fill(element,
+      h("div", { class: "row" }, h("h2", {}, `Entry ${id}: ${row.name}`), h("span", { class: "badge" }, row.track),
+        h("button", { type: "button", class: "quiet", onclick: () => take(row.config, row.track) }, "Take these settings"), button,
+        h("button", { type: "button", class: "quiet", onclick: hide }, "Close")),
+      h("p", {}, verdict(row)),
+      h("p", { class: "mono settings" }, settings(row.changes, row.config)),
+      h("div", { class: "tiles" }, curves(row), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seeds" }, seeds(row))),
+      again,
+      h("p", { class: "muted versions" }, `Handed in ${new Date(1000 * row.submitted).toLocaleString()}; ${Object.entries(row.versions).map(([name, version]) => `${name} ${version}`).join(", ")}.`),
+      code ? code.element : h("p", { class: "muted" }, "The track has changed since: this entry does not count on today's board."));
+    element.scrollIntoView({ block: "nearest" });
+    element.focus({ preventScroll: true });
+    announce(`Entry ${id} of ${row.name}`);
+  }
+
+  /** @param {any} row */
+  function curves(row) {
+    if (!row.curves.length) return null;
+    const sorted = row.seeds.map((/** @type {number} */ seed) => row.curves.find((/** @type {any} */ curve) => curve.seed === seed)).filter(Boolean);
+    plot = chart({ title: "Held-out accuracy on each seed", height: 200, x: "update", tools: false, lines: sorted.map((/** @type {any} */ _, /** @type {number} */ i) => ({ label: `${i + 1}`, colour: COLOURS[i % COLOURS.length], dash: DASHES[i % DASHES.length], width: 1.6 })) });
+    const xs = [...new Set(sorted.flatMap((/** @type {any} */ curve) => curve.points.map((/** @type {any} */ point) => point[0])))].sort((a, b) => a - b);
+    plot.set(xs, ...sorted.map((/** @type {any} */ curve) => held(curve.points, xs)));
+    const element = plot.element;
+    requestAnimationFrame(() => requestAnimationFrame(() => element.isConnected && plot?.set(xs, ...sorted.map((/** @type {any} */ curve) => held(curve.points, xs)))));
+    return element;
+  }
+
+  /** @param {number} id @param {HTMLButtonElement} button @param {HTMLElement} again */
+  async function replay(id, button, again) {
+    button.disabled = true;
+    try {
+      const begun = await ask("arena", { do: "replay", id });
+      replaying = begun.id;
+      for (;;) {
+        const told = await ask("arena", { do: "look", id: begun.id });
+        if (shown !== id || replaying !== begun.id) return;
+        fill(again, h("ul", {}, told.seeds.map(replayed)), told.done && ending(told));
+        if (told.done) break;
+        await new Promise((wake) => setTimeout(wake, 250));
+      }
+    } catch (error) {
+      fill(again, h("p", { class: "error", role: "alert" }, /** @type {Error} */ (error).message));
+    }
+    button.disabled = false;
+  }
+
+  return { element, show, hide, unmount: hide };
+}
+
+/** @param {any} row */
+function seeds(row) {
+  return h("table", {},
+    h("thead", {}, h("tr", {}, ["", "seed", "came to", "updates", "examples", "held out", "time", "weights"].map((name, i) => h("th", { scope: "col", class: i > 2 && i < 7 ? "number" : "" }, name)))),
+    h("tbody", {}, row.trials.map((/** @type {any} */ trial, /** @type {number} */ i) => h("tr", {},
+      h("td", { class: "muted" }, i + 1),
+      h("td", { class: "mono" }, trial.seed),
+      h("td", {}, trial.end === "reached" ? "✓ reached" : `✗ ${trial.found?.code ?? trial.end}`),
+      h("td", { class: "number" }, number(trial.updates)), h("td", { class: "number" }, number(trial.examples)),
+      h("td", { class: "number" }, `${(100 * trial.accuracy).toFixed(1)} %`), h("td", { class: "number" }, trial.time === null ? "–" : `${number(trial.time, 2)}×`),
+      h("td", { class: "mono muted", title: trial.digest }, trial.digest.slice(0, 8) || "–")))));
+}
+
+/** @param {any} seed */
+function replayed({ then, now, same }) {
+  return h("li", {}, same ? `✓ seed ${then.seed}: ${then.end} at update ${now.updates} again, the same weights` : `✗ seed ${then.seed}: ${then.end} at update ${then.updates} then, ${now.end} at update ${now.updates} now`);
+}
+
+/** @param {any} told */
+function ending({ same, trouble, differing }) {
+  if (trouble) return h("p", { class: "error" }, `${trouble.what} ${trouble.fix}`);
+  const others = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, and is ${now}.`);
+  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ the same, bit by bit" : "✗ not the same"), others);
+}
+
+/** @param {[number, number, number][]} points @param {number[]} xs */
+function held(points, xs) {
+  let i = -1;
+  return xs.map((x) => {
+    while (i + 1 < points.length && points[i + 1][0] <= x) i += 1;
+    return i < 0 || x > points[points.length - 1][0] ? null : points[i][2];
+  });
+}

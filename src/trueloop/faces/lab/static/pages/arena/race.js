@@ -1,0 +1,52 @@
+// @ts-check
+// The chart of the arena: one's own held-out accuracy over the updates, beside the baseline's and the leaders'.
+import { chart } from "../../chart.js";
+import { h } from "../../dom.js";
+
+const PLACES = 3;
+const LINES = [
+  { label: "you", colour: "--data", width: 2.5 },
+  { label: "target", colour: "--strong", dash: [2, 4], width: 1.2 },
+  { label: "baseline", colour: "--gradient", dash: [8, 4], width: 1.6 },
+  ...["first", "second", "third"].map((label, i) => ({ label, colour: ["--update", "--c3", "--c6"][i], dash: [[6, 2, 2, 2], [3, 3], [1, 3]][i], width: 1.6 })),
+];
+
+export function race() {
+  const plot = chart({ title: "Held-out accuracy", lines: LINES, height: 260, x: "update", tools: false });
+  /** @type {[number, number, number][]} */
+  let own = [];
+  /** @type {{name: string, baseline: boolean, points: [number, number, number][]}[]} */
+  let others = [];
+  let target = 0;
+
+  function draw() {
+    const base = others.filter(({ baseline }) => baseline).map(({ points }) => points);
+    const leaders = others.filter(({ baseline }) => !baseline).map(({ points }) => points);
+    const curves = [own, base[0] ?? [], ...Array.from({ length: PLACES }, (_, i) => leaders[i] ?? [])];
+    const last = Math.max(0, ...curves.map((curve) => curve.at(-1)?.[0] ?? 0));
+    const xs = Array.from({ length: last }, (_, i) => i + 1);
+    const [you, baseline, ...places] = curves.map((curve) => held(curve, last));
+    plot.set(xs, you, xs.map(() => target), baseline, ...places);
+    plot.describe(own.length ? `You: ${(100 * own[own.length - 1][2]).toFixed(1)} % after ${own[own.length - 1][0]} updates.` : "No practice run yet.");
+  }
+
+  return {
+    element: h("div", { class: "race" }, plot.element, h("p", { class: "muted hint" }, "Drag across the chart to zoom, double-click to see all.")),
+    /** @param {any[]} points @param {number} goal */
+    mine(points, goal) { own = points; target = goal; draw(); },
+    /** @param {any[]} curves @param {number} goal */
+    others(curves, goal) { others = curves; target = goal; draw(); },
+    unmount() { plot.unmount(); },
+  };
+}
+
+/** A value for each update: between the points that were kept, the latest one. @param {[number, number, number][]} points @param {number} last */
+function held(points, last) {
+  /** @type {(number | null)[]} */
+  const column = Array(last).fill(null);
+  points.forEach(([update, , accuracy], i) => {
+    const until = points[i + 1]?.[0] ?? update + 1;
+    column.fill(accuracy, update - 1, until - 1);
+  });
+  return column;
+}

@@ -1,0 +1,88 @@
+// @ts-check
+// Train and eval: the same network twice, on the same inputs; and what a forward keeps in memory.
+import { codePanel } from "../code.js";
+import { form } from "../controls.js";
+import { fill, h, later } from "../dom.js";
+import { described, newest, Refused } from "../net.js";
+import { player } from "../player.js";
+import { memoryPanel } from "./modes/memory.js";
+import { side } from "./modes/side.js";
+import { styled } from "../styled.js";
+
+export const title = "Train and eval";
+export const lead = "One network, copied: the left copy is in train mode, the right one in eval mode. Forward sends the same inputs through both.";
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
+export async function mount(root, { params, setParams, announce }) {
+  /** @type {any} */
+  let told = null;
+  let wanted = Number(params.get("pass")) || 0;
+  const fields = (await described("modes")).filter(({ name }) => name !== "passes");
+  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name }) => [name, Number(params.get(name))]));
+  const question = newest("modes");
+
+  const inputs = h("div", { class: "scroll" });
+  const status = h("p", { class: "status" }, "PyTorch is working it out …");
+  const left = side({ name: "left", title: "left.train()", words: "Statistics of this batch; a new mask each time." });
+  const right = side({ name: "right", title: "right.eval()", words: "Running statistics; nothing is masked, nothing changes." });
+  const code = codePanel({ file: "train_and_eval.py", note: "The very text that ran. What is shown was read by forward hooks on its layers." });
+  const playing = player({ count: () => (told ? told.right.length + 1 : 1), show: draw, label: "Passes", perStep_ms: 1100 });
+  const forward = h("button", { type: "button", class: "forward", onclick: () => { playing.pause(); playing.go(playing.step + 1); } }, "→ Forward both");
+  const again = h("button", { type: "button", class: "quiet", onclick: () => { playing.pause(); playing.go(0); } }, "Begin again");
+  const controls = form(fields, { values: asked, sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });
+  const memory = memoryPanel({ announce });
+
+  await styled(root, "pages/modes.css");
+  root.append(
+    h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
+      "Press Forward several times. On the left every pass masks other units and moves the running statistics, so the outputs differ; on the right all passes agree, bit for bit. Then try a batch of one. Eval mode changes what layers do; whether a graph is kept is another switch, and ",
+      h("a", { href: "#/modes", onclick: (/** @type {Event} */ event) => { event.preventDefault(); memory.element.scrollIntoView(); } }, "measured below"), ".")),
+    h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "The network"), controls.element),
+    h("section", { class: "panel", "aria-label": "Passes" },
+      h("div", { class: "row" }, forward, again, playing.element), status,
+      h("details", { class: "inputs" }, h("summary", {}, "The inputs of both"), inputs)),
+    h("div", { class: "sides" }, left.element, right.element),
+    code.element, memory.element);
+
+  async function load() {
+    try {
+      const answer = await question(Object.fromEntries(fields.map(({ name }) => [name, controls.values[name]])));
+      if (!answer) return;
+      controls.refuse(null);
+      told = answer;
+      fill(inputs, h("table", { class: "cells" }, h("tbody", {}, told.inputs.map((/** @type {string[]} */ row, /** @type {number} */ i) => h("tr", {}, h("th", { scope: "row" }, `example ${i}`), row.map((cell) => h("td", {}, cell)))))));
+      left.load(told);
+      right.load(told);
+      playing.go(wanted);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      controls.refuse(error.words);
+      if (!told) status.textContent = "";
+    }
+  }
+
+  /** @param {number} pass 0 = before the first */
+  function draw(pass) {
+    if (!told) return;
+    wanted = pass;
+    left.draw(pass);
+    right.draw(pass);
+    forward.disabled = pass >= told.right.length;
+    status.textContent = said(pass);
+    code.show(told.code, { marked: pass ? told.lines : [], mark: "current" });
+    announce(status.textContent ?? "");
+    setParams({ ...Object.fromEntries(fields.map(({ name }) => [name, String(controls.values[name])])), pass: String(pass) });
+  }
+
+  /** @param {number} pass */
+  function said(pass) {
+    if (!pass) return "Both are there, with the same weights. Nothing has passed yet.";
+    if (told.refused) return `Pass ${pass}: the left one refuses a batch of one, the right one does not mind.`;
+    if (pass === 1) return "Pass 1: the outputs differ already, for the left one has used this batch's statistics and masked units.";
+    const [one, other] = [told.left[pass - 1], told.right[pass - 1]];
+    return `Pass ${pass}: the left outputs ${one.same_as_before ? "are those of the pass before, bit for bit" : `are up to ${one.farthest} away from the pass before`}; the right ones ${other.same_as_before ? "agree, bit for bit" : `differ by up to ${other.farthest}`}.`;
+  }
+
+  await load();
+  return () => { playing.unmount(); left.unmount(); memory.unmount(); };
+}

@@ -1,0 +1,170 @@
+// @ts-check
+// The six operations: a run that the server has traced line by line, walked through forward and back.
+import { codePanel } from "../code.js";
+import { form } from "../controls.js";
+import { fill, h, later } from "../dom.js";
+import { described, newest, Refused } from "../net.js";
+import { player } from "../player.js";
+import { graphPanel } from "./operations/graph.js";
+import { styled } from "../styled.js";
+import { tensorCard } from "./operations/tensor.js";
+
+export const title = "The six operations";
+export const lead = "Every training loop repeats the same six operations. Step through them on real PyTorch, forward and back, and see which tensors each of them touches, and which it leaves alone.";
+
+const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
+/** The colour of what an operation makes: values, gradients, updates. @type {Record<string, string>} */
+const KIND = { forward: "data", loss: "data", batch: "data", backward: "gradient", update: "update", "zero grad": "gradient", schedule: "update", "second backward": "gradient" };
+/** @type {Record<string, string>} */
+const SIGN = { forward: "→", loss: "◎", backward: "←", update: "Δ", "zero grad": "∅", schedule: "↘" };
+const LABELS = { lr: "learning rate", gamma: "schedule's gamma", hidden: "hidden units" };
+const GROUPS = [["data", "Data"], ["rate", "Learning rate"], ["parameter", "Parameters: what learns"], ["result", "Results: what forward makes"]];
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
+export async function mount(root, { params, setParams, announce }) {
+  /** @type {any} */
+  let trace = null;
+  let step = Number(params.get("step")) || 0;
+  const fields = await described("operations");
+  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, kind === "choice" ? params.get(name) : Number(params.get(name))]));
+  const question = newest("operations");
+
+  const stations = SIX.map((name) => h("button", { type: "button", class: `station of-${KIND[name]}`, onclick: () => jump(name) },
+    h("span", { class: "sign", "aria-hidden": "true" }, SIGN[name]), name));
+  const says = h("p", { class: "says" }, "PyTorch is working it out …");
+  const where = h("span", { class: "muted" });
+  const line = h("code", { class: "line-now" });
+  const sum = h("p", { class: "sum", "aria-live": "polite" });
+  const tensors = h("div", { class: "tensors" });
+  const words = h("blockquote", { class: "error torch-words", hidden: true });
+  const graph = graphPanel({ pick: (at) => playing.go(at) });
+  const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The very text that ran: what is shown above was read from its variables, after each marked line." });
+  const playing = player({ count: () => trace?.moments.length ?? 1, show: draw, label: "Operations", perStep_ms: 1400 });
+  const controls = form(fields, {
+    values: asked, labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
+    onchange: later((_, name) => { if (name === "example") step = 0; load(); }),
+  });
+  const settings = h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "What is trained, and how"), controls.element);
+
+  await styled(root, "pages/operations.css");
+  root.append(
+    h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
+      "Backward fills the gradients and moves no weight. The update moves the weights and leaves the gradients where they are, so something has to clear them. Forward builds a graph, and backward lets go of what it had saved. "),
+      h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it came about and what it was made of.")),
+    settings,
+    h("div", { class: "beside" },
+      h("section", { class: "panel", "aria-label": "The six operations" },
+        h("div", { class: "stations" }, stations),
+        playing.element,
+        h("div", { class: "now" }, h("div", { class: "row" }, line, where), says, words)),
+      code.element),
+    h("section", { class: "panel", "aria-label": "Tensors" }, sum, tensors),
+    graph.element);
+
+  function refresh() {
+    controls.field("hidden").hidden = controls.field("seed").hidden = controls.values.example === "worked_example";
+  }
+
+  async function load() {
+    refresh();
+    try {
+      const answer = await question(controls.values);
+      if (!answer) return;
+      controls.refuse(null);
+      trace = answer;
+      graph.load(trace);
+      playing.go(step);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      controls.refuse(error.words);
+      if (!trace) says.textContent = "";
+    }
+  }
+
+  /** To an operation of the update that is shown, or else of the first. @param {string} name */
+  function jump(name) {
+    if (!trace) return;
+    const update = Math.max(1, trace.moments[step].update);
+    const at = trace.moments.findIndex((/** @type {any} */ moment) => moment.operation === name && moment.update === update);
+    playing.pause();
+    if (at >= 0) playing.go(at);
+  }
+
+  /** @param {number} at */
+  function draw(at) {
+    if (!trace) return;
+    step = at;
+    const moment = trace.moments[at];
+    const kind = KIND[moment.operation] ?? "data";
+    stations.forEach((station, i) => {
+      if (SIX[i] === moment.operation) station.setAttribute("aria-current", "step");
+      else station.removeAttribute("aria-current");
+    });
+    line.textContent = moment.code;
+    line.className = `line-now of-${kind}`;
+    where.textContent = moment.update ? `line ${moment.line} · update ${moment.update} of ${controls.values.updates}` : `line ${moment.line} · before training`;
+    says.textContent = moment.says;
+    words.hidden = moment.operation !== "second backward";
+    words.textContent = trace.refused;
+    drawTensors(at, kind);
+    graph.draw(at);
+    code.show(trace.code, { marked: [moment.line], mark: `of-${kind}` });
+    scrollCode();
+    announce(`${moment.operation}: ${moment.says}`);
+    setParams({ ...Object.fromEntries(Object.entries(controls.values).map(([name, value]) => [name, String(value)])), step: String(at) });
+  }
+
+  /** The tensors as they are after a step: what has changed since the first, in order. @param {number} at @param {string} kind */
+  function drawTensors(at, kind) {
+    const now = new Map();
+    for (const moment of trace.moments.slice(0, at + 1)) {
+      for (const name of moment.gone) now.delete(name);
+      for (const tensor of moment.changes) now.set(tensor.name, { ...tensor, by: moment });
+    }
+    const moment = trace.moments[at];
+    const changed = new Set(moment.changes.map((/** @type {any} */ tensor) => tensor.name));
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.cell;
+    fill(tensors, GROUPS.map(([role, words_]) => {
+      const cards = trace.cards.filter((/** @type {any} */ card) => card.role === role && now.has(card.name));
+      return cards.length > 0 && h("section", { class: `group group-${role}` }, h("h3", {}, words_), h("div", { class: "cards" },
+        cards.map((/** @type {any} */ card) => tensorCard(card, { now, changed, kind, first: at === 0, tell }))));
+    }));
+    if (focused) /** @type {HTMLElement | null} */ (tensors.querySelector(`[data-cell="${CSS.escape(focused)}"]`))?.focus({ preventScroll: true });
+    const best = moment.changes.find((/** @type {any} */ tensor) => tensor.sums.length);
+    if (!focused) tell(best, best && [0, 0]);
+  }
+
+  /** How a number came about, and which others it was made of. @param {any} tensor @param {[number, number] | undefined} cell */
+  function tell(tensor, cell) {
+    const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
+    fill(sum, text
+      ? [h("span", { class: "rule muted" }, `${tensor.name}${index(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
+      : h("span", { class: "rule muted" }, tensor ? `${tensor.name} was given.` : "No number has been worked out in this step."));
+    for (const marked of tensors.querySelectorAll(".source, .told")) marked.classList.remove("source", "told");
+    if (!text) return;
+    cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("told"));
+    /** @type {Record<string, number | null>} */
+    const own = { row: cell[0], column: cell[1], "": null };
+    for (const read of tensor.reads) cellsOf(read.name, own[read.row], own[read.column]).forEach((each) => each.classList.add("source"));
+  }
+
+  /** The cells of a tensor as they are drawn; null = all rows, all columns. @param {string} name @param {number | null} row @param {number | null} column */
+  function cellsOf(name, row, column) {
+    const table = tensors.querySelector(`[data-name="${CSS.escape(name)}"] table.cells`);
+    const rows = [...(table?.querySelectorAll("tr") ?? [])].filter((_, i) => row === null || i === row);
+    return rows.flatMap((each) => [...each.children].filter((_, i) => column === null || i === column));
+  }
+
+  function scrollCode() {
+    const pre = code.element.querySelector("pre"), at = pre?.querySelector(`[data-line="${trace.moments[step].line}"]`);
+    if (pre && at) pre.scrollTop = at.offsetTop - pre.offsetTop - pre.clientHeight / 2;
+  }
+
+  await load();
+  return () => playing.unmount();
+}
+
+/** @param {any} tensor @param {[number, number]} cell */
+function index(tensor, [row, column]) {
+  return tensor.shape.length === 2 ? `[${row}, ${column}]` : tensor.shape.length === 1 ? `[${column}]` : "";
+}

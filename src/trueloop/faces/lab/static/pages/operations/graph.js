@@ -1,0 +1,96 @@
+// @ts-check
+// The graph that torch keeps behind a result, drawn where the server has placed its nodes; and its life, step by step.
+import { fill, h, svg } from "../../dom.js";
+
+const BOX = { width: 128, height: 44 }, COLUMN = 152, ROW = 86, EDGE = 9;
+
+/** @param {{pick: (step: number) => void}} options pick: called with the step that was chosen in the picture of its life */
+export function graphPanel({ pick }) {
+  /** @type {any} */
+  let trace = null;
+  /** @type {any} */
+  let shown = null;
+  let tallest = 1;
+  const place = h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "The graph, drawn" });
+  const detail = h("div", { class: "node-detail", "aria-live": "polite" });
+  const facts = h("dl", { class: "numbers" });
+  const life = h("div", { class: "life", role: "group", "aria-label": "Bytes that the graph keeps, step by step" });
+  const list = h("tbody");
+  const element = h("section", { class: "panel graph-panel", "aria-labelledby": "graph-title" },
+    h("h2", { id: "graph-title" }, "The graph behind the loss"),
+    h("p", { class: "muted" }, "Read from ", h("code", {}, "grad_fn"), " and ", h("code", {}, "next_functions"), ". Backward walks along the arrows, from the loss to the leaves. A square is a tensor that a node has saved: full ■ while it is kept, empty □ once backward has let go of it."),
+    facts, place, detail,
+    h("h3", {}, "Its life"), h("p", { class: "muted" }, "Bytes it keeps after each step: built by forward, released by backward."), life,
+    h("details", {}, h("summary", {}, "The graph as a table"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["node", "of", "saved for backward", "hands its gradient to"].map((text) => h("th", { scope: "col" }, text)))), list))));
+
+  /** @param {any} graph @param {number} alive */
+  function facts_(graph, alive) {
+    fill(facts, [["operations alive", alive], ["nodes of this graph", graph?.nodes.length ?? 0], ["bytes saved", graph?.saved_b ?? 0], ["state", !graph ? "not built" : graph.released ? "released by backward" : "ready for backward"]]
+      .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  }
+
+  /** @param {any} graph */
+  function picture(graph) {
+    const last = (/** @type {string} */ way) => Math.max(...graph.nodes.map((/** @type {any} */ node) => node[way]));
+    const width = last("column") * COLUMN + BOX.width + 16, height = (last("row") + 1) * ROW;
+    const at = (/** @type {any} */ node) => ({ x: BOX.width / 2 + 8 + node.column * COLUMN, y: ROW / 2 - 6 + node.row * ROW });
+    return svg("svg", { viewBox: `0 0 ${width} ${height}`, style: { width: "100%", "max-width": `${width}px`, "min-width": `${Math.round(width * 0.85)}px` }, role: "group", "aria-label": `Graph of ${graph.root}: ${graph.nodes.length} nodes` },
+      svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8z", class: "arrow-head" }))),
+      graph.edges.map((/** @type {[number, number]} */ [from, to]) => edge(at(graph.nodes[from]), at(graph.nodes[to]), graph.released)),
+      graph.nodes.map((/** @type {any} */ node) => box(node, at(node))));
+  }
+
+  /** @param {any} node @param {{x: number, y: number}} at */
+  function box(node, { x, y }) {
+    const tell = () => fill(detail, h("p", {}, h("strong", {}, node.name), node.of && ` · ${node.of}`, node.does && `: ${node.does}.`), node.saved.length ? h("p", { class: "muted" }, node.saved.map(words).join(" · ")) : null);
+    const name = node.leaf ? node.of : node.name;
+    return svg("g", { class: `node${node.leaf ? " leaf" : ""}`, transform: `translate(${x - BOX.width / 2} ${y - BOX.height / 2})`, tabindex: 0, role: "img", "aria-label": `${node.name}${node.of ? ` of ${node.of}` : ""}. ${node.saved.map(words).join(", ")}`, onpointerenter: tell, onfocus: tell, onclick: tell },
+      svg("rect", { width: BOX.width, height: BOX.height, rx: node.leaf ? 23 : 7 }),
+      svg("text", { x: BOX.width / 2, y: node.of ? 19 : 26, class: "name" }, short(name)),
+      svg("text", { x: BOX.width / 2, y: 35, class: "of" }, node.leaf ? "AccumulateGrad" : node.of ? `makes ${node.of}` : ""),
+      node.saved.map((/** @type {any} */ saved, /** @type {number} */ i) => svg("rect", { class: `saved${saved.freed ? " freed" : ""}`, x: 10 + i * 17, y: BOX.height + 4, width: 11, height: 11 })),
+      node.saved.length && svg("text", { class: "saved-text", x: 10 + node.saved.length * 17, y: BOX.height + 14 }, node.saved.every((/** @type {any} */ each) => each.freed) ? "freed" : `${node.saved.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + each.size_b, 0)} B`));
+  }
+
+  /** @param {any} each */
+  function lifeBar(each) {
+    const moment = trace.moments[each], graph = moment.graph === null ? null : trace.graphs[moment.graph];
+    const height = Math.round(((graph?.saved_b ?? 0) / tallest) * 44);
+    return h("button", { type: "button", class: `bar${graph?.released ? " released" : ""}`, "aria-label": `Step ${each + 1}, ${moment.operation}: ${graph?.saved_b ?? 0} bytes`, title: `${moment.operation}: ${graph?.saved_b ?? 0} bytes`, onclick: () => pick(each) }, h("i", { style: { height: `${Math.max(2, height)}px` } }));
+  }
+
+  return {
+    element,
+    /** @param {any} given */
+    load(given) {
+      trace = given;
+      shown = undefined;
+      tallest = Math.max(1, ...trace.graphs.map((/** @type {any} */ graph) => graph.saved_b));
+      fill(life, trace.moments.map((/** @type {any} */ _, /** @type {number} */ i) => lifeBar(i)));
+    },
+    /** @param {number} step */
+    draw(step) {
+      const moment = trace.moments[step], graph = moment.graph === null ? null : trace.graphs[moment.graph];
+      facts_(graph, moment.nodes_alive);
+      [...life.children].forEach((bar, i) => (i === step ? bar.setAttribute("aria-current", "step") : bar.removeAttribute("aria-current")));
+      if (shown === graph) return;
+      shown = graph;
+      fill(detail, h("p", { class: "muted" }, graph ? "Point at a node, or move to it with Tab, to see what it does and what it has saved." : ""));
+      fill(place, graph ? picture(graph) : h("p", { class: "muted" }, "There is no graph before the first forward."));
+      fill(list, graph?.nodes.map((/** @type {any} */ node, /** @type {number} */ i) => h("tr", {}, h("td", {}, h("code", {}, node.name)), h("td", {}, node.of), h("td", {}, node.saved.map(words).join("; ")),
+        h("td", {}, graph.edges.filter((/** @type {number[]} */ [from]) => from === i).map((/** @type {number[]} */ [, to]) => graph.nodes[to].leaf ? `AccumulateGrad of ${graph.nodes[to].of}` : graph.nodes[to].name).join(", ")))));
+    },
+  };
+}
+
+/** @param {any} saved */
+const words = (saved) => (saved.freed ? `□ ${saved.name}: freed` : `■ ${saved.name}${saved.of ? ` = ${saved.of}` : ""}, ${saved.size_b} bytes`);
+
+/** @param {string} name */
+const short = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
+
+/** @param {{x: number, y: number}} from @param {{x: number, y: number}} to @param {boolean} released */
+function edge(from, to, released) {
+  const start = from.x - BOX.width / 2, end = to.x + BOX.width / 2 + 2, bend = Math.max(EDGE, (start - end) / 2);
+  return svg("path", { class: `edge${released ? " released" : ""}`, d: `M${start} ${from.y}C${start - bend} ${from.y} ${end + bend} ${to.y} ${end} ${to.y}`, "marker-end": "url(#arrow)" });
+}

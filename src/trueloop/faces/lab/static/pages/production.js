@@ -1,0 +1,223 @@
+// @ts-check
+// Production loop: components switched on one by one; the text and the flow chart grow with them.
+import { codePanel } from "../code.js";
+import { fill, h } from "../dom.js";
+import { newest } from "../net.js";
+import { player } from "../player.js";
+import { flow } from "../flowchart.js";
+
+export const title = "Production loop";
+export const lead = "Five lines train a network. The rest of a training script is there for everything that happens besides: " +
+  "runs that crash, batches that do not fit, models that stop improving. Switch components on and watch what each of them adds.";
+
+const LOOK = "What to look for: the bar at the edge of a line says that it is new. Accumulation moves the update behind a question, " +
+  "clipping stands between backward and update, the schedule behind it: most silent bugs are one of these lines in another place. " +
+  "Point at a box of the chart to find its lines, or at a line to find its box.";
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} page */
+export async function mount(root, { params, setParams, announce }) {
+  const ask = newest("production");
+  /** @type {Record<string, any>} */
+  let wanted = fromAddress(params);
+  /** @type {Record<string, any> | null} */
+  let shown = null;
+  let alive = true;
+
+  const switches = h("div", { class: "switches" });
+  const summary = h("p", { class: "changes", role: "status" });
+  const gone = h("div");
+  const refusal = h("p", { class: "error", role: "alert", hidden: true });
+  const program = codePanel({ title: "The program", file: "train.py", open: true, note: "Plain PyTorch and scikit-learn's digits; it runs as it stands." });
+  const trainer = codePanel({ title: "The same with trueloop", file: "train_with_trueloop.py",
+    note: "The Trainer call that amounts to this selection. It also keeps a NaN out of the weights, resumes in the middle of an epoch and takes its place among many processes; those have no switch." });
+  const chart = flow({ onpoint: mark });
+  const table = h("div");
+  const growth = player({ count: () => (names.length ? names.length + 1 : 1), show: (step) => grow(step), label: "Grow the loop", perStep_ms: 2200 });
+  /** @type {string[]} */
+  let names = [];
+
+  const presets = [
+    h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose({}) }, "Minimal loop"),
+    h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
+  ];
+  fill(root,
+    h("link", { rel: "stylesheet", href: "pages/production.css" }),
+    h("p", { class: "look" }, LOOK),
+    h("div", { class: "row panel" },
+      presets,
+      h("span", { class: "muted" }, "or grow it:"), growth.element),
+    h("div", { class: "production" },
+      h("section", { class: "panel components", "aria-label": "Components" }, h("h2", {}, "Components"), switches, refusal),
+      h("section", { class: "text", "aria-label": "Program" }, summary, gone, program.element, trainer.element),
+      h("section", { class: "panel drawn", "aria-label": "Flow chart" }, h("h2", {}, "Flow chart"), chart.element)),
+    h("section", { class: "panel", "aria-label": "What it costs" }, h("h2", {}, "What it costs"), table));
+
+  /** @param {Record<string, any>} selection */
+  function choose(selection) {
+    growth.pause();
+    return refresh(selection);
+  }
+
+  /** @param {number} step the first so many components */
+  function grow(step) {
+    if (!shown) return;
+    const on = names.slice(0, step);
+    return refresh(Object.fromEntries(on.map((name) => [name, name === "precision" ? "bf16" : true])));
+  }
+
+  /** @param {string} words */
+  function refused(words) {
+    refusal.hidden = !words;
+    refusal.textContent = words;
+  }
+
+  /** @param {Record<string, any>} selection @param {string} [trouble] what to go on saying */
+  async function refresh(selection, trouble = "") {
+    wanted = selection;
+    let answer;
+    try {
+      answer = await ask({ selection, before: shown });
+    } catch (/** @type {any} */ error) {
+      refused(error.message);
+      if (!shown && Object.keys(selection).length) await refresh({}, error.message); // an address that says nonsense
+      return;
+    }
+    if (!answer || !alive) return;
+    refused(trouble);
+    draw(answer, shown === null);
+    shown = answer.selection;
+    const implied = answer.added.map((/** @type {any} */ each) => each.name);
+    const on = answer.on.filter((/** @type {string} */ name) => !implied.includes(name)).join(",");
+    setParams({ ...(on && { on }), ...(answer.selection.precision !== "off" && { precision: answer.selection.precision }) });
+  }
+
+  /** @param {any} answer @param {boolean} first */
+  function draw(answer, first) {
+    names = answer.components.map((/** @type {any} */ each) => each.name);
+    if (first) {
+      fill(switches, answer.components.map((/** @type {any} */ each) => control(each)));
+      growth.go(0);
+      for (const button of presets) button.disabled = false;
+    }
+    for (const each of answer.components) update(each, answer);
+    const told = words(answer, first);
+    summary.textContent = told;
+    if (!first) announce(told);
+    fill(gone, answer.program.gone.length > 0 && h("details", { class: "gone" },
+      h("summary", {}, `${lines(answer.program.gone.length)} gone or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Lines that are gone" }, answer.program.gone.join("\n"))));
+    program.show(answer.program.lines, { marked: answer.program.new, mark: "changed", onpick: (line) => chart.point(line) });
+    bringIntoView(program.element.querySelector(".changed"));
+    trainer.show(answer.trainer.lines, { marked: answer.trainer.new, mark: "changed" });
+    chart.show(answer.chart);
+    fill(table, costs(answer.costs));
+  }
+
+  /** @param {any} component */
+  function control(component) {
+    const id = `component-${component.name}`;
+    const box = h("input", { type: "checkbox", id, onchange: () => choose({ ...wanted, [component.name]: component.name === "precision" ? (box.checked ? "bf16" : "off") : box.checked }) });
+    const kind = component.name === "precision" && h("select", { "aria-label": "Precision of autocast", class: "kind", onchange: () => choose({ ...wanted, precision: kind.value }) },
+      h("option", { value: "bf16" }, "bfloat16"), h("option", { value: "fp16" }, "float16"));
+    return h("div", { class: "component", dataset: { name: component.name } },
+      h("div", { class: "row" }, box, h("label", { for: id }, component.title), kind, h("small", { class: "muted because" })),
+      h("details", {}, h("summary", {}, "why, and what without"),
+        h("dl", {},
+          h("dt", {}, "What for"), h("dd", {}, component.why),
+          h("dt", {}, "What it costs"), h("dd", {}, component.cost),
+          h("dt", {}, "What goes wrong without"), h("dd", {}, component.without),
+          h("dt", {}, "Failures that belong to it"),
+          h("dd", {}, h("ul", {}, component.codes.map((/** @type {any} */ { code, title: named }) =>
+            h("li", {}, h("a", { href: `#/signatures?code=${code}` }, code), ` ${named}`)))))));
+  }
+
+  /** @param {any} component @param {any} answer */
+  function update(component, answer) {
+    const element = /** @type {HTMLElement} */ (switches.querySelector(`[data-name="${component.name}"]`));
+    const because = answer.added.find((/** @type {any} */ each) => each.name === component.name)?.because ?? "";
+    /** @type {HTMLInputElement} */ (element.querySelector("input")).checked = component.on;
+    /** @type {HTMLElement} */ (element.querySelector(".because")).textContent = because;
+    element.classList.toggle("on", component.on);
+    const kind = element.querySelector("select");
+    if (kind) {
+      kind.disabled = !component.on;
+      if (component.on) kind.value = answer.selection.precision;
+    }
+  }
+
+  /** @param {[number, number][]} spans @param {boolean} chosen */
+  function mark(spans, chosen) {
+    const all = program.element.querySelectorAll(".line");
+    let top = /** @type {HTMLElement | null} */ (null);
+    all.forEach((line, place) => {
+      const inside = spans.some(([first, last]) => place + 1 >= first && place + 1 <= last);
+      line.classList.toggle("pointed", inside);
+      if (inside) top ??= /** @type {HTMLElement} */ (line);
+    });
+    bringIntoView(top);
+    if (chosen) top?.scrollIntoView({ block: "nearest" }); // the page as well, which must not move under a pointer
+  }
+
+  /** Scroll the pane of the code, and nothing else, until a line is in the part of it that is on the screen. @param {Element | null} line */
+  function bringIntoView(line) {
+    const pane = program.element.querySelector(".code");
+    if (!line || !pane) return;
+    const { top, bottom } = pane.getBoundingClientRect();
+    const from = Math.max(top, 0), to = Math.min(bottom, innerHeight), at = line.getBoundingClientRect().top;
+    if (to - from > 60 && (at < from || at > to - 40)) pane.scrollTop += at - from - (to - from) / 3;
+  }
+
+  await refresh(wanted);
+  return () => { alive = false; growth.unmount(); };
+}
+
+/** @param {URLSearchParams} params */
+function fromAddress(params) {
+  /** @type {Record<string, any>} */
+  const selection = {};
+  for (const name of (params.get("on") ?? "").split(",").filter(Boolean)) selection[name] = true;
+  if (selection.precision) selection.precision = params.get("precision") ?? "bf16";
+  return selection;
+}
+
+/** @param {number} count */
+const lines = (count) => `${count} line${count === 1 ? "" : "s"}`;
+
+/** @param {any} answer @param {boolean} first */
+function words(answer, first) {
+  const { count, new: fresh, gone } = answer.program;
+  const length = `The program has ${lines(count)}`;
+  if (first || (!fresh.length && !gone.length)) return `${length}; with trueloop ${answer.trainer.count}.`;
+  return `${length}: ${fresh.length} new, ${gone.length} gone; with trueloop ${answer.trainer.count}.`;
+}
+
+/** @param {any} told */
+function costs(told) {
+  const models = Object.entries(told.models);
+  const cell = (/** @type {any} */ ratio) => [`${ratio.median.toFixed(2)} ×`, h("small", { class: "muted" }, ` ${ratio.low.toFixed(2)} to ${ratio.high.toFixed(2)}`)];
+  return [
+    h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
+      "Each bar begins at 1 and ends at the median; a tick is a factor of two. What is done once per epoch is shared out among its updates. ",
+      "These are figures of a CPU: on a GPU autocast saves time instead."),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
+        models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, by the wall`)]))),
+      h("tbody", {}, told.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
+        h("th", { scope: "row" }, row.title, row.on && h("span", { class: "badge" }, "on")),
+        h("td", { class: "number" }, `+${row.lines}`),
+        models.flatMap(([model]) => [h("td", {}, bar(row.ratios[model].cpu), h("span", { class: "mono" }, cell(row.ratios[model].cpu))),
+          h("td", { class: "number" }, cell(row.ratios[model].wall))])))))),
+    h("p", { class: "muted measured" }, told.measured_on),
+  ];
+}
+
+const HALVES = 1, DOUBLES = 3; // what the bars have room for: from half as long to eight times as long
+
+/** @param {{median: number, low: number, high: number}} ratio */
+function bar({ median, low, high }) {
+  const at = (/** @type {number} */ value) => 100 * Math.min(1, Math.max(0, (Math.log2(value) + HALVES) / (HALVES + DOUBLES)));
+  const from = (/** @type {number} */ a, /** @type {number} */ b) => ({ left: `${Math.min(at(a), at(b))}%`, width: `${Math.abs(at(b) - at(a))}%` });
+  return h("span", { class: "bar", "aria-hidden": "true" },
+    Array.from({ length: HALVES + DOUBLES + 1 }, (_, tick) => h("span", { class: tick === HALVES ? "one" : "tick", style: { left: `${(100 * tick) / (HALVES + DOUBLES)}%` } })),
+    h("span", { class: median > 1 ? "fill dearer" : "fill", style: from(1, median) }),
+    h("span", { class: "spread", style: from(low, high) }));
+}

@@ -1,0 +1,100 @@
+// @ts-check
+// Cheat sheet: what one looks up, on two printed pages.
+import { block, textOf } from "../code.js";
+import { fill, h } from "../dom.js";
+import { ask } from "../net.js";
+
+export const title = "Cheat sheet";
+export const lead = "Words, counts, loops, silent failures and the loader's arguments: each is taken from where trueloop keeps it, " +
+  "so it is what the other pages and the sanitizer say. It prints on two pages of A4.";
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} page */
+export async function mount(root, { params, setParams, announce }) {
+  const found = h("span", { class: "muted", role: "status" });
+  const search = h("input", { type: "search", id: "sheet-search", value: params.get("find") ?? "", autocomplete: "off", oninput: () => filter(true) });
+  const place = h("div", { class: "sheet" }, h("p", { class: "muted" }, "One moment …"));
+  fill(root,
+    h("link", { rel: "stylesheet", href: "pages/sheet.css" }),
+    h("div", { class: "row tools" },
+      h("label", { for: "sheet-search" }, "Find"), search, found,
+      h("button", { type: "button", class: "quiet", onclick: () => print() }, "Print")),
+    place);
+  const loader = h("div", {}, h("p", { class: "muted" }, "Asking the installed torch …"));
+  const failed = (/** @type {any} */ error) => h("p", { class: "error", role: "alert" }, error.message);
+  let alive = true;
+  try {
+    fill(place, parts(await ask("sheet", {}), loader));
+  } catch (error) {
+    fill(place, failed(error));
+    return () => {};
+  }
+  ask("loader_arguments", {}).then((told) => fill(loader, argumentsOf(told)), (error) => fill(loader, failed(error))).then(() => alive && filter());
+  announce("The cheat sheet is there.");
+
+  /** @param {boolean} [typed] */
+  function filter(typed = false) {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let kept = 0;
+    for (const item of place.querySelectorAll(".item")) {
+      const text = (item.textContent ?? "").toLowerCase();
+      const stays = words.every((/** @type {string} */ word) => text.includes(word));
+      /** @type {HTMLElement} */ (item).hidden = !stays;
+      kept += Number(stays);
+    }
+    for (const part of place.querySelectorAll("section")) /** @type {HTMLElement} */ (part).hidden = words.length > 0 && !part.querySelector(".item:not([hidden])");
+    found.textContent = words.length ? `${kept} found` : "";
+    if (typed) setParams(search.value ? { find: search.value } : {});
+  }
+  if (search.value) filter();
+  return () => { alive = false; };
+}
+
+/** @param {{torch: string, arguments: {name: string, default: string, says: string}[]}} told */
+function argumentsOf(told) {
+  return [
+    h("p", { class: "muted" }, `The arguments are those of torch ${told.torch}, the words are ours.`),
+    table(["argument", "default", "what for"], told.arguments.map((each) =>
+      [h("code", {}, each.name), each.default && h("code", {}, each.default), each.says]), "DataLoader arguments"),
+  ];
+}
+
+/** @param {any} sheet @param {HTMLElement} loader */
+function parts(sheet, loader) {
+  return [
+    part("terms", "Words", h("dl", { class: "words" }, sheet.terms.map((/** @type {any} */ { word, says }) =>
+      h("div", { class: "item" }, h("dt", {}, word), h("dd", {}, says))))),
+    part("counts", "Counts", [
+      h("p", { class: "muted" }, sheet.sizes),
+      table(["count", "what it is", "example"], sheet.counts.map((/** @type {any} */ each) => [each.name, each.says, each.example]), "Counts", 2)]),
+    part("arguments", "DataLoader arguments", loader),
+    part("templates", "Loops", h("div", { class: "loops" }, sheet.templates.map((/** @type {any} */ each) =>
+      h("div", { class: "item loop" }, h("div", { class: "row" }, h("h3", {}, each.title), copy(each)), block(each.lines))))),
+    part("bugs", "Silent failures", table(["code", "symptom", "what to do"], sheet.bugs.map((/** @type {any} */ bug) => [
+      h("a", { href: `#/signatures?code=${bug.code}`, title: bug.title }, bug.code),
+      [h("strong", {}, bug.title), h("br"), bug.symptom], bug.fix]), "Silent failures")),
+  ];
+}
+
+/** @param {{title: string, lines: [string, string][][]}} loop */
+function copy(loop) {
+  const button = h("button", { type: "button", class: "quiet", "aria-label": `Copy: ${loop.title}`, onclick: async () => {
+    const done = await navigator.clipboard.writeText(`${textOf(loop.lines)}\n`).then(() => "Copied", () => "Refused");
+    button.textContent = done;
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  } }, "Copy");
+  return button;
+}
+
+/** @param {string} name @param {string} heading @param {any} content */
+function part(name, heading, content) {
+  return h("section", { class: `panel ${name}`, "aria-labelledby": `sheet-${name}` }, h("h2", { id: `sheet-${name}` }, heading), content);
+}
+
+/** @param {string[]} head @param {any[][]} rows @param {string} name @param {number} [numbers] which column holds numbers */
+function table(head, rows, name, numbers = -1) {
+  const kind = (/** @type {number} */ place) => (place === numbers ? { class: "number" } : {});
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${name}` }, h("table", {},
+    h("thead", {}, h("tr", {}, head.map((text, place) => h("th", { scope: "col", ...kind(place) }, text)))),
+    h("tbody", {}, rows.map((cells) => h("tr", { class: "item" }, cells.map((cell, place) =>
+      (place === 0 ? h("th", { scope: "row" }, cell) : h("td", kind(place), cell))))))));
+}

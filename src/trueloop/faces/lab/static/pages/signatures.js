@@ -1,0 +1,156 @@
+// @ts-check
+// The table of silent failures: what each looks like, what the sanitizer says of it, and its page.
+import { fill, h, later } from "../dom.js";
+import { ask } from "../net.js";
+import { opened, pieces } from "./signatures/page.js";
+import { key, multiple } from "./signatures/plot.js";
+
+export const title = "Bug signatures";
+export const lead = [
+  "None of these raises an error. Each is really run here: the simulator's script as it should be, and the same with one operation broken, from three seeds.",
+];
+
+const AGAIN_MS = 2000;
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
+export async function mount(root, { params, setParams, announce }) {
+  document.head.querySelector("link[href='pages/signatures.css']") ?? document.head.append(h("link", { rel: "stylesheet", href: "pages/signatures.css" }));
+  const { families, failures } = await ask("signatures", { what: "table" });
+  const runnable = failures.filter((/** @type {any} */ each) => each.curves).length;
+  let ended = false, wanted = params.get("code") ?? "", computed = 0;
+  /** @type {Map<string, ReturnType<typeof row>>} */
+  const rows = new Map(failures.map((/** @type {any} */ failure) => [failure.code, row(failure, toggle)]));
+
+  const family = h("select", { id: "sig-family", onchange: filter }, h("option", { value: "" }, "all families"), families.map((/** @type {string} */ name) => h("option", { value: name, selected: name === params.get("family") }, name)));
+  const search = h("input", { type: "search", id: "sig-search", placeholder: "words of title, symptom or fix", maxlength: 80, value: params.get("search") ?? "", oninput: later(filter) });
+  const only = h("input", { type: "checkbox", id: "sig-only", checked: params.get("curves") === "1", onchange: filter });
+  const bar = h("progress", { max: runnable, value: 0, "aria-label": "Curves computed" });
+  const far = h("span", { class: "muted", role: "status" });
+  const count = h("p", { class: "muted", role: "status" });
+  fill(root,
+    h("p", { class: "look" }, "What to look for: how little there is to see. Most of these curves still fall, and some are the healthy ones to the last digit; what gives a failure away is often another quantity than the loss."),
+    h("div", { class: "row sig-bar" },
+      h("div", { class: "field" }, h("label", { for: "sig-family" }, "Family"), family), h("div", { class: "field" }, h("label", { for: "sig-search" }, "Search"), search),
+      h("div", { class: "row" }, only, h("label", { for: "sig-only" }, "with curves only")), h("div", { class: "row" }, bar, far)),
+    key(), count, h("ol", { class: "sig-list" }, [...rows.values()].map(({ element }) => element)));
+
+  function filter() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const { failure, element, text } of rows.values()) {
+      element.hidden = Boolean((family.value && failure.family !== family.value) || (only.checked && !failure.curves) || !words.every((/** @type {string} */ word) => text.includes(word)));
+      if (!element.hidden) shown += 1;
+    }
+    count.textContent = `${shown} of ${failures.length} silent failures`;
+    address();
+  }
+  function address() {
+    setParams(Object.fromEntries(Object.entries({ code: wanted, family: family.value, search: search.value, curves: only.checked ? "1" : "" }).filter(([, value]) => value)));
+  }
+  /** @param {string} code @param {boolean} open */
+  function toggle(code, open) {
+    if (open) wanted = code;
+    else if (wanted === code) wanted = "";
+    address();
+  }
+
+  async function compute() {
+    const left = new Set(failures.filter((/** @type {any} */ each) => each.curves).map((/** @type {any} */ each) => each.code));
+    while (left.size && !ended) {
+      const visible = [...left].filter((code) => !rows.get(code)?.element.hidden);
+      const code = left.has(wanted) ? wanted : visible[0] ?? [...left][0];
+      const mine = /** @type {ReturnType<typeof row>} */ (rows.get(code));
+      try {
+        const told = await ask("signature", { code });
+        if (ended) return;
+        if (told.done !== undefined) {
+          mine.wait(`${told.done} of ${told.of} seeds are done …`);
+          continue;
+        }
+        mine.show(told);
+        left.delete(code);
+        computed += 1;
+      } catch (error) {
+        if (ended) return;
+        mine.wait(`${error instanceof Error ? error.message : error} Trying again …`);
+        if (document.hidden || !(await pause(AGAIN_MS))) return;
+      }
+      bar.value = computed;
+      far.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;
+    }
+    if (!ended) announce("All curves are there.");
+  }
+  const pause = (/** @type {number} */ ms) => new Promise((resolve) => { setTimeout(() => resolve(!ended), ms); });
+
+  filter();
+  const first = [...rows.values()].find(({ failure }) => [failure.code, failure.slug].includes(wanted));
+  if (first) {
+    wanted = first.failure.code;
+    await first.open();
+    first.element.scrollIntoView();
+  }
+  compute();
+  return () => { ended = true; };
+}
+
+/** @param {any} failure @param {(code: string, open: boolean) => void} ontoggle */
+function row(failure, ontoggle) {
+  const id = `sig-${failure.code}`;
+  /** @type {any} */
+  let known = null;
+  let page = h("div", { class: "sig-open", id: `${id}-page`, hidden: true });
+  const waiting = h("div", { class: "sig-wait" }, "waits for its turn …");
+  const first = h("div", {}, waiting), second = h("div");
+  const said = h("p", { class: "sig-said", hidden: true });
+  const link = h("a", { href: `#/simulator?bugs=${failure.code}&twin=1` }, "Open in the simulator");
+  const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-page`, onclick: () => (page.hidden ? open() : close()) }, "Open its page");
+  const element = h("li", { class: "panel sig", id },
+    h("div", {}, h("h2", {}, h("span", { class: `badge ${failure.severity}` }, `${failure.severity} ${failure.code}`), " ", failure.title),
+      h("p", {}, pieces(failure.symptom)), h("p", {}, h("b", {}, "Fix: "), pieces(failure.fix)), said),
+    failure.curves ? [first, second] : h("p", { class: "sig-none muted" }, failure.why),
+    h("div", { class: "row sig-more" }, button, failure.curves && link,
+      h("span", { class: "muted" }, [failure.run && "found while it runs", failure.lint && "found in the text"].filter(Boolean).join(", "))),
+    h("div", { class: "sig-more" }, page));
+  const text = [failure.code, failure.slug, failure.title, failure.family, ...failure.symptom.map((/** @type {string[]} */ [, words]) => words), ...failure.fix.map((/** @type {string[]} */ [, words]) => words)].join(" ").toLowerCase();
+
+  async function open() {
+    page.hidden = false;
+    button.setAttribute("aria-expanded", "true");
+    button.textContent = "Close its page";
+    ontoggle(failure.code, true);
+    if (page.childElementCount) return;
+    try {
+      fill(page, await opened(failure, known));
+    } catch (error) {
+      fill(page, h("p", { class: "error" }, String(error instanceof Error ? error.message : error)));
+    }
+  }
+  function close() {
+    page.hidden = true;
+    button.setAttribute("aria-expanded", "false");
+    button.textContent = "Open its page";
+    ontoggle(failure.code, false);
+  }
+  return {
+    failure, element, text, open,
+    /** @param {string} words */
+    wait(words) { fill(first, h("div", { class: "sig-wait" }, words)); },
+    /** @param {any} told */
+    async show(told) {
+      if (!told.curves) {
+        fill(first, h("p", { class: "muted" }, told.why ?? failure.why));
+        return;
+      }
+      known = told;
+      link.href = told.address;
+      const [loss, other] = told.curves.plots;
+      fill(first, multiple(loss));
+      fill(second, other && multiple(other));
+      if (told.curves.finding) {
+        said.hidden = false;
+        fill(said, h("b", {}, "The sanitizer: "), told.curves.finding.message);
+      }
+      if (!page.hidden) fill(page, await opened(failure, known));
+    },
+  };
+}

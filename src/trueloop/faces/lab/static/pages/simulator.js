@@ -1,0 +1,390 @@
+// @ts-check
+// The simulator: a small network learns points in the plane, by a PyTorch script that can be broken and is watched.
+import { eachFrame, fill, h, later, number } from "../dom.js";
+import { described, newest } from "../net.js";
+import * as address from "./simulator/address.js";
+import { bar } from "./simulator/bar.js";
+import { board } from "./simulator/board.js";
+import { bugs } from "./simulator/bugs.js";
+import { curves, firstNotFinite } from "./simulator/curves.js";
+import { findings } from "./simulator/findings.js";
+import { called, difference, knobs } from "./simulator/knobs.js";
+import { legend, network } from "./simulator/network.js";
+import { numbers } from "./simulator/numbers.js";
+import { pace as paced } from "./simulator/pace.js";
+import { Run } from "./simulator/run.js";
+import { scenarios } from "./simulator/scenarios.js";
+import { script } from "./simulator/script.js";
+import { named } from "./simulator/shapes.js";
+import { parting } from "./simulator/twin.js";
+import { weights } from "./simulator/weights.js";
+import { looks, marks } from "./simulator/words.js";
+
+export const title = "Simulator";
+export const lead = "Train a small network in real PyTorch, break its loop, and see who notices.";
+
+const WORTH = 25; // updates that make a run worth keeping as a ghost
+const ALL_EVERY = 6; // frames: the charts further down are drawn less often
+
+/** @typedef {import("./simulator/run.js").Setup} Setup */
+
+/** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} page */
+export async function mount(root, { params, setParams, announce }) {
+  const [fields] = await Promise.all([described("simulator").then((all) => all.find((/** @type {any} */ { name }) => name === "config").fields), styled()]);
+  const view = new View(root, fields, { setParams, announce });
+  await view.open(params);
+  return () => view.close();
+}
+
+class View {
+  /** @param {HTMLElement} root @param {any[]} fields @param {{setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} page */
+  constructor(root, fields, { setParams, announce }) {
+    this.root = root;
+    this.fields = fields;
+    this.setParams = setParams;
+    this.announce = announce;
+    /** @type {Run[]} */ this.runs = [];
+    this.twins = false;
+    this.pending = false; // training goes on when what is being begun has begun
+    this.frames = 0;
+    this.notice = "";
+    this.parting = parting();
+    this.asks = newest("simulator");
+    this.pace = paced(() => this.runs);
+    this.paint = eachFrame(() => this.painted());
+  }
+
+  /** @param {URLSearchParams} params */
+  async open(params) {
+    const { setup, twin, play, wrong } = address.read(this.fields, params);
+    this.build(setup);
+    this.wanted = /** @type {Setup} */ (setup);
+    this.setup = setup;
+    if (wrong.length) this.say(`The address has ${wrong.join(", ")}, which means nothing here and was left out.`);
+    if (!await this.apply(setup, { train: play, twin })) {
+      await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { twin });
+      this.say("What the address asks for cannot be run; these are the settings to begin with.");
+    }
+    this.clock = setInterval(() => { if (!document.hidden) this.pace.tick(); }, 60);
+    this.wake = () => { for (const run of this.runs) if (run.connection === "idle" && !document.hidden) run.live.connect(); };
+    for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.addEventListener(what, this.wake);
+  }
+
+  /** @param {Setup} setup */
+  build(setup) {
+    const label = h("select", { "aria-label": "Class of the points you add" });
+    this.label = label;
+    this.bar = bar({
+      onplay: () => this.play(), onpause: () => this.hold(), onstep: () => { this.pace.step(); this.show(); },
+      onreset: () => this.begin({ train: false, keep: false, why: "Begun anew, with the same settings and seed." }),
+      ondata: () => this.change({ config: { ...this.wanted.config, seed: this.wanted.config.seed + 1 } }),
+      onspeed: (speed) => this.pace.at(speed),
+      ontwin: (on) => { this.arrange(on); this.begin({ train: this.pace.goes || this.pending, keep: false, why: on ? "Two runs of the same seed, both from the beginning." : "One run, from the beginning." }); },
+      onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
+      address: () => location.href,
+    });
+    this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.turn(name, value) });
+    this.bugs = bugs({ onchange: (codes) => this.change({ bugs: codes }, { train: true }) });
+    this.findings = findings({ onpick: (line) => this.code.toLine(line) });
+    this.curves = curves({});
+    this.numbers = numbers();
+    this.code = script();
+    this.weights = weights({ onedit: (...what) => this.edit(...what), enlarge: (into, name) => this.network.enlarge(into, name), activation: () => this.setup.config.activation });
+    this.network = network({ onhover: (at) => this.weights.hover(at), onpick: (at) => this.weights.pick(at) });
+    this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => { this.change({ config, bugs: codes, points: [] }, { train: true, why: `From the experiment: ${text}.` }); scrollTo({ top: 0, behavior: "smooth" }); } });
+    this.boards = h("div", { class: "boards" });
+    /** @type {ReturnType<typeof board>[]} */ this.planes = [];
+    this.told = h("p", { class: "sim-told", role: "status" });
+    this.parted = h("p", { class: "parted", hidden: true });
+    this.grid = h("div", { class: "sim-grid" },
+      h("div", { class: "panel sim-knobs" }, this.knobs.element),
+      h("div", { class: "panel sim-plane" }, this.boards, this.parted,
+        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click takes away"), marks(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete takes the nearest away.")),
+        this.findings.element),
+      h("div", { class: "sim-right" },
+        h("div", { class: "panel sim-curves" }, this.curves.places.loss, this.curves.places.norm, this.curves.events, this.curves.chips),
+        h("div", { class: "panel" }, this.bugs.element)));
+    const net = h("section", { class: "panel sim-net", "aria-labelledby": "net-title" }, h("div", { class: "row" }, h("h2", { id: "net-title" }, "The network"), legend()),
+      this.network.element, this.weights.inspector, this.weights.details);
+    this.memory = h("p", { class: "muted" });
+    fill(this.root,
+      h("div", { class: "sim" }, this.bar.element, this.numbers.element, this.told, this.grid, net,
+        h("section", { class: "panel sim-more", "aria-label": "More curves" }, h("div", { class: "tiles" }, ["accuracy", "rate", "memory", "graphs"].map((key) => this.curves.places[key])), this.memory),
+        looks(), this.scenarios.element, this.code.element));
+    this.arrange(false);
+    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; this.paint(); });
+    this.seen.observe(net);
+    const turning = later((/** @type {string} */ name, /** @type {any} */ value) => this.change({ config: { ...this.wanted.config, [name]: value } }), 250);
+    this.turn = (/** @type {string} */ name, /** @type {any} */ value) => {
+      if (this.turning && this.turning !== name) this.change({ config: this.wanted.config }); // two knobs at once: neither is forgotten
+      this.turning = name;
+      this.wanted = { ...this.wanted, config: { ...this.wanted.config, [name]: value } };
+      turning(name, value);
+    };
+  }
+
+  /** One plane, or two side by side. @param {boolean} twins */
+  arrange(twins) {
+    const count = twins ? 2 : 1;
+    this.twins = twins;
+    while (this.runs.length > count) this.runs.pop()?.close();
+    for (const plane of this.planes) plane.unmount();
+    this.planes = Array.from({ length: count }, (_, i) => board({
+      title: twins ? ["With what is broken", "Without"][i] : "", chosen: () => Number(this.label.value),
+      ...(i ? {} : { onadd: (point) => this.add(point), onremove: (x, y) => this.remove(x, y) }),
+    }));
+    fill(this.boards, ...this.planes.map(({ element }) => element));
+    this.boards.classList.toggle("two", twins);
+    this.grid.classList.toggle("two", twins);
+    this.planes.forEach((plane, i) => plane.title(twins ? ["with what is broken", "the same seed without"][i] : ""));
+    this.curves.arrange(count);
+    this.parted.hidden = !twins;
+    while (this.runs.length < count) this.runs.push(this.connected());
+    this.runs[0].look(this.netSeen ?? false);
+  }
+
+  connected() {
+    return new Run({
+      onbegan: (run) => this.began(run),
+      onframe: () => this.paint(),
+      onfinding: (run, told) => this.found(run, told),
+      onrefused: (words) => this.refused(words),
+      onended: (run) => { if (this.runs.every(({ ended }) => ended)) this.pace.stop(); if (run === this.runs[0]) this.findings.show(run); this.paint(); this.show(); },
+      onscript: (run) => { if (run === this.runs[0]) this.showCode(); },
+      onstate: (...how) => this.connection(...how),
+    });
+  }
+
+  /** @param {string} before @param {string} state @param {string} reason @param {boolean} again */
+  connection(before, state, reason, again) {
+    if (state !== "open" && before === "open") {
+      this.pending ||= this.pace.goes;
+      this.pace.stop();
+      this.keep();
+      this.say(state === "idle" ? reason : "The connection to the lab is lost. The page tries again by itself.");
+    } else if (state === "busy") this.say(reason);
+    if (again) this.say("The connection is back: the run begins anew, with the same settings.");
+    this.show();
+  }
+
+  /** Change something and begin anew with it. @param {Partial<Setup>} what @param {{train?: boolean, why?: string}} [how] */
+  change(what, how = {}) {
+    this.turning = "";
+    const next = { ...this.wanted, ...what };
+    if (what.config && next.config.dataset !== this.setup.config.dataset) next.points = [];
+    return this.apply(next, how);
+  }
+
+  /** @param {Setup} next @param {{train?: boolean, twin?: boolean, why?: string}} how @returns {Promise<boolean>} whether it can be run */
+  async apply(next, { train = false, twin = this.twins, why = "" } = {}) {
+    this.wanted = next;
+    let answer;
+    try {
+      answer = await this.asks({ config: next.config, bugs: next.bugs });
+    } catch (error) {
+      const words = /** @type {any} */ (error).words ?? { what: String(error) };
+      this.knobs.refuse(words);
+      this.say(`${words.what} ${words.fix ?? ""}`);
+      this.wanted = { ...next, bugs: this.setup.bugs };
+      this.bugs.show(this.all ?? [], this.setup.bugs, true);
+      return false;
+    }
+    if (!answer) return true; // something newer was asked since
+    const changed = Object.keys(answer.config).filter((name) => JSON.stringify(answer.config[name]) !== JSON.stringify(next.config[name]));
+    const from = this.setup, first = !this.all;
+    const goes = train || this.pace.goes || this.pending;
+    if (!first) this.keep();
+    this.setup = this.wanted = { config: answer.config, bugs: next.bugs, points: next.points };
+    this.all = answer.bugs;
+    this.knobs.refuse(null);
+    this.knobs.set(answer.config);
+    this.bugs.show(answer.bugs, next.bugs);
+    this.scenarios.show(answer.scenarios ?? []);
+    this.preview = answer;
+    this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
+    if (twin !== this.twins) this.arrange(twin);
+    const needs = changed.length ? ` That needs ${changed.map((name) => `${called(name)} ${answer.config[name]}`).join(", ")}, which is set.` : "";
+    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Begun anew: ${difference({ ...this.setup, config: next.config }, from)}.`}${needs}` });
+    return true;
+  }
+
+  /** @param {{train: boolean, keep?: boolean, why?: string}} how */
+  begin({ train, keep = true, why = "" }) {
+    if (keep) this.keep();
+    this.pace.stop();
+    this.pending = train;
+    this.parting.reset();
+    this.unfinite = null;
+    this.curves.happened([]);
+    this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup));
+    this.setParams(address.written(this.fields, this.setup, this.twins));
+    this.showCode();
+    this.findings.show(this.runs[0]);
+    this.say(why);
+    this.paint();
+    this.show();
+  }
+
+  /** Keep the curves of the run that is to be left, where they are worth it. */
+  keep() {
+    const { series, began, setup } = this.runs[0];
+    if (!began || !setup || series.update.length < WORTH) return;
+    const same = this.curves.ghosts.find((ghost) => JSON.stringify(ghost.setup) === JSON.stringify(setup));
+    if (same) same.series = series;
+    else this.curves.keep({ series, setup, label: difference(setup, this.wanted) });
+  }
+
+  /** @param {Run} run */
+  began(run) {
+    const i = this.runs.indexOf(run);
+    this.planes[i].begin(run.began);
+    if (i === 0) {
+      const { classes, layers, memory } = run.began, before = this.label.value;
+      fill(this.label, ...Array.from({ length: classes }, (_, label) => h("option", { value: label }, `a point of ${named(label, classes)}`)));
+      if (Number(before) < classes) this.label.value = before || "0";
+      this.network.begin(layers);
+      this.weights.begin(layers);
+      this.memory.textContent = memory ? `Memory: ${memory}` : "";
+      this.showCode();
+    }
+    if (this.pending && this.runs.every((each) => each.began)) {
+      this.pending = false;
+      this.pace.play();
+    }
+    this.show();
+  }
+
+  play() {
+    if (this.runs.every(({ ended }) => ended)) return this.begin({ train: true, why: "Begun anew, with the same settings and seed." });
+    this.pace.play();
+    this.announce("Training.");
+    this.show();
+  }
+
+  hold() {
+    this.pending = false;
+    this.pace.pause();
+    this.announce(`Paused after ${this.runs[0].update} updates.`);
+    this.show();
+  }
+
+  /** @param {{what: string, why?: string, fix?: string}} words */
+  refused({ what, why, fix }) {
+    const [run] = this.runs, told = [what, why, fix].filter(Boolean).join(" ");
+    if (!run.began && this.setup.points.length) { // points of an address that do not fit its dataset
+      this.byHand([]);
+      this.begin({ train: this.pending, keep: false, why: `${told} The points by hand are left out.` });
+    } else this.say(told);
+  }
+
+  /** @param {string} parameter @param {number[]} index @param {number} value */
+  edit(parameter, index, value) {
+    if (this.runs[0].ended) return this.say("The run has ended: begin anew to change its weights.");
+    for (const run of this.runs) run.tell("edit", { parameter, index, value });
+    this.say(`${parameter}[${index.join(", ")}] is now ${number(value)}. The script tells of it at its end.`);
+  }
+
+  /** @param {[number, number, number]} point */
+  add(point) {
+    const [x, y, label] = point;
+    for (const run of this.runs) run.tell("point", { x, y, label });
+    for (const plane of this.planes) plane.add(point);
+    this.byHand([...this.setup.points, point]);
+    this.say(`A point of ${named(label, this.runs[0].began?.classes ?? 2)} at ${number(x)}, ${number(y)}${this.runs[0].ended ? "" : ": trained on from the next epoch,"} and part of the next run's script.`);
+  }
+
+  /** @param {number} x @param {number} y */
+  remove(x, y) {
+    for (const run of this.runs) run.tell("unpoint", { x, y });
+    const [gone] = this.planes.map((plane) => plane.remove(x, y));
+    if (!gone) return;
+    const own = this.setup.points.findIndex((point) => point.every((value, i) => Math.abs(value - gone[i]) < 1e-3));
+    if (own >= 0) this.byHand(this.setup.points.filter((_, i) => i !== own));
+    this.say(own >= 0 ? "The point is gone." : "The point is gone from this run. A new run makes all its points again.");
+  }
+
+  /** @param {[number, number, number][]} points */
+  byHand(points) {
+    this.setup = { ...this.setup, points };
+    this.wanted = { ...this.wanted, points };
+    this.setParams(address.written(this.fields, this.setup, this.twins));
+  }
+
+  /** @param {Run} run @param {any} told */
+  found(run, { finding, line }) {
+    if (run !== this.runs[0]) return;
+    this.findings.show(run);
+    this.showCode();
+    this.announce(`The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
+    this.mark();
+  }
+
+  /** Say what happened, on the charts and in words. */
+  mark() {
+    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
+    if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is no number any more" });
+    this.curves.happened(told);
+  }
+
+  painted() {
+    const shown = this.runs.filter(({ began }) => began), [run] = this.runs;
+    const still = this.runs.every(({ state }) => state !== "running");
+    this.frames++;
+    this.runs.forEach((each, i) => {
+      if (!each.fresh) return;
+      this.planes[i].paint(each.planes.get("boundary"));
+      each.fresh = false;
+    });
+    this.curves.draw(this.runs, still || this.frames % ALL_EVERY === 0);
+    this.numbers.show(this.runs);
+    if (this.netSeen && run.began && (still || run.header?.weights)) {
+      this.network.paint(run);
+      this.weights.paint(run.weights);
+    }
+    if (this.twins && shown.length === 2) this.parted.textContent = this.parting.say(this.runs[0], this.runs[1]);
+    if (run.header?.first_not_finite !== null && !this.unfinite) {
+      this.unfinite = firstNotFinite(run.series);
+      if (this.unfinite) {
+        this.mark();
+        this.announce(`From update ${this.unfinite} on the loss is not a number.`);
+      }
+    }
+    if (still) this.curves.describe(this.runs);
+    this.findings.head(run);
+    this.pace.tick();
+    this.show();
+    for (const each of this.runs) each.painted();
+  }
+
+  /** Mark what is broken and what was found, in the script that runs. */
+  showCode() {
+    const [run] = this.runs, written = run.began ?? this.preview;
+    if (written) this.code.show(written, run.findings.find(({ line }) => line)?.line ?? null);
+  }
+
+  /** @param {string} text */
+  say(text) {
+    this.told.textContent = text;
+  }
+
+  show() {
+    const [run] = this.runs, goes = this.pace.goes || this.pending;
+    const away = this.runs.find(({ connection }) => connection !== "open")?.connection, kind = away ? "lost" : !this.runs.every(({ began }) => began) ? "waiting" : run.ended ? "ended" : this.pace.goes ? "running" : "paused";
+    const text = { lost: away === "connecting" ? "PyTorch is being started ..." : "not connected", waiting: "writing the script ...", ended: run.ended?.why === "finished" ? "finished" : `ended: ${run.ended?.why}`, running: "training", paused: run.update ? "paused" : "ready" }[kind];
+    this.bar.show({ goes, able: this.runs.every(({ began }) => began) && !away && !(run.ended && goes), twins: this.twins, kind, text });
+  }
+
+  close() {
+    clearInterval(this.clock);
+    for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.removeEventListener(what, /** @type {any} */ (this.wake));
+    this.seen.disconnect();
+    for (const part of [...this.runs.map((run) => ({ unmount: () => run.close() })), ...this.planes, this.curves, this.network, this.knobs, this.scenarios]) part.unmount();
+  }
+}
+
+/** The page's own style, loaded once. */
+function styled() {
+  const href = "pages/simulator.css";
+  if (document.querySelector(`link[href="${href}"]`)) return null;
+  return new Promise((done) => { document.head.append(h("link", { rel: "stylesheet", href, onload: done, onerror: done })); });
+}

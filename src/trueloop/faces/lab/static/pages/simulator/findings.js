@@ -1,0 +1,42 @@
+// @ts-check
+// What the sanitizer says of the run: a card for each finding, with its line, its evidence and its fix.
+import { fill, h } from "../../dom.js";
+
+/** @param {{onpick: (line: number) => void}} options */
+export function findings({ onpick }) {
+  const head = h("p", { class: "verdict" });
+  const cards = h("div", { class: "cards" });
+  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards);
+
+  /** @param {any} told a finding as the worker tells it */
+  function card({ finding, line, excerpt }) {
+    return h("article", { class: `finding ${finding.severity}`, dataset: { code: finding.code } },
+      h("div", { class: "finding-head" },
+        h("span", { class: `badge ${finding.severity}` }, finding.severity), " ",
+        h("strong", {}, h("span", { class: "mono" }, finding.code), ` ${finding.title} `),
+        line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),
+      h("p", {}, finding.message),
+      line && h("code", { class: "fault" }, excerpt.find((/** @type {any} */ each) => each.number === line)?.text.trim() ?? ""),
+      h("p", {}, h("strong", {}, "Fix: "), finding.fix),
+      h("p", { class: "muted" }, finding.first_update !== null && `First seen at update ${finding.first_update + 1}. `,
+        h("a", { href: `#/signatures?code=${finding.code}` }, `The signature of ${finding.slug}`)));
+  }
+
+  return {
+    element,
+    /** @param {any} run */
+    show(run) {
+      this.head(run);
+      fill(cards, ...run.findings.map(card));
+    },
+    /** @param {any} run */
+    head(run) {
+      const graver = run.findings.filter((/** @type {any} */ { finding }) => finding.severity !== "note").length;
+      head.className = `verdict ${graver ? "bad" : run.update ? "good" : ""}`;
+      const text = run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
+        : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
+          : run.update ? "✓ The sanitizer watches, and has found nothing so far." : "The sanitizer will watch this run as it watches any script.";
+      if (head.textContent !== text) head.textContent = text;
+    },
+  };
+}

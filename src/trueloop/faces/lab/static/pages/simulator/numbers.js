@@ -1,0 +1,45 @@
+// @ts-check
+// The numbers of the moment.
+import { fill, h, number } from "../../dom.js";
+
+const SHOWN = /** @type {const} */ ([
+  ["update", "update"], ["epoch", "epoch"], ["loss", "training loss"], ["held", "held-out loss"], ["accuracy", "accuracy"],
+  ["norm", "gradient norm"], ["rate", "learning rate"], ["memory", "memory, MiB"], ["graphs", "live graphs"], ["speed", "updates/s"]]);
+
+/** A list of numbers, of one run or of two. */
+export function numbers() {
+  const cells = Object.fromEntries(SHOWN.map(([key]) => [key, h("dd", { dataset: { k: key } }, "–")]));
+  const which = h("div", { hidden: true }, h("dt", {}, "run"), h("dd", {}, h("span", {}, "broken"), h("span", {}, "without")));
+  const element = h("dl", { class: "numbers live" }, which, SHOWN.map(([key, text]) => h("div", {}, h("dt", {}, text), cells[key])));
+  return {
+    element,
+    /** @param {import("./run.js").Run[]} runs */
+    show(runs) {
+      const all = runs.map(values);
+      which.hidden = all.length < 2;
+      for (const [key] of SHOWN) {
+        const text = all.map((each) => each[key]).join("\n");
+        if (cells[key].dataset.text === text) continue;
+        cells[key].dataset.text = text;
+        fill(cells[key], ...all.map((each) => h("span", { class: /NaN|∞/.test(each[key]) ? "bad" : null }, each[key])));
+      }
+    },
+  };
+}
+
+/** @param {import("./run.js").Run} run @returns {Record<string, string>} */
+export function values({ header, series, began, state }) {
+  const evaluation = series.evaluations[series.evaluations.length - 1], at = series.last;
+  return {
+    update: `${number(header?.update ?? 0)}${began?.updates ? `/${number(began.updates)}` : ""}`,
+    epoch: number(header?.epoch ?? 0),
+    loss: number(series.loss[at], 3),
+    held: number(evaluation?.[1], 3),
+    accuracy: typeof evaluation?.[2] === "number" ? `${(100 * evaluation[2]).toFixed(1)} %` : "–",
+    norm: number(series.norm[at], 3),
+    rate: number(series.rate[at], 3),
+    memory: number(header?.memory_mib, 3),
+    graphs: number(header?.graphs),
+    speed: state === "running" ? number(header?.updates_per_s, 3) : "–",
+  };
+}

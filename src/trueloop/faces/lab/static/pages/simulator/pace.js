@@ -1,0 +1,62 @@
+// @ts-check
+// How fast the runs go, and that two of them go in step.
+
+/** @typedef {import("./run.js").Run} Run */
+
+/** Names of the speeds, in updates per second; 0 = as fast as the machine. */
+export const SPEEDS = /** @type {[number, string][]} */ ([[0, "full speed"], [60, "60 updates/s"], [10, "10 updates/s"], [2, "2 updates/s"]]);
+const AHEAD_S = 0.25; // how far two runs that go in step may go before they wait for each other
+
+/** Lets runs go on a little at a time where they have to be held; a single one at full speed just goes.
+ * @param {() => Run[]} runs */
+export function pace(runs) {
+  let speed = 0, goes = false, goal = 0, began_ms = 0, from = 0;
+
+  const front = () => Math.max(...runs().map(({ update }) => update));
+  const behind = () => Math.min(...runs().filter(({ ended }) => !ended).map(({ update }) => update), Infinity);
+
+  return {
+    get goes() { return goes; },
+    /** @param {number} perSecond */
+    at(perSecond) {
+      speed = perSecond;
+      if (goes) this.play();
+    },
+    play() {
+      goes = true;
+      goal = from = front();
+      began_ms = performance.now();
+      if (!speed && runs().length === 1) runs()[0].tell("run");
+      else this.tick();
+    },
+    /** Hold all runs, at one update. */
+    pause() {
+      goes = false;
+      for (const run of runs()) run.tell("pause");
+      if (runs().length > 1) for (const run of runs()) run.tell("until", { update: Math.max(front(), goal) });
+    },
+    step() {
+      goes = false;
+      const next = front() + 1;
+      for (const run of runs()) run.tell("until", { update: next });
+    },
+    /** Nothing goes any more, since something else was begun. */
+    stop() { goes = false; },
+    /** To be called as time passes and as frames come. */
+    tick() {
+      if (!goes || (!speed && runs().length === 1)) return;
+      const slowest = behind();
+      if (slowest === Infinity) return;
+      let next = goal;
+      if (speed) next = from + Math.ceil((performance.now() - began_ms) / 1000 * speed);
+      else {
+        const rate = Math.min(...runs().map(({ header }) => header?.updates_per_s || 20));
+        const ahead = Math.max(4, Math.round(rate * AHEAD_S));
+        if (slowest + ahead / 2 >= goal) next = slowest + ahead;
+      }
+      if (next <= goal) return;
+      goal = speed ? Math.min(next, slowest + Math.max(2, speed)) : next;
+      for (const run of runs()) run.tell("until", { update: goal });
+    },
+  };
+}

@@ -1,0 +1,88 @@
+// @ts-check
+// The classic experiments: one click runs each on the server, and says what was measured.
+import { chart } from "../../chart.js";
+import { fill, h } from "../../dom.js";
+import { Live } from "../../net.js";
+import { together } from "./curves.js";
+
+const COLOURS = ["--data", "--c1", "--c2", "--c3"];
+/** What an experiment's chart shows, where it is not the loss: key, title, axis. @type {Record<string, [string, string, string]>} */
+const SHOWS = { clearing: ["norm", "Gradient norm", "update"], no_grad: ["sweep", "Memory above the start of the last evaluation, MiB", "batch"] };
+const DASHES = [undefined, [7, 4], [2, 3], [9, 3, 2, 3]];
+
+/** @param {{announce: (text: string) => void, onopen: (setup: any) => void}} options */
+export function scenarios({ announce, onopen }) {
+  /** @type {Set<Live>} */ const open = new Set();
+  /** @type {any[]} */ const charts = [];
+  const grid = h("div", { class: "tiles scenarios" });
+  const element = h("section", { "aria-labelledby": "experiments" }, h("h2", { id: "experiments" }, "Five classic experiments"),
+    h("p", { class: "muted" }, "What is often told of training, checked: each is really run on the server, from the very settings of this page, and what was measured is said."), grid);
+
+  /** @param {any} scenario name, title, claim, and its runs: label, config, bugs */
+  function card(scenario) {
+    const verdict = h("p", { class: "measured", "aria-live": "polite" }), place = h("div", {});
+    const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": `${scenario.title}: progress` });
+    const run = h("button", { type: "button", onclick: () => start(scenario, { run, bar, verdict, place }) }, "Run the experiment");
+    return h("article", { class: "panel scenario", dataset: { scenario: scenario.name } },
+      h("h3", {}, scenario.title), h("p", {}, "Claim: ", h("q", {}, scenario.claim)),
+      h("div", { class: "row" }, run, bar), verdict, place,
+      h("div", { class: "row opens" }, (scenario.runs ?? []).map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet small", onclick: () => onopen(each) }, `Open: ${each.label}`))));
+  }
+
+  /** @param {any} scenario @param {{run: any, bar: any, verdict: any, place: any}} parts */
+  function start(scenario, { run, bar, verdict, place }) {
+    run.disabled = true;
+    bar.hidden = false;
+    bar.value = 0;
+    fill(verdict, "Starting ...");
+    const live = new Live("simulator", {
+      ontext(message) {
+        if (message.kind === "ready") live.send({ do: "scenario", name: scenario.name });
+        else if (message.kind === "refused") end(`${message.what} ${message.fix ?? ""}`);
+        else if (message.kind === "scenario" && message.state === "running") {
+          bar.value = message.progress ?? 0;
+          fill(verdict, "Training ...");
+        } else if (message.kind === "scenario" && message.state === "done") {
+          end(null);
+          fill(verdict, h("strong", { class: message.holds ? "holds" : "fails" }, message.holds ? "✓ It holds. " : "✗ Not as told. "), `Measured: ${message.measured}`);
+          announce(`${scenario.title}: ${message.holds ? "it holds" : "not as told"}. Measured: ${message.measured}`);
+          curves(scenario.name, message.runs, place);
+        }
+      },
+      onstate(state, reason) {
+        if (state === "lost" || state === "busy" || state === "idle") end(reason || "The connection was lost; run it again.");
+      },
+    });
+    open.add(live);
+    function end(/** @type {string | null} */ why) {
+      live.close();
+      open.delete(live);
+      run.disabled = false;
+      bar.hidden = true;
+      run.textContent = "Run it again";
+      if (why) fill(verdict, why);
+    }
+  }
+
+  /** @param {string} name @param {any[]} runs @param {HTMLElement} place */
+  function curves(name, runs, place) {
+    const [key, title, x] = SHOWS[name] ?? ["loss", "Training loss", "update"];
+    const picture = chart({ title, x, lines: runs.map(({ label }, i) => ({ label, colour: COLOURS[i], dash: DASHES[i], width: 1.5 })), height: 150 });
+    charts.push(picture);
+    fill(place, picture.element);
+    picture.set(...together(runs.map((run) => [x === "update" ? run.update.map((/** @type {number} */ each) => each + 1) : run[key].map((/** @type {any} */ _, /** @type {number} */ i) => i + 1), run[key]])));
+  }
+
+  return {
+    element,
+    /** @param {any[]} all */
+    show(all) {
+      element.hidden = !all.length;
+      if (!grid.children.length) fill(grid, ...all.map(card));
+    },
+    unmount() {
+      for (const live of open) live.close();
+      for (const each of charts) each.unmount();
+    },
+  };
+}

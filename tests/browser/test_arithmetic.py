@@ -1,0 +1,131 @@
+"""The arithmetic page in a real browser: numbers as one types, the timeline, one update, the address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from trueloop.engines.teach.one_step import step
+from trueloop.ground.arithmetic import Plan, plan
+from trueloop.ground.programs.counts import counts
+from trueloop.ground.programs.one_step import OneStep
+from trueloop.ground.words import number
+
+Opened = Callable[..., Page]
+expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine
+
+
+def shows(page: Page, made: Plan) -> None:
+    """The numbers of the plan are on the page."""
+    for key in ("effective_batch", "iterations_per_epoch", "updates", "examples_seen"):
+        expect(page.locator(f"[data-key={key}] .value")).to_have_text(number(getattr(made, key)))
+
+
+def test_numbers_follow_what_is_typed_and_the_address_says_it(open_page: Opened):
+    page = open_page("arithmetic")
+    shows(page, plan(dataset=10_000, batch=32, epochs=3, accumulate=4))
+    page.get_by_label("Dataset size N").fill("1003")
+    page.get_by_label("Accumulation K").fill("1")
+    page.get_by_label("Processes P").fill("6")
+    made = plan(dataset=1003, batch=32, epochs=3, processes=6)
+    shows(page, made)
+    expect(page.locator("[data-key=repeated_per_epoch] .value")).to_have_text("5")
+    expect(page.locator(".notes")).to_contain_text("1003 examples do not divide among 6 processes")
+    page.wait_for_function("() => location.hash.includes('processes=6')")
+    page.reload()
+    shows(page, made)
+    expect(page.get_by_label("Dataset size N")).to_have_value("1003")
+    page.locator("summary", has_text="Time, memory").click()
+    page.get_by_label("Milliseconds per update").fill("200")
+    expect(page.locator("[data-key=duration] .value")).to_have_text("3.6 s")
+    page.locator("summary", has_text=re.compile("^Show me the code$")).click()
+    expect(page.locator("details.code-panel[open] .code")).to_have_text(counts(made), use_inner_text=False)
+
+
+def test_an_error_stands_beside_its_field_and_goes_with_it(open_page: Opened):
+    page = open_page("arithmetic")
+    batch = page.get_by_label("Batch size B")
+    batch.fill("0")
+    beside = page.locator(".field.refused .error")
+    expect(beside).to_have_text("batch is 0. It must be a whole number from 1 to 1,000,000,000.")
+    batch.fill("")
+    expect(beside).to_have_text("batch is empty. It must be a whole number.")
+    batch.fill("2.5")
+    expect(beside).to_contain_text("batch is 2.5.")
+    batch.fill("64")
+    expect(page.locator(".error")).to_be_hidden()
+    page.get_by_label("Dataset size N").fill("40")
+    page.get_by_label("Drop the last partial batch").check()
+    expect(page.locator(".error")).to_contain_text("drop_last with batch 64 on 1 process leaves nothing of the 40")
+    expect(page.locator(".page")).to_have_class(re.compile("stale"))
+    page.get_by_label("Drop the last partial batch").uncheck()
+    shows(page, plan(dataset=40, batch=64, epochs=3, accumulate=4))
+    expect(page.locator(".page")).not_to_have_class(re.compile("stale"))
+    refused = "console: Failed to load resource: the server responded with a status of 400 (Bad Request)"
+    assert set(open_page.trouble) == {refused}  # type: ignore[attr-defined]  # the browser's own word for a refusal
+    open_page.trouble.clear()  # type: ignore[attr-defined]
+
+
+def test_the_timeline_is_walked_and_the_partial_and_the_short_are_drawn(open_page: Opened):
+    page = open_page("arithmetic", params="dataset=100&batch=16&epochs=2&accumulate=4")
+    says = page.locator(".timeline .says")
+    expect(says).to_have_text(re.compile("^Epoch 1 of 2, iteration 1 of 7: 16 of 16"))
+    expect(page.locator(".windows .window")).to_have_count(2)
+    expect(page.locator(".windows .tick:not(.missing)")).to_have_count(7)
+    expect(page.locator(".windows .tick.missing")).to_have_count(1)
+    sizes = (
+        "() => [...document.querySelectorAll('.windows .tick')].map((tick) => [tick.offsetWidth, tick.offsetHeight])"
+    )
+    full, *_, partial, _ = page.evaluate(sizes)
+    assert partial[0] < full[0]
+    assert partial[1] < full[1]
+    page.get_by_label("Next iteration").click()
+    expect(page.locator(".windows .tick.held")).to_have_count(1)
+    page.get_by_role("button", name="To the last iteration of the epoch").click()
+    expect(says).to_have_text(re.compile(r"iteration 7 of 7: 4 of 16 examples\. .* update 2 follows\.$"))
+    expect(page.locator("#said")).to_contain_text("iteration 7 of 7")
+    expect(page.locator(".windows .tick.spent")).to_have_count(6)
+    page.get_by_role("button", name="To the next epoch").click()
+    expect(says).to_have_text(re.compile("^Epoch 2 of 2, iteration 1 of 7"))
+    page.locator(".timeline select").select_option(label="fast")
+    page.get_by_role("button", name="Play the run").click()
+    expect(says).to_have_text(re.compile("^Epoch 2 of 2, iteration 7 of 7"))
+    expect(page.get_by_role("button", name="Play the run")).to_be_visible()  # it has stopped by itself
+    assert "epoch=1&iteration=6" in page.url
+
+
+def test_one_update_is_what_torch_computes(open_page: Opened):
+    page = open_page("arithmetic", params="dataset=300&batch=8&accumulate=2&processes=2")
+    panel = page.locator(".one-step")
+    made = step(OneStep(dataset=300, batch=8, accumulate=2, processes=2))
+    expect(panel.locator(".chip")).to_have_count(16)
+    expect(panel.locator(".dot")).to_have_count(300)
+    expect(panel.locator(".dot.picked")).to_have_count(16)
+    assert str(made.micro_batches[0].numbers[0]) in panel.locator(".chip").first.inner_text()
+    for stage in made.stages():
+        expect(panel.locator(".says")).to_have_text(stage.says)
+        panel.get_by_label("One step forward").click()
+    cells = panel.locator("td.is-update")
+    expect(cells.first).to_have_text(f"{made.after[0]:.4g}".replace("-", "\u2212"))
+    panel.get_by_role("button", name="Keep these weights").click()
+    weight, bias = made.after
+    again = step(OneStep(dataset=300, batch=8, accumulate=2, processes=2, update=1, weight=weight, bias=bias))
+    expect(panel.locator(".says")).to_have_text(next(again.stages()).says)
+    expect(page.locator(".timeline .says")).to_contain_text("to update 2.")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
+def test_the_largest_run_is_legible_for_everybody(
+    open_page: Opened, axe: Callable[[Page], None], width: int, dark: bool
+):
+    params = "dataset=1000000000000&batch=32&epochs=1000&accumulate=100&processes=64&iteration=5000"
+    page = open_page("arithmetic", params=params, width=width, dark=dark)
+    shows(page, plan(dataset=10**12, batch=32, epochs=1000, accumulate=100, processes=64))
+    expect(page.locator(".timeline .drawn")).to_contain_text("Each gap says how many lie between.")
+    expect(page.locator(".one-step")).to_contain_text("this page computes at most")
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator(".windows .tick").count() < 120
+    axe(page)

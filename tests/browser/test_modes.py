@@ -1,0 +1,88 @@
+"""The page on train and eval: both pass at once, what differs and what agrees, and memory as it is measured."""
+# ruff: noqa: RUF001 - arithmetic is shown as it is written
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+Opened = Callable[..., Page]
+
+
+def opened(open_page: Opened, params: str = "", **how: object) -> Page:
+    page = open_page("modes", params=params, **how)
+    expect(page.locator(".status")).to_contain_text(re.compile(r"Both are there|Pass \d"), timeout=30_000)
+    return page
+
+
+def test_forward_passes_both_which_differ_left_and_agree_right(open_page: Opened, axe: Callable[[Page], None]):
+    page = opened(open_page)
+    left, right = page.locator(".side.left"), page.locator(".side.right")
+    forward = page.get_by_role("button", name="Forward both")
+    expect(left).to_contain_text("Nothing has passed yet.")
+    forward.click()
+    first = right.locator("table").last.inner_text()
+    forward.click()
+    expect(page.locator(".status")).to_contain_text("the right ones agree, bit for bit")
+    expect(left.locator(".badge.differs")).to_be_visible()
+    expect(right.locator(".badge.same")).to_have_text("= as before, bit for bit")
+    assert right.locator("table").last.inner_text() == first
+    assert left.locator("td.masked").count() > 0
+    assert right.locator("td.masked").count() == 0
+    expect(left.locator("tr.used th").first).to_contain_text("batch mean")
+    expect(right.locator("tr.used th").first).to_contain_text("running mean")
+    left.get_by_role("button", name=re.compile("^running mean of unit 0")).hover()
+    expect(left.locator(".sum-small")).to_have_text(re.compile(r"^\S+ = 0\.9 × \S+ \+ 0\.1 × \S+$"))
+    left.get_by_role("button", name=re.compile("^running mean of unit 0")).focus()
+    page.keyboard.press("ArrowDown")
+    expect(left.get_by_role("button", name=re.compile("^running variance of unit 0"))).to_be_focused()
+    assert left.locator("table.units button[tabindex='0']").count() == 3
+    expect(page.locator("#said")).to_contain_text("Pass 2")
+    axe(page)
+
+
+def test_a_batch_of_one_is_refused_left_in_torchs_words(open_page: Opened):
+    page = opened(open_page, "batch=1&pass=1")
+    expect(page.locator(".side.left .error")).to_contain_text("Expected more than 1 value per channel when training")
+    expect(page.locator(".side.right .block")).to_have_count(4)
+
+
+def test_without_dropout_left_agrees_with_itself(open_page: Opened):
+    page = opened(open_page, "dropout=0&pass=2")
+    expect(page.locator(".side.left .badge.same")).to_be_visible()
+    page.get_by_label("dropout").focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator(".side.left .badge.differs")).to_be_visible()
+    assert "dropout=0.3" in page.url
+
+
+def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Callable[[Page], None]):
+    page = opened(open_page)
+    measure = page.get_by_role("button", name=re.compile("Measure"))
+    measure.scroll_into_view_if_needed()
+    rows = page.locator(".bars tbody tr")
+    expect(rows).to_have_count(4)
+    page.get_by_label("batch").last.fill("1024")
+    before = rows.first.inner_text()
+    measure.click()
+    expect(rows.first).not_to_have_text(before)
+    expect(rows.nth(2)).to_contain_text("0.50 MiB")  # the outputs: 1024 × 128 numbers of 4 bytes
+    width = [row.locator(".bar").bounding_box() for row in rows.all()]
+    assert all(width)
+    train, evaluation, no_grad, inference = (box["width"] for box in width if box)
+    assert train > evaluation > 2 * no_grad
+    assert no_grad == inference
+    assert all(re.search(r"\d ms", row.inner_text()) for row in rows.all())
+    rows.nth(3).get_by_text("refused").click()
+    expect(rows.nth(3)).to_contain_text("Inference tensors cannot be saved for backward")
+    expect(page.locator("#said")).to_contain_text("times as much as without one")
+    axe(page)
+
+
+def test_it_can_be_used_on_a_phone_and_in_the_dark(open_page: Opened, axe: Callable[[Page], None]):
+    page = opened(open_page, "width=10&batch=8&pass=4", width=360, height=740, dark=True)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 360
+    axe(page)

@@ -1,0 +1,116 @@
+"""The page on the six operations: the worked example in its cells, forward and back, the graph and its release."""
+# ruff: noqa: RUF001 - arithmetic is shown as it is written
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Locator, Page, expect
+
+Opened = Callable[..., Page]
+
+
+def opened(open_page: Opened, params: str = "", **how: object) -> Page:
+    page = open_page("operations", params=params, **how)
+    expect(page.locator(".line-now")).not_to_be_empty(timeout=30_000)  # the first page waits for torch
+    return page
+
+
+def cells(page: Page, name: str) -> list[str]:
+    return page.locator(f"[data-name='{name}'] >> table.cells >> nth=0").locator("td").all_inner_texts()
+
+
+def station(page: Page, name: str) -> Locator:
+    return page.locator(".stations").get_by_role("button", name=name, exact=True)
+
+
+def test_the_worked_example_is_walked_forward_and_back(open_page: Opened, axe: Callable[[Page], None]):
+    page = opened(open_page)
+    on = page.get_by_role("button", name="One step forward")
+    for _ in range(2):
+        on.click()
+    assert cells(page, "loss") == ["2.225"]
+    badges = page.locator(".tensors .badge")
+    assert badges.all_inner_texts() == ["new"]  # of the loss
+    on.click()
+    assert badges.all_inner_texts() == ["new", "new", "new"]
+    expect(page.locator(".line-now")).to_have_text("loss.backward()")
+    expect(station(page, "backward")).to_have_attribute("aria-current", "step")
+    assert cells(page, "outputs.grad") == ["−1.1", "1.8"]
+    assert cells(page, "model.weight") == ["0.5", "−0.3", "0.2", "0.8"]
+    axe(page)
+    on.click()
+    assert cells(page, "model.weight") == ["0.511", "−0.278", "0.182", "0.764"]
+    expect(page.locator(".sum .numbers")).to_have_text("0.511 = 0.5 − 0.01 × −1.1")
+    expect(page.locator(".code .line[class*=of-]")).to_contain_text("optimizer.step()")
+    expect(page.locator("#said")).to_contain_text("update: The optimizer moves each weight")
+    station(page, "zero grad").click()
+    assert badges.all_inner_texts() == ["set to None", "set to None"]
+    station(page, "update").click()
+    page.get_by_role("button", name="One step back").click()
+    assert cells(page, "model.weight") == ["0.5", "−0.3", "0.2", "0.8"]
+    assert cells(page, "model.weight.grad") == ["−1.1", "−2.2", "1.8", "3.6"]
+
+
+def test_a_number_says_how_it_came_about_to_the_mouse_and_to_the_keyboard(open_page: Opened):
+    page = opened(open_page, "step=4")
+    weight = page.locator("[data-name='model.weight'] >> table.cells >> nth=0")
+    weight.locator("button").nth(3).hover()
+    expect(page.locator(".sum .numbers")).to_have_text("0.764 = 0.8 − 0.01 × 3.6")
+    assert page.locator("td.source").all_inner_texts() == ["0.01", "3.6"]
+    weight.locator("button").first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".sum .numbers")).to_have_text("−0.278 = −0.3 − 0.01 × −2.2")
+    page.keyboard.press("ArrowDown")
+    expect(weight.locator("button").nth(3)).to_be_focused()
+    assert [button.get_attribute("tabindex") for button in weight.locator("button").all()] == ["-1", "-1", "-1", "0"]
+
+
+def test_the_graph_is_built_by_forward_and_released_by_backward(open_page: Opened):
+    page = opened(open_page, "step=2")
+    graph = page.locator(".graph-panel")
+    expect(graph.locator(".node")).to_have_count(5)
+    expect(graph.locator(".edge")).to_have_count(4)
+    assert graph.locator(".saved:not(.freed)").count() == 3
+    graph.locator(".node", has_text="AddmmBackward0").focus()
+    expect(graph.locator(".node-detail")).to_contain_text("■ mat1 = inputs, 8 bytes")
+    station(page, "backward").click()
+    assert graph.locator(".saved.freed").count() == 3
+    expect(graph).to_contain_text("released by backward")
+    bars = page.get_by_role("group", name="Bytes that the graph keeps, step by step").get_by_role("button")
+    expect(bars).to_have_count(16)
+    page.get_by_role("button", name=re.compile("second backward")).click()
+    expect(page.locator(".torch-words")).to_contain_text("Trying to backward through the graph a second time")
+
+
+def test_the_small_network_shows_what_adam_keeps_and_the_address_can_be_shared(open_page: Opened):
+    page = opened(open_page)
+    page.get_by_label("example").select_option("irises")
+    expect(page.locator("[data-name='first.weight']").first).to_be_visible()
+    page.get_by_label("optimizer").select_option("adam")
+    expect(page.locator(".code-body")).to_contain_text("torch.optim.Adam")
+    station(page, "update").click()
+    expect(page.locator("[data-name='second.weight.exp_avg_sq']")).to_be_visible()
+    weight = cells(page, "second.weight")
+    page.reload()
+    expect(page.locator(".line-now")).to_have_text("optimizer.step()")
+    assert cells(page, "second.weight") == weight
+    expect(page.get_by_label("example")).to_have_value("irises")
+
+
+def test_a_setting_out_of_bounds_is_refused_in_words(open_page: Opened):
+    page = opened(open_page, "example=irises")
+    page.get_by_label("seed").fill("1000")
+    expect(page.get_by_role("alert").filter(has_text="seed")).to_have_text(
+        "seed is 1000. It must be a whole number from 0 to 999."
+    )
+    open_page.trouble[:] = [told for told in open_page.trouble if "400" not in told]  # type: ignore[attr-defined]
+    page.get_by_label("seed").fill("7")
+    expect(page.locator(".form .error")).to_be_hidden()
+
+
+def test_it_can_be_used_on_a_phone_and_in_the_dark(open_page: Opened, axe: Callable[[Page], None]):
+    page = opened(open_page, "example=irises&optimizer=momentum&step=7", width=360, height=740, dark=True)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 360
+    axe(page)

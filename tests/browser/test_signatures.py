@@ -1,0 +1,49 @@
+"""The table of silent failures in a real browser: curves that were really run, filters, a page, links."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+
+def test_a_failure_is_run_and_its_page_opens(open_page, axe):
+    page = open_page("signatures", params="code=GRD001")
+    row = page.locator("#sig-GRD001")
+    expect(row.locator(".sig-plot").first).to_be_visible(timeout=120_000)
+    expect(row.locator(".sig-said")).to_contain_text("already used")
+    titles = row.locator(".sig-all .sig-plot figcaption b")
+    expect(titles.first).to_have_text("Training loss")
+    assert {"Gradient norm", "Learning rate", "Graphs alive", "Held-out accuracy"} <= set(titles.all_inner_texts())
+    expect(row.locator("svg[role=img]").first).to_have_attribute("aria-label", re.compile("healthy .* broken"))
+    expect(row.locator(".sig-page")).to_contain_text("Why nothing raises")
+    expect(row.get_by_text("optimizer.zero_grad()", exact=True).first).to_be_visible()
+    row.get_by_text("Show me the code").click()
+    expect(row.locator(".code .broken").first).to_be_visible()
+    expect(row.get_by_role("link", name="Open in the simulator")).to_have_attribute(
+        "href", re.compile(r"^#/simulator\?dataset=moons&.*&hidden=16&.*&bugs=GRD001&twin=1$")
+    )
+    for link in row.locator(".sig-page a").all():
+        assert (link.get_attribute("href") or "").startswith("https://")
+    axe(page)
+
+
+def test_it_is_filtered_by_family_and_words(open_page, axe):
+    page = open_page("signatures")
+    total = page.locator(".sig").count()
+    page.get_by_label("Family").select_option("evaluation")
+    expect(page.locator(".sig:visible").first).to_contain_text("EVL")
+    assert 0 < page.locator(".sig:visible").count() < total
+    page.get_by_label("Family").select_option("")
+    page.get_by_label("Search").fill("clear gradients")
+    expect(page.locator("#sig-GRD001")).to_be_visible()
+    expect(page.locator("#sig-CKP003")).to_be_hidden()
+    expect(page).to_have_url(re.compile("search=clear"))
+    page.get_by_label("Search").fill("CKP003")
+    unsafe = page.locator("#sig-CKP003")
+    expect(unsafe).to_contain_text("no single operation that could be broken")
+    unsafe.get_by_role("button", name="Open its page").click()
+    expect(unsafe.locator(".sig-two")).to_contain_text("A script that has it")
+    unsafe.get_by_role("button", name="Close its page").click()
+    expect(unsafe.locator(".sig-page")).to_be_hidden()
+    axe(page)

@@ -1,0 +1,145 @@
+"""The page that watches runs, in a real browser: a journal that grows, a script under the watch, several at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from trueloop.engines.store.journal import Journal
+from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SCRIPT = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(256, 8)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(40):
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def rows(first: int, last: int, per_epoch: int = 20) -> UpdatesDone:
+    return UpdatesDone(
+        rows=[
+            UpdateRow(k, (k - 1) // per_epoch + 1, 2.0 * math.exp(-k / 40), 0.5, 0.001, 8, 0.002, 0.01, False)
+            for k in range(first, last + 1)
+        ],
+        memory_mib=100.0 + last,
+    )
+
+
+def started(name: str = "digits", updates: int = 200) -> RunStarted:
+    facts = {"recipe": name, "config": {"epochs": 10, "optim": {"lr": 0.001}}}
+    return RunStarted(name=name, epochs=10, updates=updates, start_update=0, facts=facts)
+
+
+def evaluated(update: int, loss: float, *, best: bool = True) -> Evaluated:
+    metrics = {"loss": loss, "accuracy": 1 - loss / 4}
+    return Evaluated(update=update, epoch=update // 20, split="val", metrics=metrics, tables={}, seconds=0.1, best=best)
+
+
+@pytest.fixture
+def journal(lab_home: Path):
+    """Write journals into the lab's folder of runs."""
+    opened: list[Journal] = []
+
+    def write(name: str, *events: object) -> Journal:
+        writer = Journal(lab_home / "runs" / name / "journal.jsonl")
+        opened.append(writer)
+        for event in events:
+            writer.report(event)  # pyright: ignore[reportArgumentType]
+        return writer
+
+    yield write
+    for each in opened:
+        each.close()
+
+
+def test_a_run_is_followed_while_it_trains(journal, open_page, axe):
+    growing = journal("growing-1", started(), rows(1, 40), evaluated(40, 0.8))
+    page = open_page("watch")
+    page.get_by_label("Search").fill("growing")
+    page.get_by_role("checkbox", name=re.compile("growing-1")).check()
+    head = page.locator(".watch-head")
+    expect(head).to_contain_text("40 of 200")
+    expect(page).to_have_url(re.compile(r"runs=runs%2Fgrowing-1"))
+    expect(page.locator(".chart-title").first).to_have_text("Loss")
+    assert {"Loss", "Accuracy", "Learning rate", "Gradient norm"} <= set(page.locator(".chart-title").all_inner_texts())
+    growing.report(rows(41, 60))
+    growing.report(
+        Noted(update=50, kind="not_finite", message=f"Update 50 was skipped. {HOSTILE}", details={}),
+    )
+    growing.report(CheckpointSaved(update=60, epoch=3, path="../../../etc", metrics={"val/loss": 0.4}, seconds=0.1))
+    expect(head).to_contain_text("60 of 200")
+    expect(page.get_by_text("Notes (1)")).to_be_visible()
+    page.get_by_text("Notes (1)").click()
+    expect(page.get_by_text(HOSTILE)).to_be_visible()
+    growing.report(RunEnded(update=60, reason="finished", seconds=2.5))
+    expect(head).to_contain_text("✓ finished")
+    axe(page)
+
+
+def test_several_runs_lie_over_each_other(journal, open_page, axe):
+    for name, loss in (("pair-a", 0.5), ("pair-b", 0.7)):
+        journal(name, started(), rows(1, 40), evaluated(40, loss), RunEnded(update=40, reason="finished", seconds=1.0))
+    page = open_page("watch", params="runs=runs/pair-a,runs/pair-b")
+    chosen = page.locator(".watch-chosen")
+    expect(chosen).to_contain_text("pair-a")
+    expect(chosen).to_contain_text("pair-b")
+    loss = page.locator(".chart", has_text="Loss").first
+    expect(loss.locator("figcaption")).to_contain_text("pair-a: Newest: train")
+    expect(loss.locator("figcaption")).to_contain_text("pair-b: Newest: train")
+    expect(loss).to_contain_text("Lines with circles: held-out data.")
+    page.get_by_label("Details of").select_option("runs/pair-b")
+    page.get_by_text("Show me the code").click()
+    expect(page.locator(".code-body")).to_contain_text("pair-b")
+    axe(page)
+
+
+def test_a_script_under_run_lab_is_shown_and_stays(lab_home, lab, open_page, axe, tmp_path):
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(lab_home / "session")}
+    done = subprocess.run(
+        [sys.executable, "-m", "trueloop", "run", "--lab", "mine.py"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    address = re.search(r"this run in the lab: (http\S+)", done.stderr)
+    assert address, done.stderr
+    assert address[1].startswith(lab), "the lab that runs already is the one that shows it"
+    page = open_page("watch", params=address[1].partition("?")[2])
+    head = page.locator(".watch-head")
+    expect(head).to_contain_text("mine.py")
+    expect(head).to_contain_text("✓ finished")
+    expect(head).to_contain_text("40")
+    finding = page.locator(".watch-finding").first
+    expect(finding).to_contain_text("GRD001")
+    expect(finding.locator(".hit")).to_contain_text("optimizer.step()")
+    expect(finding.get_by_role("link")).to_have_attribute("href", "#/signatures?code=GRD001")
+    expect(page.locator(".watch-parts")).to_contain_text("backward")
+    cells = page.locator(".heat-cells")
+    cells.focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".heat-said")).to_contain_text(re.compile(r"update \d+: norm [\d.]+"))
+    assert page.locator(".heat-names li").all_inner_texts() == ["0", "2"]
+    axe(page)
+
+
+def test_what_is_not_there_is_said(open_page, lab_home, lab):
+    (lab_home / "secret").mkdir(exist_ok=True)
+    (lab_home / "secret" / "journal.jsonl").write_text(json.dumps({"event": "noted"}))
+    page = open_page("watch", params="runs=runs/../secret")
+    expect(page.locator(".watch-head")).to_contain_text("There is no run")
