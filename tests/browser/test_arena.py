@@ -42,9 +42,10 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     expect(page.locator(".lead-now[data-track=deep]")).to_have_text("to beat: 600 updates")
 
     page.get_by_role("button", name="Practise").click()
-    says = page.get_by_label("Practice").get_by_role("status")
+    says = page.get_by_label("Practice").locator(".says")
     expect(says).to_contain_text("✓ reached", timeout=PATIENCE_MS)
     expect(says).to_contain_text(re.compile(r"after \d+ updates and [\d,]+ examples, on seed 1"))
+    expect(page.locator("#said")).to_contain_text("✓ reached")
     expect(page.get_by_label("Held-out accuracy", exact=True).locator("canvas")).to_be_visible()
 
     page.get_by_label("name on the board").fill(NAME)

@@ -60,7 +60,8 @@ def test_a_run_is_recorded_from_its_first_update_to_its_last():
     drawn = plots([healthy], [broken])
     assert [each["name"] for each in drawn][:2] == ["loss", "graphs"], "what tells most comes right behind the loss"
     assert drawn[0]["apart"] == 0.0
-    assert "No more apart than two seeds are." in drawn[0]["words"]
+    assert "The same to the last digit." in drawn[0]["words"]
+    assert "The same" not in drawn[1]["words"]
 
 
 def test_what_a_script_raises_is_told():

@@ -46,7 +46,7 @@ def test_a_job_comes_to_its_target_and_to_the_same_again(referee: Referee):
 
 def test_it_is_the_script_that_anybody_can_run_that_counts(referee: Referee, capsys: pytest.CaptureFixture[str]):
     trial = referee.run(replace(JOB, practice=True, once=True))
-    exec(compile(script(DEEP, QUICK, 5, practice=True, once=True), "entry.py", "exec"), {})
+    exec(compile(script(DEEP, QUICK, 5, practice=True), "entry.py", "exec"), {})
     said = capsys.readouterr().out
     assert said.startswith(f"reached 95% after {trial.updates} updates and {trial.examples} examples")
 

@@ -139,3 +139,12 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["state"] == "killed"
     written(told)
+
+
+def test_a_run_that_was_given_alone_is_the_only_one(made, tmp_path):
+    made.run("a")
+    made.run("b")
+    seen = RunsSeen(made.root / "a", tmp_path / "live")
+    assert [each["id"] for each in seen.listed("")["runs"]] == ["runs/a"]
+    first, second = seen.follow(["runs/a", "runs/b"], [])["runs"]
+    assert (first["update"], "missing" in second) == (6, True)

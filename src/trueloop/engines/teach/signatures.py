@@ -6,6 +6,7 @@ can show: of the seeds the least, the middle and the greatest value at each.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ SEEDS: Final = (0, 1, 2)
 POINTS: Final = 52  # of a curve
 WIDE: Final = 30.0  # times from the least to the greatest value, from which on a logarithm shows more
 EDGE: Final = 0.02  # share of the values that may lie beyond each edge of a plot: one spike is not to flatten the rest
-FORMAT: Final = 1
+FORMAT: Final = 2
 FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
 """What a value of a quantity must at least be, for a difference to count: the C library's bookkeeping is noise."""
 WEIGHTS: Final[Mapping[str, float]] = {"memory": 0.5}
@@ -45,6 +46,10 @@ QUANTITIES: Final[Mapping[str, str]] = {
     "graphs": "Graphs alive",
     "memory": "Memory (MiB)",
 }
+
+
+LOGGED: Final = ("loss", "norm", "held_out", "graphs")
+"""Quantities that may be drawn by their logarithm."""
 
 
 class Pair(NamedTuple):
@@ -103,6 +108,7 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     from trueloop.engines.teach.program import Program
 
     recording = Recording()
+    gc.collect()  # what an earlier run has left is not to go in the middle of this one, when its memory is read
 
     def hear(play: Play) -> None:
         _take(play, recording)  # evaluations are noted where they are asked for
@@ -164,7 +170,7 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
     beyond = int(EDGE * len(values))
     low, high = values[beyond], values[-1 - beyond]
     last = max(max(band.updates, default=0) for band in bands.values())
-    log = low > 0 and high > WIDE * low
+    log = name in LOGGED and low > 0 and high > WIDE * low
 
     def place(value: float | None) -> float | None:
         if value is None:
@@ -246,4 +252,6 @@ def _words(bands: Mapping[str, _Band], apart: float) -> str:
         if band.lost is not None:
             ends[which] += f", not finite from update {band.lost} on"
     same = " No more apart than two seeds are." if not apart else ""
+    if bands["healthy"] == bands["broken"]:
+        same = " The same to the last digit."
     return f"At the end: healthy {ends['healthy']}, broken {ends['broken']}.{same}"

@@ -35,7 +35,8 @@ def shown_run(run: JournalFollower) -> dict[str, Any]:
     spent = [(name, label, getattr(split, name)) for name, label in SPENT.items()]
     return {
         "kind": "trained",
-        "name": _text(started.name if started else run.run_dir.name),
+        "name": _text(run.run_dir.name),
+        "what": _text(started.name if started else ""),
         "state": state,
         "tone": tone,
         "words": words,
@@ -81,6 +82,7 @@ def shown_feed(feed: FeedFollower) -> dict[str, Any]:
     return {
         "kind": "watched",
         "name": _text(feed.about.get("name")),
+        "what": _text(feed.about.get("command")),
         "state": now.state,
         "tone": "warn" if tone == "good" and feed.findings else tone,
         "words": headline or words.get(now.state, f"Ended with exit code {now.code}."),

@@ -54,7 +54,7 @@ export async function mount(root, { params, setParams, announce }) {
   });
   const seedBox = h("input", { type: "number", id: "practice-seed", min: 0, max: 2 ** 31, step: 1, value: seed, oninput: () => { seed = Math.min(2 ** 31, Math.max(0, Math.round(Number(seedBox.value) || 0))); settled(); } });
   const go = h("button", { type: "button", onclick: practise }, "▶ Practise");
-  const says = h("p", { class: "says", role: "status" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
+  const says = h("p", { class: "says" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   const chart = race();
   const model = codePanel({ title: "The network, which is given", file: "network.py" });
@@ -90,7 +90,7 @@ export async function mount(root, { params, setParams, announce }) {
   model.show(track.model);
   settled();
   await refresh();
-  const timer = setInterval(refresh, 5000);
+  const timer = setInterval(() => { if (!document.hidden) refresh(); }, 5000);
 
   /** Show what an optimizer has, and leave the others away. */
   function fitting() {

@@ -59,7 +59,7 @@ function summary(run) {
     ["last heard", run.changed ? ago(run.changed) : "–"],
   ];
   return [
-    h("div", { class: "row" }, h("h2", {}, run.name), badge(run.state, run.tone), run.behind && h("span", { class: "muted" }, `reading its journal: ${far} %`)),
+    h("div", { class: "row" }, h("h2", {}, run.name), badge(run.state, run.tone), run.what && run.what !== run.name && h("span", { class: "muted" }, run.what), run.behind && h("span", { class: "muted" }, `reading its journal: ${far} %`)),
     h("p", {}, run.words),
     run.problem && h("p", { class: "error" }, run.problem),
     share !== null && h("progress", { class: "watch-progress", max: 1, value: share, "aria-label": "Updates done" }),
