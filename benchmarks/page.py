@@ -93,17 +93,20 @@ def processes() -> str:
             engines[name.split()[1]],
             f"{seen[references[0]]['seconds_per_update']['median'] * 1e3:.1f}",
             *(ratio(seen["trueloop"]["wall_ratio_to"][each]) for each in references),
+            *(ratio(seen["trueloop"]["cpu_ratio_to"][each]) for each in references),
             " / ".join(f"{seen[system]['messages_per_update']:g}" for system in systems),
         ]
         for name, seen in told["found"].items()
     ]
     columns = [
         "task", "engine", "ms, bare", *(f"trueloop / {each}" for each in references),
+        "/ bare, CPU time", "/ by hand, CPU time",
         "messages per update, bare / by hand / trueloop",
     ]  # fmt: skip
     return (
         f"Time per update of {told['settings']['processes']} processes on gloo, as a ratio to loops over the same "
-        "engine of torch's (`processes.py`; the bare one neither clips nor schedules nor records):\n\n"
+        "engine of torch's (`processes.py`; the bare one neither clips nor schedules nor records; load average "
+        f"{told['machine']['load_average']:.0f} on {told['machine']['cores']} cores):\n\n"
         + table(columns, rows)
         + f"\nA message of four numbers took {told['small_message_s']['median'] * 1e6:.0f} µs there: on small models "
         "an update is made of messages. With DistributedDataParallel trueloop sends none but the gradients', in which "

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.engines.store.journal import FILE_NAME
-from trueloop.engines.store.live.feed import FeedFollower, read_now
+from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.folder import FEED, names
+from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.runs.lock import held
 
 FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
@@ -58,7 +59,7 @@ def listed_feed(folder: Path) -> Listed:
         id=f"live/{folder.name}",
         kind="watched",
         name=_text(first.get("name")) or folder.name,
-        what=_text(first.get("command")),
+        what=_text(first.get("command")) + (f", rank {rank}" if type(rank := first.get("rank")) is int else ""),
         state=now.state,
         changed=float(changed) if abs(changed) < 2**53 else 0.0,
         update=now.updates,
@@ -67,7 +68,7 @@ def listed_feed(folder: Path) -> Listed:
 
 def any_runs(folder: Path) -> bool:
     """True while a watched program of this folder runs."""
-    return any(FeedFollower(folder / name).now().state == "running" for name in names(folder))
+    return any(still_runs(read_now(folder / name)) for name in names(folder))
 
 
 def listed_runs(root: Path, search: str, most: int, *, only: str = "") -> tuple[list[Listed], int]:
