@@ -25,7 +25,7 @@ export function network({ onhover, onpick }) {
     const width = place.clientWidth;
     if (!width || !layers.length) return;
     const counts = [layers[0].inputs, ...layers.map(({ neurons }) => neurons)];
-    const height = Math.max(LEAST, Math.min(Math.max(...counts), HIGH) * ROW);
+    const most = Math.min(Math.max(...counts), HIGH), height = Math.max(LEAST, most * Math.max(ROW, Math.min(40, 320 / most)));
     columns = counts.map((count, column) => {
       const beside = Math.ceil(count / HIGH), rows = Math.ceil(count / beside), middle = 40 + (column / (counts.length - 1)) * (width - 80);
       const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / beside - 4));
