@@ -1,6 +1,6 @@
 // @ts-check
 // The network, layers from left to right: what each neuron says of the plane, and every weight as a line.
-import { colour, h, number, svg } from "../../dom.js";
+import { colour, h, svg } from "../../dom.js";
 import { mixed, palette, putBytes, rgb, ink } from "./shapes.js";
 
 const NEAR = 6; // pixels from a line that still count as on it
@@ -184,6 +184,3 @@ export function legend() {
   return h("p", { class: "muted net-legend" }, h("span", {}, sample("positive", ""), " positive: blue, unbroken"), h("span", {}, sample("negative", "5 3"), " negative: orange, dashed"),
     h("span", {}, "wide = large"));
 }
-
-/** @param {any} value */
-export const weightText = (value) => number(value, 4);
