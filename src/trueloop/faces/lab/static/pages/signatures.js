@@ -57,6 +57,10 @@ export async function mount(root, { params, setParams, announce }) {
   async function compute() {
     const left = new Set(failures.filter((/** @type {any} */ each) => each.curves).map((/** @type {any} */ each) => each.code));
     while (left.size && !ended) {
+      if (document.hidden) {
+        await pause(AGAIN_MS);
+        continue;
+      }
       const visible = [...left].filter((code) => !rows.get(code)?.element.hidden);
       const code = left.has(wanted) ? wanted : visible[0] ?? [...left][0];
       const mine = /** @type {ReturnType<typeof row>} */ (rows.get(code));
@@ -73,7 +77,7 @@ export async function mount(root, { params, setParams, announce }) {
       } catch (error) {
         if (ended) return;
         mine.wait(`${error instanceof Error ? error.message : error} Trying again …`);
-        if (document.hidden || !(await pause(AGAIN_MS))) return;
+        if (!(await pause(AGAIN_MS))) return;
       }
       bar.value = computed;
       far.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;
