@@ -114,7 +114,9 @@ class Bench:
         if optimizer is not None:
             _check_over(self.original, optimizer)
         try:
-            copied = copy.deepcopy((self.original, loss, optimizer))  # in one go: the optimizer's copy holds the model's
+            copied = copy.deepcopy(
+                (self.original, loss, optimizer)
+            )  # in one go: the optimizer's copy holds the model's
         except (RuntimeError, TypeError) as error:
             if isinstance(self.subject.model, nn.Module):
                 raise InvalidModel(

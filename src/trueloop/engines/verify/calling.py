@@ -121,7 +121,7 @@ def _number(value: Any) -> Tensor:
     if isinstance(value, Mapping) and "loss" in value:
         value = cast("Mapping[str, Any]", value)["loss"]
     elif not isinstance(value, (Tensor, tuple)) and isinstance(getattr(value, "loss", None), Tensor):
-        value = value.loss
+        value = getattr(value, "loss")  # noqa: B009 - a Hugging Face output, whose class is not known here
     if isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == 2:
         total, count = cast("tuple[Any, Any]", value)
         value = total / count

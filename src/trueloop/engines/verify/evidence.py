@@ -113,11 +113,11 @@ class Evidence:
         }
 
 
-class NotApplicable(Exception):  # noqa: N818 - not an error: a proof's way to say so from anywhere within
+class NotApplicable(Exception):
     """The subject has no such property, or does not say enough to tell; the message says which."""
 
 
-class NotJudged(Exception):  # noqa: N818 - as above
+class NotJudged(Exception):
     """Nothing can be said; the message says why."""
 
 

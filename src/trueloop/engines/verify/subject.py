@@ -77,8 +77,8 @@ class Subject:
         """
         if isinstance(given, Subject):
             return given
-        if isinstance(given, nn.Module):
-            return cls(model=given)
+        if isinstance(given, nn.Module) or (callable(given) and not isinstance(given, type)):
+            return cls(model=cast("Any", given))
         if not isinstance(given, Mapping):
             raise InvalidConfig(
                 f"{type(given).__name__} is nothing that can be verified.",

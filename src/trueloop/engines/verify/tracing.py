@@ -58,15 +58,11 @@ def _heard(model: nn.Module, seen: list[Seen]) -> Generator[None]:
             continue
         within = type(names[name.rpartition(".")[0]]).__name__
 
-        def came(
-            each: nn.Module, args: Any, kwargs: Any, name: str = name, within: str = within
-        ) -> None:
+        def came(each: nn.Module, args: Any, kwargs: Any, name: str = name, within: str = within) -> None:
             values = [leaf.detach().clone() for leaf in tensors((args, kwargs))]
             seen.append(Seen(name, type(each).__name__, within, False, values))
 
-        def went(
-            each: nn.Module, _args: Any, result: Any, name: str = name, within: str = within
-        ) -> None:
+        def went(each: nn.Module, _args: Any, result: Any, name: str = name, within: str = within) -> None:
             values = [leaf.detach().clone() for leaf in tensors(result)]
             seen.append(Seen(name, type(each).__name__, within, True, values))
 

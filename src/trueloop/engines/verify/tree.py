@@ -33,7 +33,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from leaves(getattr(tree, each.name), f"{path}.{each.name}")
 
 
-def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR0911 - one return per kind of tree
     """Return the same tree with every tensor changed; the tree given is left as it is."""
     if isinstance(tree, Tensor):
         return change(tree)

@@ -57,7 +57,10 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
         raise NotJudged("The step does not change the model that it is given: nothing can be compared.")
     if _apart(whole, _update(bench, trial, [samples])) > tolerance:
         raise NotJudged("The step is random: the same batch and seed give another update.")
-    off = {"equal": _apart(whole, _update(bench, trial, even)), "short last": _apart(whole, _update(bench, trial, ragged))}
+    off = {
+        "equal": _apart(whole, _update(bench, trial, even)),
+        "short last": _apart(whole, _update(bench, trial, ragged)),
+    }
     numbers = {"equal": off["equal"], "short_last": off["short last"]}
     picture = Bars(title="How far the update is from that of the big batch", values=off, unit="of its size")
     if max(off.values()) > tolerance:
@@ -66,14 +69,16 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
             verdict=Verdict.BROKEN,
             sentence=_told(off, tolerance, scale, (even, ragged)),
             fault="short last micro-batch" if off["equal"] <= tolerance else "equal micro-batches",
-            fix="Add up the loss as a sum and a count per micro-batch, backward on the sums, and divide the gradient once "
+            fix="Add up the loss as a sum and a count per micro-batch, backward on the sums, and divide the "
+            "gradient once "
             "by the total count.",
             numbers={**numbers, "times": scale},
             pictures=(picture,),
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"The update from {k} micro-batches is that of the big batch to {short(max(off.values()))} of its size, "
+        sentence=f"The update from {k} micro-batches is that of the big batch to {short(max(off.values()))} "
+        "of its size, "
         f"also where the last one is short ({' + '.join(map(str, ragged))}).",
         remarks=_live_statistics(bench, batch, even, double=trial.double),
         numbers=numbers,
@@ -88,8 +93,8 @@ def _told(off: dict[str, float], tolerance: float, scale: float, sizes: tuple[li
             f"Equal micro-batches ({even}) give the big batch's update, but with a short last one ({ragged}) it is off "
             f"by {percent(off['short last'])}: each micro-batch weighs the same, whatever it holds."
         )
-    told = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {percent(off['equal'])} of the big batch's"
-    return f"{told}: it is {short(scale)} times as long." if abs(scale - 1) > 0.01 else f"{told}."
+    told = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {percent(off['equal'])}"
+    return f"{told}: it is {short(scale)} times as long as the big batch's." if abs(scale - 1) > 0.01 else f"{told}."
 
 
 def _ragged(samples: int, size: int) -> list[int]:
@@ -149,10 +154,11 @@ def _live_statistics(bench: Bench, batch: Any, even: list[int], *, double: bool)
         return ()
     trial = Trial(batch=batch, double=double, pinned=False)
     off = _apart(_update(bench, trial, [samples_in(batch)]), _update(bench, trial, even))
-    return (
+    told = (
         f"BatchNorm ({', '.join(names[:3])}) was held still: with live statistics, which are those of the micro-batch, "
-        f"the update is {percent(off)} off, and no loop can help that.",
+        f"the update is {percent(off)} off, and no loop can help that."
     )
+    return (told,)
 
 
 PROOF = Proof(title="Accumulation equals the big batch", group="training", prove=accumulation_exact)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 
 from trueloop.engines.verify.bench import Bench
 from trueloop.engines.verify.evidence import Evidence, NotApplicable, Verdict
@@ -59,7 +60,9 @@ def custom_functions(bench: Bench) -> Evidence:
     if wrong:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=" ".join(f"The gradient of {each.name} is not that of its forward: {each.told}." for each in wrong),
+            sentence=" ".join(
+                f"The gradient of {each.name} is not that of its forward: {each.told}." for each in wrong
+            ),
             fault=wrong[0].name,
             fix="Derive backward anew; return one gradient per input of forward, None for what has none.",
             remarks=remarks,
@@ -68,7 +71,8 @@ def custom_functions(bench: Bench) -> Evidence:
         raise NotApplicable(" ".join(remarks) or "No custom Function is called in a way that can be repeated.")
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"{counted(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass gradcheck "
+        sentence=f"{counted(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
+        "gradcheck "
         "in double precision.",
         remarks=remarks,
     )
@@ -140,7 +144,7 @@ def _check(function: Function, *given: Any) -> Checked:
     fast = sum(value.numel() for value in values) > SMALL
     try:
         torch.autograd.gradcheck(apply, tuple(values), fast_mode=fast)
-    except torch.autograd.gradcheck.GradcheckError as error:
+    except GradcheckError as error:
         return Checked(name=name, right=False, told=_words(apply, values, str(error)))
     return Checked(name=name, right=True)
 
@@ -167,7 +171,7 @@ def _words(apply: Any, values: list[Tensor], error: str) -> str:
     outs = apply(*values)
     weights = [random(out) for out in outs]
     total = torch.stack([(out * weight).sum() for out, weight in zip(outs, weights, strict=True)]).sum()
-    grads = torch.autograd.grad(total, values, allow_unused=True)
+    grads: tuple[Tensor | None, ...] = torch.autograd.grad(total, values, allow_unused=True)
     for number, (value, grad) in enumerate(zip(values, grads, strict=True)):
         direction = random(value)
         ends: list[Tensor] = []

@@ -44,7 +44,8 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
         told = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(stuck), 'parameter')} of {len(names)} did not move in {counted(updates, 'update')}: "
+            sentence=f"{counted(len(stuck), 'parameter')} of {len(names)} did not move in "
+            f"{counted(updates, 'update')}: "
             f"{told}{', ...' if len(stuck) > 4 else ''}.",
             fault=stuck[0],
             fix="Call the layer and use what it returns, without detach; build the optimizer over model.parameters(); "

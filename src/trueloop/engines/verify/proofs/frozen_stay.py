@@ -54,7 +54,8 @@ def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
         why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(moved), 'frozen parameter')} of {len(frozen)} moved in {counted(updates, 'update')}, "
+            sentence=f"{counted(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
+            f"{counted(updates, 'update')}, "
             f"{worst} by {short(moved[worst])}.{why}",
             fault=worst,
             fix="Set its .grad to None when you freeze it, and build the optimizer over what is left to train.",
@@ -63,7 +64,8 @@ def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"{counted(len(frozen), 'frozen parameter')} unchanged, bit for bit, after {counted(updates, 'update')}.",
+        sentence=f"{counted(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
+        f"{counted(updates, 'update')}.",
         remarks=remarks,
         numbers={"frozen": len(frozen)},
     )

@@ -4,7 +4,7 @@ A mask that is missing, transposed or one too wide gives a training loss near ze
 it has learned to copy the next token, which is not there when it is used.
 """
 
-# ruff: noqa: N806 - shapes are part of the name: B samples, T positions
+# ruff: noqa: N803, N806 - shapes are part of the name: B samples, T positions
 
 from __future__ import annotations
 
@@ -62,10 +62,11 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
         training, when = _look(bench, model, batch, positions), "in train mode only"
         seen = training if training.ahead else seen
         if normalised:
-            remarks = (
+            told = (
                 f"In train mode BatchNorm ({', '.join(normalised[:3])}) takes its statistics over all positions, later "
-                "ones too; it was held still here.",
+                "ones too; it was held still here."
             )
+            remarks = (told,)
     picture = Grid(
         title="What each output sees",
         rows="output at position",

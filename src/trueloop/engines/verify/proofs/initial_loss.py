@@ -23,7 +23,7 @@ from trueloop.engines.verify.proof import Proof
 from trueloop.ground.words import short
 
 ABOVE, BELOW = 1.5, 0.5
-"""Times the expected loss. A last layer at PyTorch's own initialisation adds some percent; half of ln C is knowledge."""
+"""Times the expected loss. A last layer as PyTorch initialises it adds some percent; half of ln C is knowledge."""
 WIDE = 3.0
 """Times the variance, for a number: a model that begins at 0 pays the mean's square too."""
 
@@ -50,7 +50,9 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     work = bench.work()
     batch = bench.batch
     loss = work.measured(batch)
-    should = Expected(value=expected, words="what you expect") if expected is not None else _expected(bench, work, batch)
+    should = (
+        Expected(value=expected, words="what you expect") if expected is not None else _expected(bench, work, batch)
+    )
     ratio = loss / should.value if should.value else math.inf
     numbers = {"loss": loss, "expected": should.value}
     picture = Bars(title="Loss before training", values={"measured": loss, should.words: should.value}, unit="")
@@ -68,8 +70,8 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
         fault="the input" if low else "the last layer",
         fix="Look for the target among the inputs."
         if low
-        else "Initialise the last layer smaller, and bring targets to mean 0 and variance 1; check what the loss expects "
-        "(logits, probabilities).",
+        else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and check what the loss takes: "
+        "logits or probabilities.",
         numbers=numbers,
         pictures=(picture,),
     )
@@ -100,7 +102,9 @@ def _expected(bench: Bench, work: Work, batch: Any) -> Expected:
         return Expected(
             value=float((real - real.median()).abs().mean()), words="the target's mean deviation", above=WIDE
         )
-    raise NotApplicable(f"What {getattr(loss, '__name__', type(loss).__name__)} should begin at is not known: give expected=.")
+    raise NotApplicable(
+        f"What {getattr(loss, '__name__', type(loss).__name__)} should begin at is not known: give expected=."
+    )
 
 
 def _classes(count: int, *, certain: bool) -> Expected:

@@ -46,7 +46,8 @@ def input_used(bench: Bench) -> Evidence:
     if unused:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed to anything "
+            sentence=f"{counted(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
+            "to anything "
             "without any output moving.",
             fault=unused[0],
             fix="Follow it through forward: is it overwritten, multiplied by zero, or is something else returned?",
@@ -66,7 +67,10 @@ def _everywhere(leaf: Tensor) -> Tensor:
 
 
 def _named(call: Call) -> list[tuple[str, Tensor]]:
-    args = [(f"input{path}" if len(call.args) > 1 or "][" in path else "the input", leaf) for path, leaf in leaves(call.args)]
+    args = [
+        (f"input{path}" if len(call.args) > 1 or "][" in path else "the input", leaf)
+        for path, leaf in leaves(call.args)
+    ]
     return [*args, *((path.strip("[]'"), leaf) for path, leaf in leaves(dict(call.kwargs)))]
 
 

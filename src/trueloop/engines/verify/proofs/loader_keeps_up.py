@@ -56,7 +56,8 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
             verdict=Verdict.BROKEN,
             sentence=f"{told}.",
             fault="the loader",
-            fix="Give it workers (num_workers), do once what is done for every sample (decode, resize, tokenise), and read "
+            fix="Give it workers (num_workers), do once what is done for every sample (decode, resize, "
+            "tokenise), and read "
             "in larger pieces.",
             numbers=numbers,
             pictures=(picture,),

@@ -38,7 +38,8 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
     seen.append(after[0])
     first, last = sum(before) / len(before), sum(after) / len(after)
     fell = (first - last) / abs(first) if first else 0.0
-    told = f"{short(first)} before and {short(last)} after {counted(len(seen) - 1, 'update')} on {counted(len(few), 'batch')}"
+    done = f"{counted(len(seen) - 1, 'update')} on {counted(len(few), 'batch')}"
+    told = f"{short(first)} before and {short(last)} after {done}"
     picture = Curve(title="Loss of each batch when it is drawn", lines={"loss": seen})
     numbers = {"before": first, "after": last, "updates": len(seen) - 1}
     if not math.isfinite(last):
@@ -55,12 +56,16 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
             verdict=Verdict.BROKEN,
             sentence=f"The loss does not fall: {told}.",
             fault="the loss",
-            fix="Check the sign of the loss, the learning rate, what is frozen, and that the optimizer holds the model.",
+            fix="Check the sign of the loss, the learning rate, what is frozen, and that the optimizer holds "
+            "the model.",
             numbers=numbers,
             pictures=(picture,),
         )
     return Evidence(
-        verdict=Verdict.HOLDS, sentence=f"The loss fell by {percent(fell)}: {told}.", numbers=numbers, pictures=(picture,)
+        verdict=Verdict.HOLDS,
+        sentence=f"The loss fell by {percent(fell)}: {told}.",
+        numbers=numbers,
+        pictures=(picture,),
     )
 
 

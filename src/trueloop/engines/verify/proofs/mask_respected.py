@@ -3,12 +3,12 @@
 Attention, pooling or a loss that takes padding in makes a sample's result depend on how long its neighbours are.
 """
 
-# ruff: noqa: N806 - shapes are part of the name: B samples, T positions
+# ruff: noqa: N803, N806, N815 - shapes are part of the name: B samples, T positions
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,12 +19,14 @@ from trueloop.engines.verify.calling import outputs
 from trueloop.engines.verify.evidence import Evidence, NotApplicable, Verdict
 from trueloop.engines.verify.influence import EXACT, ROUGH, apart, changed, difference
 from trueloop.engines.verify.proof import Proof
-from trueloop.engines.verify.tree import as_double, described, leaves, mapped, samples_in, taken
+from trueloop.engines.verify.tree import as_double, described, leaves, mapped, taken
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.words import counted, short
 
 NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
 IGNORED = -100
+BATCHES, SAMPLES = 20, 8
+"""Batches in which padding is looked for, and samples that are looked at."""
 FIX = "Give the mask to attention and to pooling, and leave padding out of the loss (ignore_index, or a masked mean)."
 
 
@@ -37,6 +39,10 @@ class Mask:
     made: Callable[[Any], Tensor] | None = None
     """How it is made from a batch, where the content decides."""
 
+    def of(self, few: Tensor) -> Mask:
+        """Return the mask of some of the samples."""
+        return replace(self, real_BT=self.real_BT[few])
+
 
 def mask_respected(bench: Bench) -> Evidence:
     """Changes what stands at masked positions, and looks whether the loss or a real position's output moves.
@@ -46,12 +52,8 @@ def mask_respected(bench: Bench) -> Evidence:
     """
     work = bench.work()
     work.model.eval()
-    batch = bench.few(8)
     found: Evidence | None = None
-    for mask in _masks(bench, batch):
-        hidden = int((~mask.real_BT).sum())
-        if not hidden or bool((~mask.real_BT).all()):
-            continue
+    for batch, mask in _hiding(bench):
         evidence = _shorter(bench, work, batch, mask) if _decides(mask, batch) else _other(bench, work, batch, mask)
         if evidence.verdict is Verdict.HOLDS:
             return evidence
@@ -61,11 +63,26 @@ def mask_respected(bench: Bench) -> Evidence:
     return found
 
 
+def _hiding(bench: Bench) -> list[tuple[Any, Mask]]:
+    """Return the samples that have masked positions, of the first batch that has any, with each mask it may be."""
+    for batch in bench.batches(BATCHES):
+        found: list[tuple[Any, Mask]] = []
+        for mask in _masks(bench, batch):
+            partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
+            if bool(partly.any()):
+                few = partly.nonzero().flatten()[:SAMPLES]
+                part = taken(batch, few)
+                found.append((part, mask.of(few)))
+        if found:
+            return found
+    return []
+
+
 def _masks(bench: Bench, batch: Any) -> list[Mask]:
-    """Return the mask that is named, or what may be one; of those it is not known whether true counts or is left out."""
+    """Return the mask that is named, or what may be one: then it is not known whether true counts or is left out."""
     given = bench.subject.mask
     if isinstance(given, Tensor):
-        return [Mask(real_BT=given.bool().to(bench.device)[: samples_in(batch)])]
+        return [Mask(real_BT=given.bool().to(bench.device))]
     if isinstance(given, str):
         return [Mask(real_BT=_named(batch, given).bool())]
     if callable(given):
@@ -137,9 +154,7 @@ def _shorter(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
     return _compared(bench, work, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
 
 
-def _compared(
-    bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str
-) -> Evidence:
+def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
     (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measured(bench, work, each) for each in pair)
     moved = 0.0
     for a, b in zip(out_a, out_b, strict=True):
@@ -153,7 +168,9 @@ def _compared(
     if not moved and not loss:
         told = "the outputs" if loss_a is None else "the outputs nor the loss"
         verb = "change" if loss_a is None else "move"
-        sentence = f"With {counted(hidden, 'position')} masked, {'' if loss_a is None else 'neither '}{told} {verb} {when}."
+        sentence = (
+            f"With {counted(hidden, 'position')} masked, {'' if loss_a is None else 'neither '}{told} {verb} {when}."
+        )
         if loss_a is None:
             sentence = f"With {counted(hidden, 'position')} masked, no output moves {when}."
         return Evidence(verdict=Verdict.HOLDS, sentence=sentence, numbers=numbers)

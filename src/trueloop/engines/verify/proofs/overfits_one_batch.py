@@ -63,7 +63,8 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
         sentence=f"{told}: {percent(seen[-1] / first) if math.isfinite(seen[-1]) else 'not a number'} of it is left, "
         f"where {percent(share)} was to be.{_constant(bench.subject.loss, batch, seen[-1])}",
         fault="the model",
-        fix="Check that input and target belong together, that the gradient reaches every layer, and the learning rate.",
+        fix="Check that input and target belong together, that the gradient reaches every layer, and the "
+        "learning rate.",
         numbers=numbers,
         pictures=(picture,),
     )

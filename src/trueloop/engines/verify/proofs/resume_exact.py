@@ -51,7 +51,8 @@ def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
     if different is None:
         return Evidence(
             verdict=Verdict.HOLDS,
-            sentence=f"Stopped after {half} of {counted(updates, 'update')} and resumed, every parameter and buffer is the "
+            sentence=f"Stopped after {half} of {counted(updates, 'update')} and resumed, every parameter and "
+            "buffer is the "
             "same bit for bit.",
         )
     name, gap = different
@@ -60,7 +61,8 @@ def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
         sentence=f"Stopped after {half} of {counted(updates, 'update')} and resumed, {name} differs by {short(gap)}."
         f"{_missing(work, state)}",
         fault=name,
-        fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, and give an "
+        fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, "
+        "and give an "
         "optimizer's own state to state_dict().",
         numbers={"difference": gap},
     )

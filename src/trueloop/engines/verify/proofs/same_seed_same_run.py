@@ -98,7 +98,8 @@ def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
         verdict=Verdict.BROKEN,
         sentence=f"Two runs from one seed part at {where}{gap}.",
         fault=fault,
-        fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of a set), and "
+        fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
+        "a set), and "
         "ask for deterministic kernels: torch.use_deterministic_algorithms(True).",
     )
 

@@ -4,7 +4,7 @@ A reshape that mixes the batch with another dimension, an attention over the wro
 the loss falls all the same, and the model is of no use for one sample at a time.
 """
 
-# ruff: noqa: N806 - shapes are part of the name: B samples
+# ruff: noqa: N803, N806 - shapes are part of the name: B samples
 
 from __future__ import annotations
 
@@ -67,10 +67,9 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
         model = bench.work().model
         pin(model, BatchNorm)
         held = _leaks(bench, model, batch)
-        remarks = (
-            "In train mode the samples do meet, in the batch statistics of BatchNorm "
-            f"({', '.join(normalised[:3])}{', ...' if len(normalised) > 3 else ''}), as they are meant to.",
-        )
+        names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
+        told = f"In train mode the samples do meet, in BatchNorm's statistics of the batch ({names}), as they are to."
+        remarks = (told,)
         training = held
     if training.wrong:
         return _broken(training, "in train mode only")
@@ -164,7 +163,9 @@ def _add_gradients(grid: list[list[float]], exact: Precise, which: list[int]) ->
             return
         weights = [torch.rand_like(leaf[i]) for leaf in rows]  # a plain sum of a softmax has no gradient
         total = torch.stack([(leaf[i] * w).sum() for leaf, w in zip(rows, weights, strict=True)]).sum()
-        found = torch.autograd.grad(total, list(real.values()), retain_graph=True, allow_unused=True)
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            total, list(real.values()), retain_graph=True, allow_unused=True
+        )
         sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in found if g is not None]
         if not sizes:
             continue

@@ -64,7 +64,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         pairs = ", ".join(f"{held.first[digest]} = {train.first[digest]}" for digest in both[:4])
         return _broken(
             f"{counted(len(both), 'sample')} of {len(held.first)} held out ({percent(share)}) "
-            f"{'is' if len(both) == 1 else 'are'} in the training set with the same content (held out = training: {pairs}).",
+            f"{'is' if len(both) == 1 else 'are'} in the training set by content (held out = training: {pairs}).",
             f"held-out sample {held.first[both[0]]}",
             numbers,
             picture,
@@ -76,7 +76,8 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"None of {counted(held.samples, 'held-out sample')} is among {counted(train.samples, 'training sample')}.",
+        sentence=f"None of {counted(held.samples, 'held-out sample')} is among "
+        f"{counted(train.samples, 'training sample')}.",
         numbers=numbers,
         pictures=(picture,),
     )
