@@ -70,7 +70,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
         fault="the input" if low else "the last layer",
         fix="Look for the target among the inputs."
         if low
-        else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and check what the loss takes: "
+        else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and see what the loss takes: "
         "logits or probabilities.",
         numbers=numbers,
         pictures=(picture,),
