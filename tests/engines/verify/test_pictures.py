@@ -24,13 +24,17 @@ def test_a_curve_has_a_point_per_update_and_its_level():
 @pytest.mark.parametrize("values", [[1.0], [2.0, 2.0], [1e-9, 1e9], [math.nan], [-1.0, 1.0], list(range(5000))])
 def test_any_curve_is_drawn(values):
     svg = figure(Curve(title="Loss", lines={"loss": values}))
-    points = [float(n) for line in svg.iter("polyline") for place in line.get("points").split() for n in place.split(",")]
+    points = [
+        float(n) for line in svg.iter("polyline") for place in line.get("points").split() for n in place.split(",")
+    ]
     assert all(math.isfinite(point) and 0 <= point <= 560 for point in points)
     assert len(points) < 2000
 
 
 def test_bars_are_as_long_as_their_values():
-    widths = [float(bar.get("width")) for bar in figure(Bars(title="", values={"a": 4.0, "b": 1.0}, unit="s")).iter("rect")]
+    widths = [
+        float(bar.get("width")) for bar in figure(Bars(title="", values={"a": 4.0, "b": 1.0}, unit="s")).iter("rect")
+    ]
     assert widths[0] == pytest.approx(4 * widths[1])
 
 
