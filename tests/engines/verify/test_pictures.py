@@ -1,7 +1,7 @@
 """Evidence as SVG."""
 
 import math
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -10,7 +10,7 @@ from trueloop.engines.verify.pictures import drawn
 
 
 def figure(picture):
-    return ElementTree.fromstring(drawn(picture))
+    return ET.fromstring(drawn(picture))
 
 
 def test_a_curve_has_a_point_per_update_and_its_level():

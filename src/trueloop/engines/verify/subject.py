@@ -61,7 +61,7 @@ class Subject:
             raise InvalidConfig("save and load go together.", fix="Give both, or neither.")
         for name in ("loader", "val"):
             given = getattr(self, name)
-            if given is not None and (not hasattr(given, "__iter__") or iter(given) is given):
+            if given is not None and (not hasattr(given, "__iter__") or hasattr(given, "__next__")):
                 raise InvalidConfig(
                     f"{name} is {type(given).__name__}, which cannot be read more than once.",
                     why="Every proof reads it from its beginning.",
