@@ -41,8 +41,8 @@ def rows(first: int, last: int, per_epoch: int = 20) -> UpdatesDone:
     )
 
 
-def started(name: str = "digits", updates: int = 200) -> RunStarted:
-    facts = {"recipe": name, "config": {"epochs": 10, "optim": {"lr": 0.001}}}
+def started(name: str = "digits", updates: int = 200, lr: float = 0.001) -> RunStarted:
+    facts = {"recipe": name, "config": {"epochs": 10, "optim": {"lr": lr}}}
     return RunStarted(name=name, epochs=10, updates=updates, start_update=0, facts=facts)
 
 
@@ -93,8 +93,9 @@ def test_a_run_is_followed_while_it_trains(journal, open_page, axe):
 
 
 def test_several_runs_lie_over_each_other(journal, open_page, axe):
-    for name, loss in (("pair-a", 0.5), ("pair-b", 0.7)):
-        journal(name, started(), rows(1, 40), evaluated(40, loss), RunEnded(update=40, reason="finished", seconds=1.0))
+    for name, loss, lr in (("pair-a", 0.5, 0.001), ("pair-b", 0.7, 0.003)):
+        ended = RunEnded(update=40, reason="finished", seconds=1.0)
+        journal(name, started(lr=lr), rows(1, 40), evaluated(40, loss), ended)
     page = open_page("watch", params="runs=runs/pair-a,runs/pair-b")
     chosen = page.locator(".watch-chosen")
     expect(chosen).to_contain_text("pair-a")
@@ -103,6 +104,10 @@ def test_several_runs_lie_over_each_other(journal, open_page, axe):
     expect(loss.locator("figcaption")).to_contain_text("pair-a: Newest: train")
     expect(loss.locator("figcaption")).to_contain_text("pair-b: Newest: train")
     expect(loss).to_contain_text("Lines with circles: held-out data.")
+    beside = page.locator(".watch-compare")
+    expect(beside.get_by_role("row", name=re.compile("loss, val"))).to_contain_text("0.7")
+    expect(beside.get_by_role("row", name=re.compile("optim.lr"))).to_contain_text("0.003")
+    expect(beside.get_by_role("row", name=re.compile("epochs"))).to_have_count(0)
     page.get_by_label("Details of").select_option("runs/pair-b")
     page.get_by_text("Show me the code").click()
     expect(page.locator(".code-body")).to_contain_text("pair-b")

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -101,4 +102,5 @@ def test_workers_live_and_die_as_they_should():
             for part in parts:
                 await part(workers)
 
-    asyncio.run(all_of_it(question, hang, death, bounds, orphans))
+    with ThreadPoolExecutor(1) as thread:  # where a browser is tested, this one has a loop of its own already
+        thread.submit(asyncio.run, all_of_it(question, hang, death, bounds, orphans)).result()

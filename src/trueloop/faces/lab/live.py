@@ -61,11 +61,11 @@ class Sessions:
             except (WebSocketDisconnect, KeyError):  # KeyError: bytes, which no page of ours sends
                 return 1000, ""
             try:
-                message = parsed(text)
+                parsed(text)
             except InvalidConfig as error:
                 await socket.send_text(written({"kind": "refused", **refusal(error)}))
             else:
-                await worker.send(written(message))
+                await worker.send(text)
 
 
 async def _outward(socket: WebSocket, worker: Worker) -> tuple[int, str]:

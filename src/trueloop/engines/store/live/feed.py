@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.engines.store.live.columns import LayerColumns
-from trueloop.engines.store.live.folder import FEED, NOW
-from trueloop.engines.store.live.process import lives
+from trueloop.engines.store.live.folder import FEED
+from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.live.tail import Tail
 from trueloop.engines.store.live.writer import FINDINGS, SCHEMA
 from trueloop.ground.errors import InvalidData
@@ -20,7 +19,6 @@ from trueloop.ground.thinned import Thinned
 
 SERIES: Final = 24  # names of series that are kept
 POINTS: Final = 4096
-SMALL: Final = 2**16  # bytes of the file that says where a program is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +94,7 @@ class FeedFollower:
         if code is not None:
             state = "finished" if code == 0 else "failed"
         else:
-            alive = lives(_whole(told.get("pid")) or 0, str(told.get("mark") or ""))
-            state = "running" if alive else "killed"
+            state = "running" if still_runs(told) else "killed"
         rate: Any = told.get("rate") or (self.report or {}).get("rate")
         return Now(
             seconds=_float(told.get("s")),
@@ -153,20 +150,6 @@ class FeedFollower:
         if "norms" in record:
             update, norms = record["norms"]
             self.layers.add(int(update), self._names, norms)
-
-
-def read_now(folder: Path) -> dict[str, Any]:
-    """Return what a program says of where it is; nothing where that cannot be read."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    try:
-        file = os.open(folder / NOW, flags)
-        try:
-            told: Any = json.loads(os.read(file, SMALL))
-        finally:
-            os.close(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 
 
 def _whole(value: Any) -> int | None:

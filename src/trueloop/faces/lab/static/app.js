@@ -60,6 +60,7 @@ async function show() {
     at("title").textContent = page.title;
     document.title = `${page.title} · trueloop lab`;
     fill(at("lead"), ...[page.lead].flat().map((text) => (typeof text === "string" ? h("p", {}, text) : text)));
+    if (came && came !== name) arrived();
     const left = await page.mount(root, { params, setParams: (/** @type {Record<string, string>} */ p) => setParams(name, p), announce });
     if (mine !== turn) left?.();
     else unmount = left ?? (() => {});
@@ -68,11 +69,12 @@ async function show() {
     console.error(error);
     fill(root, h("p", { class: "error", role: "alert" }, `This page could not be shown: ${error}`));
   }
-  if (came && came !== name) {
-    at("main").focus({ preventScroll: true });
-    scrollTo(0, 0);
-    announce(document.title);
-  }
+}
+
+function arrived() {
+  at("main").focus({ preventScroll: true });
+  scrollTo(0, 0);
+  announce(document.title);
 }
 
 function closeMenu() {

@@ -31,13 +31,15 @@ export async function mount(root, { params, setParams, announce }) {
   let values = { ...plain, ...track.baseline, ...given(settings, params) };
   let seed = Number(params.get("seed") ?? 1);
   let watching = 0;
+  /** @type {any} */
+  let text = [];
 
   const settled = later(async () => {
     const changes = Object.entries(values).filter(([name, value]) => value !== track.baseline[name]).map(([name, value]) => [name, String(value)]);
     setParams({ track: track.name, seed: String(seed), ...Object.fromEntries(changes) });
     try {
       const answer = await script({ do: "script", track: track.name, entry: values, seed });
-      if (answer) code.show(answer.script);
+      if (answer) code.show((text = answer.script));
       refuse(null);
     } catch (error) {
       refuse(error);
@@ -52,7 +54,7 @@ export async function mount(root, { params, setParams, announce }) {
   });
   const seedBox = h("input", { type: "number", id: "practice-seed", min: 0, max: 2 ** 31, step: 1, value: seed, oninput: () => { seed = Math.min(2 ** 31, Math.max(0, Math.round(Number(seedBox.value) || 0))); settled(); } });
   const go = h("button", { type: "button", onclick: practise }, "▶ Practise");
-  const says = h("p", { class: "says", role: "status" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
+  const says = h("p", { class: "says" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   const chart = race();
   const model = codePanel({ title: "The network, which is given", file: "network.py" });
@@ -88,7 +90,7 @@ export async function mount(root, { params, setParams, announce }) {
   model.show(track.model);
   settled();
   await refresh();
-  const timer = setInterval(refresh, 5000);
+  const timer = setInterval(() => { if (!document.hidden) refresh(); }, 5000);
 
   /** Show what an optimizer has, and leave the others away. */
   function fitting() {
@@ -173,7 +175,10 @@ export async function mount(root, { params, setParams, announce }) {
     stop();
     if (trouble) fill(says, h("span", { class: "badge error" }, "failed"), ` ${trouble.what} ${trouble.fix}`);
     else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The referee's seeds will be others.`);
-    else if (trial.end === "found") fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this: ${trial.found.message} `, trial.found.fix);
+    else if (trial.end === "found") {
+      code.show(text, { hit: trial.found.line });
+      fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this, at line ${trial.found.line} of the code below: ${trial.found.message} `, trial.found.fix);
+    }
     else if (trial.end === "not reached") fill(says, h("span", { class: "badge warning" }, "not reached"), ` ${percent(trial.accuracy)} held out after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples.`);
     else fill(says, h("span", { class: "badge error" }, trial.end), ` ${trial.why}`);
     announce(says.textContent ?? "");

@@ -1,6 +1,6 @@
 // @ts-check
 // The list of runs: search, choose some.
-import { fill, h, later, number } from "../dom.js";
+import { fill, h, later, number } from "../../dom.js";
 
 /** A sign for each state, beside its word: never colour alone. @type {Record<string, [string, string]>} */
 const STATES = {

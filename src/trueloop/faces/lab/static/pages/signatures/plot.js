@@ -1,6 +1,6 @@
 // @ts-check
 // A small plot of a quantity, healthy and broken: the server has laid it out in a unit square, this draws it.
-import { h, number, svg } from "../dom.js";
+import { h, number, svg } from "../../dom.js";
 
 /** @typedef {{x: number[], least: (number | null)[], middle: (number | null)[], most: (number | null)[], lost: number | null}} Band
  * @typedef {{name: string, title: string, words: string, log: boolean, low: number, high: number, last: number, healthy: Band, broken: Band}} Plot */

@@ -1,11 +1,12 @@
 // @ts-check
 // The flow chart: boxes from top to bottom, ways around them in lanes at the sides. What is drawn comes from the server.
-import { fill, svg } from "../dom.js";
+import { fill, svg } from "./dom.js";
 
-const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 29;
+const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 27;
 const WIDTH = 2 * SIDE + WIDE;
 
-/** @param {{onpoint: (spans: [number, number][]) => void}} hears */
+/** @param {{onpoint: (spans: [number, number][], chosen: boolean) => void}} hears
+ *   onpoint: the lines of the box that is pointed at, or chosen by keyboard or click */
 export function flow({ onpoint }) {
   const element = svg("svg", { class: "flow", role: "group", "aria-label": "Flow chart of the program" });
   /** @type {any[]} */
@@ -20,17 +21,19 @@ export function flow({ onpoint }) {
 
   /** @param {any} box @param {number} place @param {{top: number, height: number, lines: string[]}} at */
   function draw(box, place, { top, height, lines }) {
-    const point = () => { highlight(place); onpoint(box.lines); };
+    const point = () => { highlight(place); onpoint(box.lines, false); };
+    const choose = () => { highlight(place); onpoint(box.lines, true); };
     const spans = box.lines.map((/** @type {number[]} */ [first, last]) => (first === last ? `line ${first}` : `lines ${first} to ${last}`)).join(", ");
     return svg("g", {
       class: ["box", `is-${box.kind}`, box.about && `about-${box.about}`, box.new && "new"].filter(Boolean).join(" "),
       tabindex: 0, role: "button", "aria-label": [box.words, box.new && "new", spans].filter(Boolean).join(", "), dataset: { box: box.name },
-      onfocus: point, onmouseenter: point, onclick: point,
-      onmouseleave: () => { highlight(-1); onpoint([]); }, onblur: () => { highlight(-1); onpoint([]); },
+      onfocus: choose, onmouseenter: point, onclick: choose,
+      onmouseleave: () => { highlight(-1); onpoint([], false); }, onblur: () => { highlight(-1); onpoint([], false); },
     },
     shape(box.kind, top, height),
     lines.map((text, row) => svg("text", { x: SIDE + WIDE / 2, y: top + height / 2 + (row - (lines.length - 1) / 2) * LINE + 4, "text-anchor": "middle" }, text)),
-    box.new && svg("text", { class: "plus", x: SIDE + WIDE - 9, y: top + 12, "text-anchor": "middle", "aria-hidden": "true" }, "+"));
+    box.new && svg("g", { class: "plus", "aria-hidden": "true" }, svg("circle", { cx: SIDE + WIDE - 3, cy: top + 2, r: 7 }),
+      svg("path", { d: `M${SIDE + WIDE - 7} ${top + 2}h8m-4 -4v8` })));
   }
 
   return {

@@ -1,7 +1,7 @@
 // @ts-check
 // The curves of one run, or of several over each other.
-import { chart } from "../chart.js";
-import { fill, h } from "../dom.js";
+import { chart } from "../../chart.js";
+import { fill, h } from "../../dom.js";
 
 /** @type {Record<string, string>} role -> the lab's colour for it */
 const ROLES = { train: "--data", val: "--c3", test: "--c2", rate: "--update", norm: "--gradient", speed: "--c6", wait: "--c7", memory: "--c5" };

@@ -1,9 +1,9 @@
 // @ts-check
 // The page of one failure: all its curves, the broken script, what is known of it, and the two scripts side by side.
-import { block, codePanel } from "../code.js";
-import { h, number } from "../dom.js";
-import { ask } from "../net.js";
-import { multiple } from "./signatures-plot.js";
+import { block, codePanel } from "../../code.js";
+import { h, number } from "../../dom.js";
+import { ask } from "../../net.js";
+import { multiple } from "./plot.js";
 
 /** Words, code and addresses as elements. @param {[string, string][]} given */
 export function pieces(given) {
@@ -24,7 +24,7 @@ function curves(told) {
   const { plots, raised, finding, found, seeds, updates } = told.curves;
   const code = codePanel({ title: "Show me the code", file: "broken.py", note: "The script that ran, as it ran; what was broken in it is marked." });
   code.show(told.script, { marked: told.lines, mark: "broken", hit: finding?.line ?? null });
-  const words = [`${number(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it with ${found} of them` + (finding.first_update === null ? "." : `, first at update ${number(finding.first_update)}, line ${finding.line}.`) : "While it ran the sanitizer could not prove it.", raised && `The broken script ended with ${raised}.`];
+  const words = [`${number(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${number(finding.first_update)}, line ${finding.line}.`) : "While it ran the sanitizer could not prove it.", raised && `The broken script ended with ${raised}.`];
   const changed = told.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
   return [h("h4", {}, "Every quantity, the most telling first"), h("p", { class: "muted" }, words.filter(Boolean).join(" ")), h("div", { class: "sig-all" }, plots.map(multiple)), h("h4", {}, "What was broken"), h("ul", {}, changed), code.element];
 }
