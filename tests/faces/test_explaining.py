@@ -49,6 +49,8 @@ SAID = {
     "device-mismatch": "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
     "cuda:0 and cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)",
     "not-picklable": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "no-gpu": "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    "sharing-failed": "RuntimeError: unable to write to file </torch_18692_1954506624>",
     "out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "worker-died": "RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.",
 }
@@ -133,8 +135,10 @@ def test_a_worker_that_died_is_known_by_its_signal():
     assert "shared memory" in told["raised"].meaning
 
 
-def test_a_type_of_another_library_does_not_speak_torchs_words():
-    assert not answer_to("MyError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
+def test_torchs_words_are_known_also_where_an_error_of_another_library_passes_them_on():
+    (told,) = answer_to("mine.StepError: step 3: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
+    assert (told.kind, told.error.type) == ("shape-mismatch", "")
+    assert told.error.message.startswith("mat1 and mat2")
 
 
 def test_failures_are_found_by_the_codes_that_our_messages_name():
@@ -175,6 +179,18 @@ def test_where_nothing_is_known_the_nearest_is_named():
     assert not answer.found
     assert answer.nearest == ["shape-mismatch"]
     assert answer_to("ValueError: no such colour").nearest == []
+
+
+def test_what_torch_says_before_it_aborts_is_known_without_a_traceback():
+    text = "terminate called after throwing\n  what():  CUDA error: device-side assert triggered"
+    assert [told.kind for told in answer_to(text).errors] == ["device-assert"]
+
+
+def test_a_long_log_is_searched_through_once(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr("trueloop.faces.explaining._told", lambda error, chain: asked.append(error.message))
+    answer_to("epoch 1: loss: 0.3: lr: 0.1\n" * 20_000 + "failed: CUDA out of memory. Tried to allocate 1.00 GiB")
+    assert asked == ["CUDA out of memory. Tried to allocate 1.00 GiB"]
 
 
 def test_json_holds_all_of_it():
