@@ -48,6 +48,7 @@ PUBLIC = (
     "evaluate",
     "load_weights",
     "plan",
+    "verify",
     "watch",
 )
 PUBLIC_MAX = 24  # the sanitizer's door is a name of its own; what `Trainer` takes and returns would be missed

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         evaluate,
         load_weights,
         plan,
+        verify,
         watch,
     )
 
@@ -56,6 +57,7 @@ __all__ = [
     "evaluate",
     "load_weights",
     "plan",
+    "verify",
     "watch",
 ]
 

@@ -61,6 +61,7 @@ def _build_app() -> App:
         "failures": "List every silent failure that is known.",
         "recipes": "List the built-in recipes.",
         "plan": "Count iterations, windows and updates before training.",
+        "verify": "Prove what should hold of your model and loop.",
         "template": "Write the file that starts a run on SLURM or Kubernetes.",
         "report": "Draw a run's curves and write its report.",
         "lab": "See a training loop and break it, in the browser.",
