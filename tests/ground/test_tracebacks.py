@@ -15,10 +15,10 @@ from trueloop.ground.tracebacks import errors_in, plain
 PLAIN = """\
 epoch 1 loss 0.3
 Traceback (most recent call last):
-  File "/home/me/train.py", line 20, in <module>
+  File "/src/me/train.py", line 20, in <module>
     main()
     ~~~~^^
-  File "/home/me/train.py", line 12, in main
+  File "/src/me/train.py", line 12, in main
     loss.backward()
   [Previous line repeated 3 more times]
   File "/usr/lib/python3.11/site-packages/torch/_tensor.py", line 525, in backward
@@ -26,8 +26,8 @@ Traceback (most recent call last):
 RuntimeError: Trying to backward through the graph a second time
 """
 SITES = (
-    Site("/home/me/train.py", 20, "<module>"),
-    Site("/home/me/train.py", 12, "main"),
+    Site("/src/me/train.py", 20, "<module>"),
+    Site("/src/me/train.py", 12, "main"),
     Site("/usr/lib/python3.11/site-packages/torch/_tensor.py", 525, "backward"),
 )
 WORDS = "Trying to backward through the graph a second time"

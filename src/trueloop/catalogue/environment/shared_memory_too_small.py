@@ -15,8 +15,8 @@ Look-alikes
 
 Fix
     Give the container more, ``docker run --shm-size=8g``, ``shm_size: 8gb`` in compose.yaml, in Kubernetes an emptyDir
-    of medium Memory at /dev/shm; or take fewer workers, a smaller ``prefetch_factor``, smaller batches. What is needed is
-    workers times ``prefetch_factor`` times the bytes of a batch: `trueloop doctor` computes it.
+    of medium Memory at /dev/shm; or take fewer workers, a smaller ``prefetch_factor``, smaller batches. What is needed
+    is workers times ``prefetch_factor`` times the bytes of a batch: `trueloop doctor` computes it.
 
 References
     torch.multiprocessing, "Sharing strategies", https://docs.pytorch.org/docs/stable/multiprocessing.html
