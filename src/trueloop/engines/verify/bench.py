@@ -92,13 +92,9 @@ class Bench:
             raise InvalidModel(f"The function for the model returned {type(model).__name__}, not an nn.Module.")
         return model
 
-    def work(self, *, optimizer: Any = None) -> Work:
-        """Return a copy in train mode, with parts that the user has put into eval mode left there.
-
-        Args:
-            optimizer: in place of the subject's.
-        """
-        asked = self.subject.optimizer if optimizer is None else optimizer
+    def work(self) -> Work:
+        """Return a copy in train mode, with parts that the user has put into eval mode left there."""
+        asked = self.subject.optimizer
         loss = self.subject.loss if isinstance(self.subject.loss, nn.Module) else None
         model, loss, made = self._copied(loss, asked if isinstance(asked, torch.optim.Optimizer) else None)
         if not model.training:

@@ -17,7 +17,7 @@ from trueloop.engines.verify.evidence import Evidence, NotApplicable, Verdict
 from trueloop.engines.verify.influence import Precise, apart, changed, precise, size_of, with_changes
 from trueloop.engines.verify.proof import Proof
 from trueloop.engines.verify.tree import leaves, replaced, tensors
-from trueloop.ground.words import counted, short
+from trueloop.ground.words import counted
 
 
 def input_used(bench: Bench) -> Evidence:
@@ -53,10 +53,9 @@ def input_used(bench: Bench) -> Evidence:
             fix="Follow it through forward: is it overwritten, multiplied by zero, or is something else returned?",
             numbers={f"moves_{path}": value for path, value in moved.items()},
         )
-    told = ", ".join(f"{path} moves them by {short(value)}" for path, value in moved.items())
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"Every input moves the outputs ({told} of the greatest).",
+        sentence=f"Every input moves the outputs ({', '.join(moved)}).",
         remarks=_idle_features(exact),
         numbers={f"moves_{path}": value for path, value in moved.items()},
     )
