@@ -71,6 +71,8 @@ class Bench:
         self.original = subject.model if isinstance(subject.model, nn.Module) else self.made()
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
+        self._read: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
+        self._exhausted = False
 
     @property
     def loaders(self) -> list[Any]:
@@ -148,10 +150,23 @@ class Bench:
             return [moved(cloned(self.subject.batch), self.device)]
         if self.subject.loader is None:
             raise NotApplicable("There is neither a batch nor a loader.")
-        found = list(self.read(self.subject.loader, most))
-        if not found:
+        if len(self._read) < most and not self._exhausted:
+            self._read = list(self.read(self.subject.loader, most))
+            self._exhausted = len(self._read) < most
+        if not self._read:
             raise InvalidData("The loader gives no batch.", fix="Check its dataset, its sampler and drop_last.")
-        return found
+        return [cloned(batch) for batch in self._read[:most]]
+
+    def stream(self, most: int) -> Iterator[Any]:
+        """Yield the first batches one by one, for who looks for one of a kind.
+
+        Raises:
+            NotApplicable: there is neither a batch nor a loader.
+        """
+        if self.subject.batch is not None or self.subject.loader is None:
+            yield from self.batches(1)
+        else:
+            yield from self.read(self.subject.loader, most)
 
     def read(self, loader: Any, most: int) -> Iterator[Any]:
         """Yield the first batches of a loader, each copied to the model's device."""
