@@ -136,3 +136,8 @@ def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
     assert torch.equal(bench.batches(1)[0][0], classes[0])
     assert len(bench.batches(5)) == len(bench.batches(9)) == 2
     assert loader.reads == 2  # for one, and for five
+
+
+def test_a_lazy_model_is_told():
+    with pytest.raises(InvalidModel, match="weight has no size yet"):
+        Bench(Subject(model=nn.LazyLinear(3)))

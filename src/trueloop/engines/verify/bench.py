@@ -69,6 +69,7 @@ class Bench:
         self.subject = subject
         self.clock = clock
         self.original = subject.model if isinstance(subject.model, nn.Module) else self.made()
+        _check_whole(self.original)
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self._read: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
@@ -189,6 +190,16 @@ class Bench:
     def call(self, model: nn.Module, batch: Any) -> Call:
         """Return what the model is called with for a batch."""
         return caught(self.subject, model, batch)
+
+
+def _check_whole(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InvalidModel(
+                f"{name} has no size yet: it belongs to a lazy module.",
+                why="A copy of it would not be the model that you train.",
+                fix="Call the model once on a batch before you hand it over.",
+            )
 
 
 def _check_over(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -106,3 +106,13 @@ def test_steps_lost_in_rounding_are_told(broken, classes):
     evidence = broken(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=batch)
     assert evidence.fault == "1.weight"
     assert "lost in the rounding of bfloat16" in evidence.sentence
+
+
+def test_sparse_gradients(holds):
+    holds(
+        NAME,
+        model=nn.EmbeddingBag(1000, 3, sparse=True),
+        loss=nn.CrossEntropyLoss(),
+        batch=(torch.arange(12).view(4, 3), torch.tensor([0, 1, 2, 0])),
+        optimizer=torch.optim.SparseAdam,
+    )

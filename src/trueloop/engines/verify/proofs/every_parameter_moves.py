@@ -72,7 +72,8 @@ def _update(work: Work, batch: object, watched: set[str]) -> dict[str, str]:
 
     def hearing(name: str):
         def hear(grad: torch.Tensor) -> None:
-            largest[name] = max(largest[name], float(grad.detach().abs().max()) if grad.numel() else 0.0)
+            values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
+            largest[name] = max(largest[name], float(values.abs().max()) if values.numel() else 0.0)
 
         return hear
 

@@ -17,7 +17,7 @@ from trueloop.engines.verify.evidence import Evidence, NotApplicable, Verdict
 from trueloop.engines.verify.influence import Precise, apart, changed, precise, size_of, with_changes
 from trueloop.engines.verify.proof import Proof
 from trueloop.engines.verify.tree import leaves, replaced, tensors
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, short
 
 
 def input_used(bench: Bench) -> Evidence:
@@ -55,7 +55,9 @@ def input_used(bench: Bench) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"Every input moves the outputs ({', '.join(moved)}).",
+        sentence=f"Every input moves the outputs ({', '.join(moved)})."
+        if len(moved) > 1
+        else f"Changing the input moves the outputs, by {short(max(moved.values()))} of the greatest.",
         remarks=_idle_features(exact),
         numbers={f"moves_{path}": value for path, value in moved.items()},
     )

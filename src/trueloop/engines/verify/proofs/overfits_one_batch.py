@@ -25,6 +25,8 @@ from trueloop.ground.words import counted, duration, percent, short
 
 FEW = 4
 """Samples that any model can learn by heart."""
+STILL = 100
+"""Updates without a hundredth of progress, after which there will be none."""
 NEAR = 0.15
 """Within so much of what a constant guess costs, the input seems not to arrive."""
 
@@ -100,13 +102,18 @@ def _train(bench: Bench, batch: Any, updates: int, share: float) -> Trained:
         raise NotApplicable(f"The first loss, {short(first)}, is no more than the floor, {short(floor)}: give floor=.")
     target = floor + share * (first - floor)
     seen, started, in_time = [first], bench.clock(), True
-    while len(seen) <= updates and seen[-1] > target and math.isfinite(seen[-1]):
+    while len(seen) <= updates and seen[-1] > target and math.isfinite(seen[-1]) and not _stuck(seen):
         in_time = bench.clock() - started <= bench.subject.seconds
         if not in_time:
             break
         work.update([batch])
         seen.append(work.measured(batch))
     return Trained(seen=seen, target=target, in_time=in_time)
+
+
+def _stuck(seen: list[float]) -> bool:
+    """True where the last updates brought the loss down by next to nothing."""
+    return len(seen) > 2 * STILL and min(seen[-STILL:]) > 0.99 * min(seen[:-STILL])
 
 
 def _unlike(loss: Any, batch: Any) -> Any:
