@@ -44,6 +44,7 @@ PUBLIC = (
     "Trainer",
     "TrueloopError",
     "__version__",
+    "autograd",
     "chunked_cross_entropy",
     "evaluate",
     "load_weights",
