@@ -44,7 +44,7 @@ PUBLIC = (
     "Trainer",
     "TrueloopError",
     "__version__",
-    "chunked_cross_entropy",
+    "autograd",
     "evaluate",
     "load_weights",
     "plan",

@@ -49,7 +49,10 @@ def main(control_fd: int) -> None:
         order = json.loads(data)
         _reap(children)
         if "fork" in order:
-            _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
+            try:
+                _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
+            except OSError as error:  # it goes on, and can perhaps when some have ended
+                _reply(control, {"failed": str(error)})
         else:
             alive = order["kill"] in children  # a number that was given away again is not killed
             if alive:
@@ -58,7 +61,11 @@ def main(control_fd: int) -> None:
 
 
 def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -> int:
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:  # as many processes, or as much memory, as may be
+        os.close(line_fd)
+        raise
     if pid:
         children.add(pid)
         os.close(line_fd)

@@ -1,7 +1,7 @@
 // @ts-check
 // The table of silent failures: what each looks like, what the sanitizer says of it, and its page.
 import { fill, h, later } from "../dom.js";
-import { ask } from "../net.js";
+import { ask, patiently } from "../net.js";
 import { opened, pieces } from "./signatures/page.js";
 import { key, multiple } from "./signatures/plot.js";
 
@@ -14,8 +14,7 @@ const AGAIN_MS = 2000;
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  document.head.querySelector("link[href='pages/signatures.css']") ?? document.head.append(h("link", { rel: "stylesheet", href: "pages/signatures.css" }));
-  const { families, failures } = await ask("signatures", { what: "table" });
+  const { families, failures } = await patiently(() => ask("signatures", { what: "table" }));
   const runnable = failures.filter((/** @type {any} */ each) => each.curves).length;
   let ended = false, wanted = params.get("code") ?? "", computed = 0;
   /** @type {Map<string, ReturnType<typeof row>>} */
