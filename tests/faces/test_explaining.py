@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 
 from trueloop.catalogue.load import known_errors
 from trueloop.catalogue.warned import WARNINGS
@@ -76,6 +77,25 @@ def test_a_message_alone_is_known(kind: str):
     assert [told.kind for told in answer_to(SAID[kind].partition(": ")[2]).errors] == [kind], "without its type"
     logged = f"2026-11-21 22:00:00,123 ERROR trainer: failed: {SAID[kind].partition(': ')[2]}"
     assert [told.kind for told in answer_to(logged).errors] == [kind], "in a logger's line"
+
+
+@pytest.mark.parametrize(
+    ("raising", "meaning", "fix"),
+    [
+        (lambda: nn.Linear(4, 2)(torch.ones(2, 3)), "3 numbers per row arrive at a matrix that takes 4,", "=3"),
+        (lambda: nn.Conv2d(3, 1, 2)(torch.ones(2, 1, 8, 8)), "takes 3 channels, and the input of shape (2, 1, 8", "=1"),
+        (lambda: nn.functional.cross_entropy(torch.ones(6, 2), torch.zeros(2).long()), "6 predictions for 2", "flat"),
+        (lambda: default_collate([torch.ones(2, 3), torch.ones(4)]), "differ in shape: (2, 3) and (4)", "collate_fn"),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_message_are_said(raising: Callable[[], object], meaning: str, fix: str):
+    try:
+        raising()
+    except (RuntimeError, ValueError):
+        text = traceback.format_exc()
+    (told,) = answer_to(text).errors
+    assert meaning in told.meaning
+    assert fix in told.fix
 
 
 def test_every_known_error_is_tried_here():
