@@ -42,9 +42,7 @@ def memory_left(root: Path) -> int | None:
         used = read_text(folder / ("memory.usage_in_bytes" if first else "memory.current"))
         cache = "total_inactive_file" if first else "inactive_file"
         if limit.isdecimal() and used.isdecimal() and int(limit) < 2**60:
-            stat = dict(line.partition(" ")[::2] for line in read_text(folder / "memory.stat").splitlines())
-            given_back = stat.get(cache, "")
-            found.append(int(limit) - int(used) + (int(given_back) if given_back.isdecimal() else 0))
+            found.append(int(limit) - int(used) + _entry(read_text(folder / "memory.stat"), cache))
     return min(found, default=None)
 
 
@@ -61,6 +59,12 @@ def processes_left(root: Path) -> int | None:
 def names(root: Path) -> str:
     """Return the names of the groups, in which the engine of a container can be read."""
     return read_text(root / "proc/self/cgroup")
+
+
+def _entry(stat: str, name: str) -> int:
+    """Return one number of a table of names and numbers; 0 where it is not in it."""
+    words = (line.split() for line in stat.splitlines())
+    return next((int(pair[1]) for pair in words if len(pair) == 2 and pair[0] == name and pair[1].isdecimal()), 0)
 
 
 def _numbers(root: Path, controller: str, second: str, first: str) -> Iterator[int]:
