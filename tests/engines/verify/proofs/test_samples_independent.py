@@ -125,3 +125,9 @@ def test_an_output_without_rows_does_not_apply(idle, classes):
             return super().forward(x).sum()
 
     assert "row per sample" in idle(NAME, model=Total(8, 3), batch=classes[0]).sentence
+
+
+def test_a_state_that_goes_on_with_every_call_is_no_leak(holds, classes):
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16))
+    model = nn.Sequential(normed, nn.ReLU(), nn.Linear(16, 3))
+    holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
