@@ -140,7 +140,8 @@ def _off_centre(target: Tensor) -> str:
     mean, deviation = float(target.double().mean()), float(target.double().std())
     if abs(mean) < deviation:
         return ""
-    return f"The target has mean {short(mean)} and deviation {short(deviation)}: a model that begins at 0 learns that first."
+    spread = f"mean {short(mean)} and deviation {short(deviation)}"
+    return f"The target has {spread}: a model that begins at 0 learns that first."
 
 
 PROOF = Proof(title="The loss begins where knowing nothing is", group="training", prove=initial_loss)

@@ -61,7 +61,8 @@ class Trained:
     def told(self) -> str:
         """Where from, where to, and how long it took."""
         ends = f"from {short(self.seen[0])} to {short(self.seen[-1])}"
-        return f"The loss on one batch fell {ends} in {counted(len(self.seen) - 1, 'update')}"
+        went = "fell" if self.seen[-1] <= self.seen[0] else "went"
+        return f"The loss on one batch {went} {ends} in {counted(len(self.seen) - 1, 'update')}"
 
 
 def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
@@ -81,8 +82,8 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     ask = Asked(updates=updates, share=share)
     trained = first = _train(bench, batch, ask)
     remarks: tuple[str, ...] = ()
+    few = _unlike(bench.subject.loss, batch)
     if not trained.learnt and trained.in_time:
-        few = _unlike(bench.subject.loss, batch)
         trained, how = _again(bench, few, first, ask)
         left = percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
         told = f"On {counted(samples_in(batch), 'sample')} {left} of the loss is left; this is {how}."
@@ -102,7 +103,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     return Evidence(
         verdict=Verdict.BROKEN,
         sentence=f"{trained.told}: {percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
-        f"where {percent(share)} was to be.{_constant(bench.subject.loss, batch, first.seen[-1])}",
+        f"where {percent(share)} was to be.{_constant(bench.subject.loss, few, last)}",
         fault="the model",
         fix="Check that input and target belong together, that the gradient reaches every layer, and the learning "
         "rate.",
