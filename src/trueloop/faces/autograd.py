@@ -1,7 +1,8 @@
 """`trueloop.autograd`: what backward computes, and how to have it compute something else.
 
 Stable functions of logits, straight-through estimators, gradients reversed and scaled, freezing in the middle of a run,
-state without its graph, several losses at once, and cross-entropy without the logits of a large vocabulary. Everything works on plain torch models and loops.
+state without its graph, several losses at once, and cross-entropy without the logits of a large vocabulary. Everything
+works on plain torch models and loops.
 """
 
 from __future__ import annotations
