@@ -2,7 +2,8 @@
 
 Both processes run the same systems in the same order, and the first one's clock is read. What is compared does the same
 arithmetic on the same halves of the same batches; trueloop also measures the norm, clips, keeps a schedule and adds the
-counts up, which is what makes uneven halves exact.
+counts up, which is what makes uneven halves exact. Messages are counted apart, and a small one is timed: on small
+models they are what an update is made of.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import statistics
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import Batches, Cost, SideBySide, console, interleave, options, table, verdict, write
+from measure import Batches, Cost, SideBySide, Spread, console, interleave, options, table, verdict, write
 from systems.task import Journal, cosine, fused_adamw
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
+from torch.profiler import ProfilerActivity, profile
 from workloads import Batch, cnn, cnn_batches, gpt, gpt_batches, mlp, mlp_batches
 
 from trueloop import ParallelConfig, TrainConfig, Trainer
@@ -107,26 +111,51 @@ def per_update(batches: Batches, load: Workload) -> Cost:
     return Cost(PROCESSES * cost.wall, PROCESSES * cost.cpu)
 
 
+def messages(system: Callable[[Workload, str], Cost], load: Workload, engine: str) -> float:
+    """Count the collectives of an update: those that six more updates make."""
+    counts: list[int] = []
+    for updates in (6, 12):  # in the first three, DDP is still setting up
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            system(replace(load, updates=updates, warm=0), engine)
+        counts.append(sum(event.count for event in seen.key_averages() if event.key.startswith("gloo:")))
+    return (counts[1] - counts[0]) / 6
+
+
+def small_message() -> Cost:
+    """Time a message of four numbers from each process to each."""
+    numbers = torch.zeros(4, dtype=torch.float64)
+    everybody = [torch.zeros_like(numbers) for _ in range(PROCESSES)]
+    times: list[float] = []
+    for _ in range(500):
+        start = time.perf_counter()
+        dist.all_gather(everybody, numbers)
+        times.append(time.perf_counter() - start)
+    return Cost(statistics.median(times), 0.0)
+
+
 def life(rank: int, port: int, pipe: Any, *, quick: bool) -> None:
     """Be one of the processes."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(PROCESSES))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found: dict[str, SideBySide] = {}
+    found: dict[str, Any] = {"message": [small_message() for _ in range(5)]}
+    systems = {
+        BARE: partial(by_hand, production=False),
+        BY_HAND: partial(by_hand, production=True),
+        TRUELOOP: by_trueloop,
+    }
     for name, load in workloads(quick=quick).items():
         for engine in ENGINES:
-            runs = {
-                BARE: partial(by_hand, load, engine, production=False),
-                BY_HAND: partial(by_hand, load, engine, production=True),
-                TRUELOOP: partial(by_trueloop, load, engine),
-            }
-            found[f"{name} {engine}"] = interleave(runs, load.rounds)
-    pipe.send({name: dict(side.costs) for name, side in found.items()})
+            runs = {system: partial(run, load, engine) for system, run in systems.items()}
+            side = interleave(runs, load.rounds)
+            said = {system: messages(run, load, engine) for system, run in systems.items()}
+            found[f"{name} {engine}"] = (dict(side.costs), said)
+    pipe.send(found)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def measure(*, quick: bool) -> dict[str, SideBySide]:
+def measure(*, quick: bool) -> dict[str, Any]:
     """Start the processes and return what the first one found."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -142,13 +171,14 @@ def measure(*, quick: bool) -> dict[str, SideBySide]:
     told = [here.recv() for here, _ in pipes]
     for each in lives:
         each.join()
-    return {name: SideBySide(costs=costs) for name, costs in told[0].items()}
+    return told[0]
 
 
-def content(found: SideBySide) -> Mapping[str, Any]:
+def content(found: SideBySide, said: Mapping[str, float]) -> Mapping[str, Any]:
     """Return what goes into the JSON."""
     return {
         system: {
+            "messages_per_update": said[system],
             "seconds_per_update": found.cost(system),
             "wall_ratio_to": {reference: found.ratio(system, reference) for reference in (BARE, BY_HAND)},
             "cpu_ratio_to": {reference: found.ratio(system, reference, "cpu") for reference in (BARE, BY_HAND)},
@@ -161,19 +191,24 @@ def main() -> None:
     """Time all workloads over both engines."""
     quick = options(__doc__).quick
     found = measure(quick=quick)
-    for name, side in found.items():
+    message = Spread.of([cost.wall for cost in found.pop("message")])
+    sides = {name: (SideBySide(costs=costs), said) for name, (costs, said) in found.items()}
+    for name, (side, said) in sides.items():
         rows = [
-            [system, f"{side.cost(system).median * 1e6:,.0f}", str(side.ratio(system, BARE)),
+            [system, f"{said[system]:.1f}", f"{side.cost(system).median * 1e6:,.0f}", str(side.ratio(system, BARE)),
              str(side.ratio(system, BY_HAND))]
             for system in side.costs
         ]  # fmt: skip
-        table(f"{name}, {PROCESSES} processes", ["system", "µs per update", f"/ {BARE}", f"/ {BY_HAND}"], rows)
-    for name, side in found.items():
+        columns = ["system", "messages per update", "µs per update", f"/ {BARE}", f"/ {BY_HAND}"]
+        table(f"{name}, {PROCESSES} processes", columns, rows)
+    console.print(f"a message of four numbers: {message.median * 1e6:.0f} µs")
+    for name, (side, _) in sides.items():
         ratio = side.ratio(TRUELOOP, BARE)
         console.print(f"{verdict(ratio.median, GOAL)}  {name}: trueloop / {BARE} = {ratio}, goal {GOAL:.2f}")
-    rounds = {name: len(side.costs[TRUELOOP]) for name, side in found.items()}
+    rounds = {name: len(side.costs[TRUELOOP]) for name, (side, _) in sides.items()}
     settings = {"processes": PROCESSES, "backend": "gloo", "rounds": rounds}
-    write("processes", {"settings": settings, "found": {k: content(v) for k, v in found.items()}}, quick=quick)
+    told = {name: content(side, said) for name, (side, said) in sides.items()}
+    write("processes", {"settings": settings, "small_message_s": message, "found": told}, quick=quick)
 
 
 if __name__ == "__main__":

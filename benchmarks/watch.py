@@ -26,6 +26,7 @@ import torch
 from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, table, verdict, write
 
 from trueloop.catalogue.load import catalogue
+from trueloop.engines.store.live.writer import LiveWriter
 from trueloop.engines.watch import levels
 from trueloop.engines.watch import watch as watching
 from trueloop.engines.watch.judge import Watched
@@ -34,6 +35,7 @@ from trueloop.ground.findings import Report
 SCRIPT = Path(__file__).parent / "systems" / "script.py"
 BARE = "bare"
 STEADY = "watched, steady state"
+LAB = "watched, shown in the lab"
 FULL = "watched, every update in full"
 ANOMALY = "set_detect_anomaly(True)"
 REFERENCE, SELECTIVE = "TrainCheck, reference run", "TrainCheck, selective"
@@ -102,12 +104,16 @@ def anomaly() -> Iterator[None]:
 
 
 @contextmanager
-def watched(told: list[Report], *, in_full: bool = False) -> Iterator[None]:
+def watched(told: list[Report], *, in_full: bool = False, lab: bool = False) -> Iterator[None]:
     """Watch with the whole catalogue, from a fresh start: what an earlier run taught is not known any more."""
     watching._attachment.cache_clear()  # noqa: SLF001
+    folder = Path(tempfile.gettempdir()) / f"trueloop-bench-{os.getpid()}"
+    audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
     many = {"FIRST": 10**9, "MOST_BATCHES": 10**9} if in_full else {}
     with mock.patch.multiple(levels, **many) if many else bare():
-        watch = watching.Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+        watch = watching.Watch(
+            [Watched(entry.failure, entry.slug) for entry in catalogue().values()], audience=audience
+        )
         with watch:
             yield
         told.append(watch.report())
@@ -115,10 +121,11 @@ def watched(told: list[Report], *, in_full: bool = False) -> Iterator[None]:
 
 def compare(name: str, load: Load) -> tuple[SideBySide, Told]:
     """Time everybody who runs in this process; also return what the watches said."""
-    told: Told = {STEADY: [], FULL: []}
+    told: Told = {STEADY: [], LAB: [], FULL: []}
     contexts = {
         BARE: bare,
         STEADY: partial(watched, told[STEADY]),
+        LAB: partial(watched, told[LAB], lab=True),
         FULL: partial(watched, told[FULL], in_full=True),
         ANOMALY: anomaly,
     }
@@ -240,7 +247,7 @@ def main() -> None:
         side, told = compare(name, load)
         said = own_words(told)
         show(name, side, said)
-        for system, goal in ((STEADY, load.steady), (FULL, load.full)):
+        for system, goal in ((STEADY, load.steady), (LAB, load.steady), (FULL, load.full)):
             wall, cpu = (side.ratio(system, BARE, clock) for clock in ("wall", "cpu"))
             line = f"{name}: {system} / bare = {wall} by wall, {cpu} by CPU time, goal {goal}"
             console.print(f"{verdict(wall.median, goal)} {verdict(cpu.median, goal)}  {line}")

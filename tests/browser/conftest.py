@@ -1,4 +1,4 @@
-"""A real browser for all tests, with a fresh context for each; the real server is `lab` in `tests/conftest.py`."""
+"""A real browser for each file, with a fresh context for each; the real server is `lab` in `tests/conftest.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -27,10 +27,11 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright's loop runs until it is closed, and other files have loops of their own
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")
+    expect.set_options(timeout=30_000)  # where many share a machine
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield launched

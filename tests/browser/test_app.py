@@ -59,7 +59,17 @@ def test_on_a_phone_the_menu_opens_and_nothing_hangs_over(open_page: Opened, axe
     axe(page)
     page.keyboard.press("Escape")
     expect(page.locator("#nav")).to_be_hidden()
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
+    for name in PAGES:
+        page.goto(f"{page.url.partition('#')[0]}#/{name}")
+        page.wait_for_function("() => document.querySelector('#page > .page')?.innerText.length > 100")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 360, name
+
+
+def test_no_page_is_heavy(open_page: Opened):
+    for name in PAGES:
+        page = open_page(name)
+        loaded = "() => performance.getEntries().map((entry) => entry.decodedBodySize ?? 0)"
+        assert sum(page.evaluate(loaded)) < 400_000, name
 
 
 def test_what_the_modules_do(open_page: Opened):
@@ -81,7 +91,7 @@ def test_what_the_modules_do(open_page: Opened):
             frame: [head.frame, [...planes[0]]],
         };
     }""")
-    assert told["numbers"] == ["NaN", "−∞", "1,234,567", "0.1235", "1.00e-7", "–"]  # noqa: RUF001 - a minus sign
+    assert told["numbers"] == ["NaN", "−∞", "1,234,567", "0.1235", "1.00e−7", "–"]  # noqa: RUF001 - minus signs
     assert told["finite"] == [None, None, 2]
     assert told["text"] == "&lt;b&gt;0x"
     assert told["frame"] == [3, [7, 9]]

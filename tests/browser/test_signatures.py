@@ -20,7 +20,9 @@ def test_a_failure_is_run_and_its_page_opens(open_page, axe):
     expect(row.get_by_text("optimizer.zero_grad()", exact=True).first).to_be_visible()
     row.get_by_text("Show me the code").click()
     expect(row.locator(".code .broken").first).to_be_visible()
-    expect(row.get_by_role("link", name="Open in the simulator")).to_have_attribute("href", "#/simulator?bugs=GRD001")
+    expect(row.get_by_role("link", name="Open in the simulator")).to_have_attribute(
+        "href", re.compile(r"^#/simulator\?dataset=moons&.*&hidden=16&.*&bugs=GRD001&twin=1$")
+    )
     for link in row.locator(".sig-page a").all():
         assert (link.get_attribute("href") or "").startswith("https://")
     axe(page)

@@ -25,7 +25,7 @@ class Fork(nn.Module):
         self.side = "left"
 
     def forward(self, x):
-        return getattr(self, self.side)(x).squeeze(1)
+        return getattr(self, self.side)(x).squeeze(1).clone()  # fully_shard warns of views
 
 
 def squared(model, batch):
@@ -38,27 +38,32 @@ def trainer(model, objective=squared, **settings):
     return Trainer(model=model, objective=objective, config=TrainConfig(**config))
 
 
-def collectives(**settings):
-    """Train two windows of three micro-batches on each process; count the collectives of each kind by name."""
+def collectives(engine, windows):
+    """Train windows of three micro-batches on each process; count the collectives of each kind by name."""
     model = Fork()
     model.right.requires_grad_(False)
+    data = TensorDataset(*(torch.cat([each] * windows)[: 6 * windows] for each in DATA.tensors))
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        trainer(model, **settings).fit(DATA)
+        trainer(model, parallel=ParallelConfig(engine=engine)).fit(data)
     return {event.key: event.count for event in seen.key_averages() if event.key.startswith("gloo:")}
 
 
-def test_gradients_travel_once_per_window_and_counts_once(together):
-    one, other = together(collectives, processes=2)
-    longer, _ = together(collectives_longer, processes=2)
+def collectives_of_both():
+    # DDP sets up in the first window, and sorts its buckets in the third
+    return {engine: [collectives(engine, windows) for windows in (3, 5)] for engine in ("ddp", "fsdp")}
+
+
+def test_gradients_travel_once_per_window_and_counts_with_them(together):
+    one, other = together(collectives_of_both, processes=2)
     assert one == other
-    more = {name: longer[name] - one[name] for name in longer}
-    # Two further windows: DDP's one bucket and one vector of sums and counts in each; the rest is said per epoch.
-    assert more["gloo:all_reduce"] == 4
-    assert set(more) == {"gloo:all_reduce", "gloo:all_gather", "gloo:broadcast"} & set(longer) | {"gloo:all_reduce"}
-
-
-def collectives_longer():
-    return collectives(epochs=2)
+    for engine, more in {
+        "ddp": {"gloo:all_reduce": 1},  # one bucket, in which sums and counts travel; nothing else is said
+        # Every micro-batch gathers the weights; gradients are scattered once, by what gloo has for that; then one
+        # message with sums, counts and the norm.
+        "fsdp": {"gloo:all_reduce": 1, "gloo:all_gather": 3 + 1},
+    }.items():
+        short, long = one[engine]
+        assert {name: (long[name] - short[name]) / 2 for name in long if long[name] != short[name]} == more
 
 
 def another_branch():
@@ -127,11 +132,21 @@ def words():
     ]
     tensors.append(torch.arange(6.0).view(2, 3).t() * (here.rank + 1))
     here.spread(tensors)
+    little = [torch.full((3,), here.rank + 0.5), torch.tensor([here.rank], dtype=torch.int64)]
+    large = [torch.full((2**15,), float(here.rank))]
+    both = [here.total_and_spread([1.0, here.rank], each) for each in (little, large, [])]
     here.stop_agreed = False
     before = (here.total([0.0]), here.stop_agreed)
     here.stop_wanted = here.rank == 1
     after = (here.total([0.0]), here.stop_agreed)
-    return {**told, "spread": [t.tolist() for t in tensors], "before": before, "after": after}
+    return {
+        **told,
+        "spread": [t.tolist() for t in tensors],
+        "both": both,
+        "along": [little[0].tolist(), little[1].item(), large[0].sum().item()],
+        "before": before,
+        "after": after,
+    }
 
 
 def test_the_words_they_exchange(together):
@@ -142,6 +157,8 @@ def test_the_words_they_exchange(together):
     assert told[0]["share"] == "from 0"
     assert told[0]["stop"] is True
     assert told[0]["spread"] == [[0.0, 0.0], True, [], 7, [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]]
+    assert told[0]["both"] == [[3.0, 3.0]] * 3
+    assert told[0]["along"] == [[0.5] * 3, 0, 0.0]
     assert told[0]["before"] == ([0.0], False)
     assert told[0]["after"] == ([0.0], True)
 

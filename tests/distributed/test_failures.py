@@ -57,6 +57,22 @@ def test_a_second_ctrl_c_leaves_at_once(place):
     started.wait_until(lambda: not started.family())
 
 
+def test_a_sharded_run_is_killed_in_the_midst_of_its_saves(commands, tmp_path):
+    """Each time another file is being written, by one process or the other; then the same command finishes."""
+    whole, hurt = (
+        commands.Place(path=tmp_path / name, words=("--parallel.engine", "fsdp")) for name in ("whole", "hurt")
+    )
+    assert whole.fork().wait() == [0, 0]
+    for rank, file in ((1, 1), (0, 3), (1, 2)):
+        started = hurt.fork(faults=f"0/{rank}/sync/{file}/kill")
+        codes = started.wait()
+        assert codes[rank] == -signal.SIGKILL, started.words(rank)
+        assert codes[1 - rank] not in (0, -signal.SIGKILL)
+        assert "Another process of this run is gone" in started.words(1 - rank)
+    assert hurt.fork().wait() == [0, 0]
+    assert hurt.result() == whole.result()
+
+
 def test_other_numbers_of_processes_train_on_the_same_samples(commands, tmp_path):
     """Stopped twice in the middle of an epoch: 2 processes, then 1, then 3."""
     place = commands.Place(path=tmp_path / "changing", words=("--options.dropout", "0.0", "--options.no-batchnorm"))

@@ -21,6 +21,9 @@ from trueloop.ground.errors import MissingExtra
 
 ADDRESS, LOG = "lab.json", "lab.log"
 HOST: Final = "127.0.0.1"
+LAB: Final = ("-P", "-m", "trueloop")
+"""What Python is started with. -P: a user's folder with a random.py in it is not to be imported from."""
+IDLE_HOURS: Final = "12"  # that a lab nobody started by hand waits for visitors, once no script runs any more
 NEEDED: Final = ("starlette", "uvicorn", "websockets")
 KNOCK_S: Final = 0.25  # that a lab on this machine may take to accept a connection
 
@@ -73,7 +76,8 @@ def started(environment: Mapping[str, str], runs: Path) -> str:
     folder = live_folder(environment)
     enter(folder)
     port = _free_port()
-    command = [sys.executable, "-P", "-m", "trueloop", "lab", str(runs), "--port", str(port), "--no-browser"]
+    words = ("--port", str(port), "--no-browser", "--idle-hours", IDLE_HOURS)
+    command = [sys.executable, *LAB, "lab", str(runs), *words]
     _detach(command, folder / LOG)
     return f"http://{HOST}:{port}"
 

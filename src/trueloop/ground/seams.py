@@ -121,6 +121,8 @@ class UpdatesDone:
     rows: Sequence[UpdateRow]
     memory_mib: float | None = None
     """Of tensors on the CUDA device, else of the process, at their end; told now and then."""
+    layers: Mapping[str, float] | None = None
+    """The gradient's norm of each layer in the last of them, before clipping; told now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

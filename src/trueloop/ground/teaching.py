@@ -59,6 +59,18 @@ GIVEN_BY: Final[Mapping[Piece, Mapping[str, Any]]] = {
 """Settings with which a loop has a piece that others do without."""
 
 
+WORDS: Final[Mapping[Piece, str]] = {
+    Piece.TRAIN_MODE: "line that sets train mode",
+    Piece.SHARE: "line that shares out a window's loss",
+    Piece.UNSCALE: "line that unscales gradients",
+    Piece.CLIP: "line that clips gradients",
+    Piece.SCHEDULE: "schedule",
+    Piece.SCHEDULER: "schedule",
+    Piece.CLEAR: "line that clears gradients",
+    Piece.KEEP_BEST: "line that keeps the best weights",
+}
+
+
 class CannotBreak(TrueloopError):
     """A loop that has nothing that a failure could be injected into.
 
@@ -145,7 +157,9 @@ class TeachingLoop:
         piece = self.pieces.get(where, "")
         self._present(where)
         if old not in piece:
-            raise CannotBreak(f"The loop has no {old.splitlines()[0]!r} in its {where.replace('_', ' ')}.")
+            raise CannotBreak(
+                f"{old.strip()!r} is not in the {where.replace('_', ' ')}: another failure has changed it."
+            )
         self.pieces[where] = piece.replace(old, new)
 
     def unwrap(self, where: Piece, head: str) -> None:
@@ -209,7 +223,9 @@ class TeachingLoop:
 
     def _present(self, piece: Piece) -> None:
         if not self.pieces.get(piece):
-            raise CannotBreak(f"There is no {piece.replace('_', ' ')} in this loop.", **GIVEN_BY.get(piece, {}))
+            words, settings = WORDS.get(piece, piece.value), GIVEN_BY.get(piece, {})
+            why = f"This loop has no {words}." if settings else f"Another failure has taken the {words} away already."
+            raise CannotBreak(why, **settings)
 
     def _order_of(self, operation: Piece) -> list[Piece]:
         orders = (self.each_epoch, self.each_batch, self.each_window, self.after_epoch)

@@ -3,6 +3,10 @@
 import pytest
 import torch.distributed as dist
 
+from trueloop.catalogue.distributed.wrapper_bypassed import inject
+from trueloop.engines.teach.script import teaching_loop
+from trueloop.engines.teach.simulation import Simulation
+
 from .conftest import expected
 
 BODY = """
@@ -241,3 +245,13 @@ def test_two_ranks_say_the_same(on_ranks):
         "without being averaged over its 2 processes."
     )
     assert ran["the module of the wrapper"][0].judged["DST001"][0] == "not judged"
+
+
+def test_the_broken_teaching_loop_is_found_on_two_ranks(on_ranks):
+    loop = teaching_loop(Simulation(samples=40, epochs=2, batch=8))
+    inject(loop)
+    for told in on_ranks({"lesson": loop.text()})["lesson"]:
+        assert not told.problems
+        line = loop.text().splitlines().index("        outputs = model(inputs)") + 1
+        assert told.found == {("DST002", line)}
+        assert "without being averaged over its 2 processes" in told.messages[0]

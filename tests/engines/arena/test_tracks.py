@@ -21,6 +21,12 @@ def test_a_track_that_differs_in_what_is_asked_has_another_mark(changed):
     assert replace(DIGITS, **changed).mark != DIGITS.mark
 
 
+def test_another_way_of_writing_the_loop_makes_another_track(monkeypatch: pytest.MonkeyPatch):
+    before = DIGITS.mark
+    monkeypatch.setattr("trueloop.engines.arena.script._END", "")
+    assert DIGITS.mark != before
+
+
 def test_words_about_a_track_are_no_part_of_it():
     assert replace(DIGITS, told="Easy.", title="Digits").mark == DIGITS.mark
 

@@ -11,7 +11,6 @@ import pytest
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.watch.judge import Judge, Watched
 from trueloop.engines.watch.recorder import Recorder
-from trueloop.ground.thinned import POINTS
 from trueloop.ground.events import (
     NONE,
     BackwardEnded,
@@ -26,6 +25,7 @@ from trueloop.ground.events import (
     Ref,
     StepTaken,
 )
+from trueloop.ground.thinned import POINTS
 
 NET, ADAM, LOADER = Ref("Net", "Net"), Ref("AdamW", "AdamW"), Ref("DataLoader", "DataLoader")
 

@@ -145,3 +145,15 @@ def test_what_is_watched_later_does_not_change_a_report():
     report = first.stop()
     with Watch([]):
         assert first.report() is report
+
+
+def test_nothing_is_heard_of_what_is_done_aside():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with Watch([]) as watch:
+        optimizer.zero_grad()
+        with pytest.raises(ZeroDivisionError), watch.aside():
+            optimizer.zero_grad()
+            _ = 1 / 0
+        assert watch.report().updates == 1
+        optimizer.zero_grad()
+    assert watch.report().updates == 2

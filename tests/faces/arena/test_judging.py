@@ -11,6 +11,7 @@ from trueloop.engines.arena.board import Board, State
 from trueloop.engines.arena.entry import Entry
 from trueloop.engines.arena.ranking import standings
 from trueloop.engines.arena.tracks import DIGITS
+from trueloop.engines.arena.trial import Trial
 from trueloop.engines.arena.turn import turn
 from trueloop.faces.arena.job import MISSES, SEEDS
 from trueloop.faces.arena.judging import hand_in, judge_waiting
@@ -100,3 +101,23 @@ def test_an_entry_of_another_version_of_the_track_is_not_run(board: Board, made_
     number = hand_in(board, replace(DIGITS, target=0.5), Entry(), "ada")
     judge_waiting(board, Referee())
     assert (board.entry(number).state, made_up_referee) == (State.FAILED, [])
+
+
+def test_the_board_is_told_how_far_a_seed_is_and_when_it_is_run_again(board: Board, monkeypatch: pytest.MonkeyPatch):
+    told: list[dict[str, Any]] = []
+
+    def run(self: Referee, job: Any, tell: Any) -> Trial:
+        tell([(1, 32, 0.5), (2, 64, 0.97)])
+        tell([])
+        return Trial(seed=job.seed, end="reached", updates=2)
+
+    monkeypatch.setattr(Referee, "run", run)
+    monkeypatch.setattr(Referee, "versions", lambda self: {})
+    monkeypatch.setattr(Board, "has_baseline", lambda *_: True)
+    monkeypatch.setattr(Board, "tell", lambda self, entry, progress: told.append(dict(progress)))
+    hand_in(board, DIGITS, Entry(), "ada")
+    judge_waiting(board, Referee())
+    assert [(each["seed"], each["update"], each["again"]) for each in told] == [
+        pair for seed in range(SEEDS) for pair in ((seed, 0, False), (seed, 2, True))
+    ]
+    assert [len(each["done"]) for each in told] == [seed for seed in range(SEEDS) for _ in range(2)]

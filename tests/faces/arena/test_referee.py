@@ -45,14 +45,14 @@ def test_a_job_comes_to_its_target_and_to_the_same_again(referee: Referee):
 
 
 def test_it_is_the_script_that_anybody_can_run_that_counts(referee: Referee, capsys: pytest.CaptureFixture[str]):
-    trial = referee.run(replace(JOB, practice=True))
+    trial = referee.run(replace(JOB, practice=True, once=True))
     exec(compile(script(DEEP, QUICK, 5, practice=True), "entry.py", "exec"), {})
     said = capsys.readouterr().out
     assert said.startswith(f"reached 95% after {trial.updates} updates and {trial.examples} examples")
 
 
 def test_practice_is_neither_repeated_nor_timed(referee: Referee):
-    trial = referee.run(replace(JOB, practice=True))
+    trial = referee.run(replace(JOB, practice=True, once=True))
     assert (trial.end, trial.time) == (End.REACHED, None)
     assert trial.updates <= referee.run(JOB).updates  # a split less to reach
 
@@ -71,11 +71,11 @@ def test_a_slow_one_does_not_reach_its_target(referee: Referee):
 
 
 def test_several_threads_get_their_own_answers(referee: Referee):
-    alone = {seed: referee.run(replace(JOB, seed=seed, practice=True)) for seed in (1, 2, 3)}
+    alone = {seed: referee.run(replace(JOB, seed=seed, practice=True, once=True)) for seed in (1, 2, 3)}
     together: dict[int, Trial] = {}
 
     def run(seed: int) -> None:
-        together[seed] = referee.run(replace(JOB, seed=seed, practice=True))
+        together[seed] = referee.run(replace(JOB, seed=seed, practice=True, once=True))
 
     threads = [threading.Thread(target=run, args=(seed,)) for seed in alone]
     for thread in threads:
@@ -86,7 +86,7 @@ def test_several_threads_get_their_own_answers(referee: Referee):
 
 
 def test_the_versions_that_decide_the_bits_are_known(referee: Referee):
-    referee.run(replace(JOB, entry=Entry(updates=10), practice=True))
+    referee.run(replace(JOB, entry=Entry(updates=10), practice=True, once=True))
     assert referee.versions().keys() == {"trueloop", "torch", "python", "machine", "cpu"}
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,3 +239,26 @@ def test_it_ends_when_the_page_hangs_up_in_the_middle_of_a_run():
     assert b'"ready"' in os.read(answers, 1 << 16)
     for fd in (ours, answers, answering):
         os.close(fd)
+
+
+def test_the_copied_script_is_judged_the_same_by_trueloop_run(page: Page, tmp_path: Path):
+    began = page.begin("GRD002", epochs=4)
+    page.say({"do": "run"})
+    live, _ = page.until(lambda message: message.get("kind") == "finding")
+    copied = tmp_path / "copied.py"
+    copied.write_text(began["text"])
+    command = [sys.executable, "-m", "trueloop", "run", "--json", "report.json", "copied.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert "epoch 4: held-out loss" in done.stdout
+    (found,) = json.loads((tmp_path / "report.json").read_text())["findings"]
+    told = live["finding"]
+    for name in ("code", "line", "message", "first_update", "fix"):
+        assert found[name] == told[name]
+
+
+def test_a_script_that_torch_refuses_ends_with_its_words_and_its_line(page: Page):
+    page.say({"do": "begin", "config": QUICK, "bugs": ["MDL001", "OPT001"]})
+    ended, _ = page.until(lambda message: message.get("kind") == "ended" and message["why"] != "another run")
+    assert ended["why"] == "ValueError: optimizer got an empty parameter list"
+    assert ended["updates"] == 0
+    assert page.begin()["kind"] == "began"

@@ -16,6 +16,8 @@ Look-alikes
     rounding, by which hardware of different kinds may differ. What is compared is what two ranks hold right after the
     same reduction and the step behind it: there all copies are one model, or the run is not what it is meant to be.
     Not judged are parameters outside of the wrapper, and ranks that are not watched.
+    A run of one process cannot have this failure, which is why the teaching loop has no switch for it: the script below
+    starts a second one.
 
 Fix
     Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, step on all

@@ -34,6 +34,7 @@ from typing import ClassVar, Final
 from trueloop.ground.events import NONE, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
 TIMES: Final = 2  # once may be a trial
@@ -102,6 +103,24 @@ class Detector:
         return "no step of a wrapped model was watched" if self._wrapped else "no model was wrapped"
 
 
+WRAPPED: Final = """
+
+if not dist.is_initialized():
+    alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("gloo", **alone)  # or as torchrun says
+replicated = DistributedDataParallel(model)
+"""
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Wrap the model, and go on calling it by its old name."""
+    loop.imports += [
+        "import os", "import torch.distributed as dist", "from torch.nn.parallel import DistributedDataParallel",
+    ]  # fmt: skip
+    loop.replace(Piece.MODEL, "model = Network()", f"model = Network(){WRAPPED.rstrip()}")
+    loop.closing = f"{loop.closing}\ndel replicated\ndist.destroy_process_group()".strip()
+
+
 FAILURE = Failure(
     code="DST002",
     title="The model is called past its DistributedDataParallel",
@@ -145,4 +164,5 @@ dist.destroy_process_group()
 """,
     fix="Call the wrapper, model(x), wherever gradients are wanted.",
     detector=Detector,
+    inject=inject,
 )

@@ -182,6 +182,8 @@ RULE = Rule(words=("eval(", "step(", "backward("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
+    both = (loop.settings["batchnorm"] or loop.settings["dropout"]) and loop.settings["hidden"]
+    loop.require(both, "The model has neither dropout nor batch normalisation: the mode changes nothing.", dropout=0.2)
     loop.pieces[Piece.RECORDS] += "\nmodel.train()"
     loop.leave_out(Piece.TRAIN_MODE)
 

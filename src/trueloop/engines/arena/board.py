@@ -11,6 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,7 +21,7 @@ from trueloop.ground.asked import read
 from trueloop.ground.errors import BoardError, InvalidConfig
 
 WAITING: Final = 32  # entries in the queue at most: an hour of judging
-KEPT: Final = 5000  # entries at most: about 100 MB with their curves
+KEPT: Final = 5000  # entries at most: about 125 MB with their curves
 ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
 BUSY_S: Final = 15.0  # how long a write waits for another process's
 NAME: Final = 32  # characters
@@ -320,12 +321,17 @@ def _row(found: Sequence[Any]) -> Row:
             submitted=submitted,
             ended=ended,
             progress=json.loads(progress),
-            trials=tuple(read(Trial, each) for each in json.loads(trials)),
+            trials=_trials(trials),
             versions=json.loads(versions),
             why=why,
         )
     except (ValueError, TypeError, InvalidConfig) as error:
         raise BoardError(f"Entry {row} of the board is not as it was written: {error}.") from error
+
+
+@lru_cache(maxsize=KEPT)  # a row that was judged stays as it is, and a board is asked for again and again
+def _trials(text: str) -> tuple[Trial, ...]:
+    return tuple(read(Trial, each) for each in json.loads(text))
 
 
 def _json(value: Any) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trueloop.engines.arena.entry import Entry
-from trueloop.engines.arena.tracks import Track
 
-REFERENCE: Final = 200  # updates: a tenth of a second
+if TYPE_CHECKING:
+    from trueloop.engines.arena.tracks import Track
+
+REFERENCE: Final = 100  # updates: a twentieth of a second
 
 
 def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trueloop.engines.arena.entry import Entry
+from trueloop.engines.arena.script import script
 from trueloop.ground.errors import InvalidConfig
 
 
@@ -34,10 +35,23 @@ class Track:
 
     @property
     def mark(self) -> str:
-        """Tells this task from one of its name that differed in anything: its runs are not compared with others."""
-        parts = (self.name, str(self.target), str(self.examples), *self.imports, self.data, self.model, self.gain)
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        """Tells this task from one of its name that differed in anything that runs; their results are not compared."""
+        texts = (script(self, entry, 0) for entry in (self.baseline, _EVERYTHING))
+        return hashlib.sha256("\0".join([*texts, Entry().as_json()]).encode()).hexdigest()[:16]
 
+
+_EVERYTHING: Final = Entry(
+    optimizer="nesterov",
+    momentum=0.9,
+    weight_decay=0.1,
+    accumulation=2,
+    schedule="cosine",
+    warmup=2,
+    clip=1.0,
+    label_smoothing=0.1,
+    initialisation="orthogonal",
+    input_noise=0.1,
+)
 
 DIGITS: Final = Track(
     name="digits",

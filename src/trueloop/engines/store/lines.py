@@ -65,6 +65,8 @@ def update_records(done: UpdatesDone) -> list[dict[str, Any]]:
     records = [_stretch(rows[start:stop]) for start, stop in ends if start < stop]
     if records and done.memory_mib is not None:
         records[-1]["memory_mib"] = round(done.memory_mib, 1)
+    if records and done.layers:
+        records[-1]["layers"] = {layer: float(f"{norm:.4g}") for layer, norm in done.layers.items()}
     return records
 
 
@@ -110,7 +112,8 @@ def first_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | No
     if "rates" in record:
         cut["rates"] = list(rates_of(record, count))[:kept]
     shorter = {**record, **cut, "rows": kept}
-    shorter.pop("memory_mib", None)  # of the last of them
+    for name in ("memory_mib", "layers"):  # of the last of them
+        shorter.pop(name, None)
     return shorter
 
 

@@ -20,11 +20,12 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from trueloop.engines.teach.memory import held_bytes
+from trueloop.engines.teach.memory import Meter
 from trueloop.engines.teach.points import Added
 from trueloop.engines.teach.program import Program
 from trueloop.ground.errors import InvalidConfig
 
+MOST_BY_HAND: Final = 500  # changes of one run
 KEY: Final = "trueloop.lab"  # of our mark in the metadata of a graph
 
 
@@ -66,6 +67,7 @@ class Play:
         program: the script; its names are those that `teaching_loop` gives.
         hear: called before every training batch is drawn; may take its time, read and edit, and raise `Stopped`.
         clip: the norm that the script cuts gradients to; 0 = none.
+        memory_share: of the time that measuring memory may take; 1 = measured whenever there is something to see.
         aside: a context in which nothing that is done is taken for the script's doing.
     """
 
@@ -75,10 +77,12 @@ class Play:
         hear: Callable[[Play], None],
         *,
         clip: float = 0.0,
+        memory_share: float = 0.05,
         aside: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self.program, self.aside = program, aside
         self._hear, self._clip = hear, clip
+        self._meter = Meter(memory_share)
         self.update = self.epoch = 0
         self.curves = Curves()
         """Of updates since `take` was called last."""
@@ -105,7 +109,7 @@ class Play:
             Stopped: somebody has ended it.
             Exception: what the script raises.
         """
-        self._peak = self._began = held_bytes()
+        self._peak = self._began = self._meter.read()
         with self._attached():
             self.program.run()
         self._note_evaluations()
@@ -122,11 +126,11 @@ class Play:
 
     def held_mib(self) -> float:
         """Return the memory held now, above that at the beginning."""
-        return (held_bytes() - self._began) / 2**20
+        return (self._meter.read() - self._began) / 2**20
 
     def memory_mib(self) -> float:
         """Return the most memory held since this was last asked, above that at the beginning."""
-        peak, self._peak = max(self._peak, held_bytes()), 0
+        peak, self._peak = max(self._peak, self._meter.read()), 0
         return (peak - self._began) / 2**20
 
     def take(self) -> Curves:
@@ -154,13 +158,18 @@ class Play:
             raise InvalidConfig(f"There is no parameter {parameter[:60]!r}.", fix=f"Known: {', '.join(known)}.")
         if len(index) != tensor.dim() or not all(0 <= i < size for i, size in zip(index, tensor.shape, strict=True)):
             raise InvalidConfig(f"{parameter} has no {list(index)}.", fix=f"Its shape is {list(tensor.shape)}.")
+        self._record(f"{parameter}{list(index)} = {value!r}")
         with self.aside(), torch.no_grad():
             tensor.data[index] = value
-        self.by_hand.append(f"update {self.update}: {parameter}{list(index)} = {value!r}")
+
+    def _record(self, words: str) -> None:
+        if len(self.by_hand) >= MOST_BY_HAND:
+            raise InvalidConfig(f"{MOST_BY_HAND} changes were made by hand in this run.", fix="Begin another one.")
+        self.by_hand.append(f"update {self.update}: {words}")
 
     def add(self, point: Added) -> None:
         """Add a training point, from the next epoch on."""
-        self.by_hand.append(f"update {self.update}: a point of class {point.label} at ({point.x!r}, {point.y!r})")
+        self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
 
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors
@@ -173,7 +182,7 @@ class Play:
 
     def remove(self, x: float, y: float) -> None:
         """Take the training point away that is nearest, from the next epoch on."""
-        self.by_hand.append(f"update {self.update}: the point nearest to ({x!r}, {y!r}) taken away")
+        self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
 
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors
@@ -194,14 +203,15 @@ class Play:
             if loader is self.program.names.get("train_loader"):
                 self._begin_epoch()
             elif loader is self.program.names.get("held_out_loader"):
-                self.sweep, self._swept = [], held_bytes()
+                self.sweep, self._swept = [], self._meter.read()
             return start(loader)
 
         def __next__(drawing: Any) -> Any:  # noqa: N807
             if drawing._dataset is self.program.names.get("train_set"):  # noqa: SLF001
+                self._keep_to_the_schedule()
                 self._hear(self)
             else:
-                held = held_bytes()
+                held = self._meter.read()
                 self._peak = max(self._peak, held)
                 self.sweep.append((held - self._swept) / 2**20)
             return draw(drawing)
@@ -220,19 +230,25 @@ class Play:
                 hook.remove()
 
     def _begin_epoch(self) -> None:
+        self._note_evaluations()  # now, while the count of updates is that of the evaluation
         self.epoch += 1
         if self.epoch == 1:
             names = self.program.names
-            reach = max(float(names[which].tensors[0].abs().max()) for which in ("train_set", "held_out_set"))
+            reach = max(
+                float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
+            )
             self.half = math.ceil(4.4 * reach) / 4
-        total = self.program.names.get("total_updates", math.inf)
-        if self._touched and self.update >= total:
-            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
         if self._waiting and not self._leaves_one(sum(by for by, _ in self._waiting)):
             with self.aside():
                 for _, change in self._waiting:
                     change()
             self._waiting, self._touched = [], True
+
+    def _keep_to_the_schedule(self) -> None:
+        """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
+        total = self.program.names.get("total_updates", math.inf)
+        if self._touched and self.update >= total:
+            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
 
     def _leaves_one(self, changes: int) -> bool:
         """True where a batch normalisation would meet a batch of one point, and raise."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
 import io
 import linecache
 import warnings
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from trueloop.engines.teach.shown import Text
 
 
 class Program:
@@ -39,21 +40,6 @@ class Program:
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _Loader(self.text, self.name).exec_module(self.module)
+                Text(self.text, self.name).exec_module(self.module)
         finally:
             torch.set_default_dtype(dtype)
-
-
-class _Loader(importlib.abc.InspectLoader):
-    """Gives Python the code of one text, as an import of a file would."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self._text, self._name = text, name
-
-    def get_source(self, fullname: str) -> str:
-        """Return the text."""
-        return self._text
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return it compiled, under the name of its file."""
-        return self.source_to_code(self._text, self._name)

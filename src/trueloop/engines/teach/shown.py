@@ -26,22 +26,27 @@ class Shown:
         Raises:
             Exception: whatever leaves the program.
         """
-        _Text(text).exec_module(self._module)
+        Text(text, NAME).exec_module(self._module)
 
     def _keep(self, *values: object) -> None:
         self.printed.append(" ".join(map(str, values)))
 
 
-class _Text(InspectLoader):
-    """Gives Python the code of a text, as an import of a file would."""
+class Text(InspectLoader):
+    """Gives Python the code of a text, as an import of a file would.
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    Args:
+        text: a program of ours.
+        name: the file name that its lines are told under.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._name = text, name
 
     def get_source(self, fullname: str) -> str:
         """Return the text."""
         return self._text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return it compiled."""
-        return self.source_to_code(self._text, NAME)
+        """Return it compiled, under the name of its file."""
+        return self.source_to_code(self._text, self._name)

@@ -6,6 +6,7 @@ can show: of the seeds the least, the middle and the greatest value at each.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +23,19 @@ if TYPE_CHECKING:
     from trueloop.engines.teach.play import Play
 
 BASE: Final = Simulation(
-    dataset="moons", samples=254, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
+    dataset="moons", samples=246, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
     learning_rate=0.1, batchnorm=True, dropout=0.1, hidden=(16,), activation="relu", epochs=24,
 )  # fmt: skip
 """What most failures need is in it: short windows, a short last batch, modes that differ, a schedule."""
 SEEDS: Final = (0, 1, 2)
-POINTS: Final = 96  # of a curve
+POINTS: Final = 52  # of a curve
 WIDE: Final = 30.0  # times from the least to the greatest value, from which on a logarithm shows more
-FORMAT: Final = 1
+EDGE: Final = 0.02  # share of the values that may lie beyond each edge of a plot: one spike is not to flatten the rest
+FORMAT: Final = 2
 FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
 """What a value of a quantity must at least be, for a difference to count: the C library's bookkeeping is noise."""
+WEIGHTS: Final[Mapping[str, float]] = {"memory": 0.5}
+"""Of a distance, where the most telling quantity is looked for: a first run takes memory that later ones find."""
 
 QUANTITIES: Final[Mapping[str, str]] = {
     "loss": "Training loss",
@@ -42,6 +46,10 @@ QUANTITIES: Final[Mapping[str, str]] = {
     "graphs": "Graphs alive",
     "memory": "Memory (MiB)",
 }
+
+
+LOGGED: Final = ("loss", "norm", "held_out", "graphs")
+"""Quantities that may be drawn by their logarithm."""
 
 
 class Pair(NamedTuple):
@@ -88,6 +96,19 @@ class Recording:
         values.append(float(value))
 
 
+def recording(told: Mapping[str, Any]) -> Recording:
+    """Return a recording from its fields as JSON has them.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are not those of one.
+    """
+    curves = {name: told["curves"][name] for name in QUANTITIES}
+    return Recording(
+        curves={name: (list(updates), list(map(float, values))) for name, (updates, values) in curves.items()},
+        raised=str(told["raised"]),
+    )
+
+
 def record(text: str, simulation: Simulation, around: Callable[[Play], None]) -> Recording:
     """Run a script to its end, and return its curves.
 
@@ -99,17 +120,24 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     from trueloop.engines.teach.play import Play
     from trueloop.engines.teach.program import Program
 
-    recording = Recording()
+    recorded = Recording()
+    gc.collect()  # what an earlier run has left is not to go in the middle of this one, when its memory is read
 
     def hear(play: Play) -> None:
-        recording.add("graphs", play.update, play.graphs)
-        recording.add("memory", play.update, max(0.0, play.memory_mib()))
+        _take(play, recorded)  # evaluations are noted where they are asked for
+        recorded.add("graphs", play.update, play.graphs)
+        recorded.add("memory", play.update, max(0.0, play.memory_mib()))
 
     play = Play(Program(text), hear, clip=simulation.clip)
     try:
         around(play)
     except Exception as error:  # noqa: BLE001 - what a broken script raises is a part of its signature
-        recording.raised = f"{type(error).__name__}: {str(error)[:200]}"
+        recorded.raised = f"{type(error).__name__}: {str(error)[:200]}"
+    _take(play, recorded)
+    return recorded
+
+
+def _take(play: Play, recording: Recording) -> None:
     taken = play.take()
     for update, loss, norm, rate in zip(taken.update, taken.loss, taken.norm, taken.rate, strict=True):
         for name, value in (("loss", loss), ("norm", norm), ("rate", rate)):
@@ -117,7 +145,6 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     for update, loss, accuracy in taken.evaluations:
         recording.add("held_out", update, loss)
         recording.add("accuracy", update, accuracy)
-    return recording
 
 
 def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dict[str, Any]]:
@@ -127,14 +154,15 @@ def plots(healthy: Sequence[Recording], broken: Sequence[Recording]) -> list[dic
         healthy, broken: one for each seed.
 
     Returns:
-        For each quantity ``name``, ``title``, ``words`` (what is to be seen, for people), ``apart`` (0: the same, 1: of
-        other orders of magnitude), ``log``, ``low`` and ``high`` (values at the lower and upper edge), ``last`` (update
-        at the right edge), and for "healthy" and "broken" ``x`` and, for the seeds, ``least``, ``middle``, ``most``:
-        all places from 0 to 1; ``lost``: the first update with a value that is not finite, or None.
+        For each quantity ``name``, ``title``, ``words`` (what is to be seen, for people), ``apart`` (0: the same, 1:
+        of other orders of magnitude), ``log``, ``low`` and ``high`` (values at the lower and upper edge; the few beyond
+        are drawn there), ``last`` (update at the right edge), and for "healthy" and "broken" ``x`` and, for the seeds,
+        ``least``, ``middle``, ``most``: all places from 0 to 1; ``lost``: the first update with a value that is not
+        finite, or None.
     """
     laid = [_plot(name, title, healthy, broken) for name, title in QUANTITIES.items()]
     drawn = [each for each in laid if each is not None]
-    return sorted(drawn, key=lambda each: (each["name"] != "loss", -each["apart"]))
+    return sorted(drawn, key=lambda each: (each["name"] != "loss", -WEIGHTS.get(each["name"], 1.0) * each["apart"]))
 
 
 class _Band(NamedTuple):
@@ -149,18 +177,21 @@ class _Band(NamedTuple):
 
 def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[Recording]) -> dict[str, Any] | None:
     bands = {"healthy": _band(name, healthy), "broken": _band(name, broken)}
-    values = [value for band in bands.values() for value in (*band.least, *band.most) if value is not None]
+    values = sorted(value for band in bands.values() for value in (*band.least, *band.most) if value is not None)
     if not values:
         return None
-    low, high, last = min(values), max(values), max(max(band.updates, default=0) for band in bands.values())
-    log = low > 0 and high > WIDE * low
+    beyond = int(EDGE * len(values))
+    low, high = values[beyond], values[-1 - beyond]
+    last = max(max(band.updates, default=0) for band in bands.values())
+    log = name in LOGGED and low > 0 and high > WIDE * low
 
     def place(value: float | None) -> float | None:
         if value is None:
             return None
         if high <= low:
             return 0.5
-        share = math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
+        inside = min(high, max(low, value))
+        share = math.log(inside / low) / math.log(high / low) if log else (inside - low) / (high - low)
         return round(share, 4)
 
     drawn = {
@@ -234,4 +265,6 @@ def _words(bands: Mapping[str, _Band], apart: float) -> str:
         if band.lost is not None:
             ends[which] += f", not finite from update {band.lost} on"
     same = " No more apart than two seeds are." if not apart else ""
+    if bands["healthy"] == bands["broken"]:
+        same = " The same to the last digit."
     return f"At the end: healthy {ends['healthy']}, broken {ends['broken']}.{same}"

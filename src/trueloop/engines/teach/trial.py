@@ -34,7 +34,7 @@ def tried(
 
 def _run(variant: Variant, injects: Mapping[str, Inject], hear: Callable[[Play], None]) -> Record:
     loop, simulation = fitted(variant.simulation, [injects[code] for code in variant.bugs])
-    play = Play(Program(loop.text()), hear, clip=simulation.clip)
+    play = Play(Program(loop.text()), hear, clip=simulation.clip, memory_share=1.0)
     play.run()
     curves = play.take()
     return Record(

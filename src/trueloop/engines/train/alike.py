@@ -43,11 +43,15 @@ class Buffers:
         """Places of those that are known to change; None before the first window."""
 
     def follow(self) -> None:
-        """After every window: spread those that are known to change, which the first one shows."""
+        """After every window: spread those that are known to change."""
+        self._processes.spread(self.moving())
+
+    def moving(self) -> list[Tensor]:
+        """Return what is to be spread after a window; the first one shows what that is, and is settled by that."""
         if self._moving is None:
             self.settle()
-            return
-        self._processes.spread([getattr(*self._places[place]) for place in self._moving])
+            return []
+        return [getattr(*self._places[place]) for place in self._moving]
 
     def settle(self) -> None:
         """Look on all processes for others that have changed, and spread these as well from now on."""

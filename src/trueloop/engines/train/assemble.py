@@ -12,7 +12,6 @@ from trueloop.engines.train.average import WeightAverage
 from trueloop.engines.train.batchnorm import synchronise_batchnorm
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.ddp import Replicas
-from trueloop.engines.train.dtensors import is_sharded
 from trueloop.engines.train.guard import Guard
 from trueloop.engines.train.halving import Halving
 from trueloop.engines.train.loop import Assembly
@@ -79,7 +78,7 @@ def assemble(
         parallel=parallel,
         counts=given.counts,
         optimizer=optimizer,
-        update=_update(optimizer, config, processes),
+        update=_update(optimizer, config, parallel),
         schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=guard,
@@ -127,12 +126,14 @@ def _parallel(
     )
 
 
-def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, processes: Processes) -> Update:
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if is_sharded(parameters):
-        from trueloop.engines.train.fsdp import ShardedUpdate
+def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, parallel: Parallel) -> Update:
+    if parallel.sharded:
+        from trueloop.engines.train.fsdp import Sharded, ShardedUpdate
 
-        return ShardedUpdate(optimizer, parameters, config.clip, processes, guarded=config.guard.enabled)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return ShardedUpdate(
+            optimizer, parameters, config.clip, cast("Sharded", parallel), guarded=config.guard.enabled
+        )
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 
 

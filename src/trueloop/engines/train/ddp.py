@@ -7,7 +7,7 @@ spread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import Any, Final
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trueloop.engines.train.alike import Buffers, start_alike
+from trueloop.engines.train.carrier import ROOM, Carrier, fitting
 from trueloop.engines.train.objective import Loss, Objective
-from trueloop.engines.train.processes import Processes
+from trueloop.engines.train.processes import Numbers, Processes
 from trueloop.ground.errors import InvalidModel
 
 _NEW: Final = "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters  # since torch 2.13
@@ -58,8 +59,10 @@ class Replicas:
         self.processes = processes
         self._find_unused = find_unused
         start_alike(model, processes)
-        self._step = _Step(forward, objective)
         self._trained = [p for p in model.parameters() if p.requires_grad]
+        dtype = fitting(self._trained)
+        self._step = _Step(forward, objective, Carrier(dtype, processes.size) if dtype else None)
+        self._message: Tensor | None = None
         self._ddp: DistributedDataParallel | None = None
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
@@ -72,6 +75,23 @@ class Replicas:
     def micro(self, closes: bool) -> AbstractContextManager[Any]:
         """Hold DDP back from every micro-batch but the last."""
         return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
+
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Let them travel with the gradients; apart from them in the first window, or where they do not fit."""
+        carrier, given = self._step.carrier, self.processes.with_wish(numbers)
+        if self._ddp is None or carrier is None or len(given) > ROOM:
+            return self.processes.begin_total(numbers)
+        self._message = carrier.load([float(number) for number in given])
+        return lambda: self.processes.without_wish(carrier.unload(len(given)))
+
+    def backward(self, root: Tensor) -> None:
+        """Run backward; what was loaded is the gradient of the carrier, in the first bucket that DDP sends off."""
+        carried, message, self._message = self._step.told.carried, self._message, None
+        if carried is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
+            root.backward()
+        else:
+            message = torch.zeros_like(carried) if message is None else message
+            torch.autograd.backward((root, carried), (None, message))
 
     def finish(self) -> None:
         """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
@@ -100,13 +120,13 @@ class Replicas:
             if users and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         _average([p.grad for p in self._trained if p.grad is not None], self.processes.size)
-        unused = any(users != self.processes.size for users in using)
+        self._step.looked_through = any(users != self.processes.size for users in using) or self._find_unused
         return DistributedDataParallel(
             self._step,
             **_OWN_BUFFERS,
             init_sync=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=unused or self._find_unused,
+            find_unused_parameters=self._step.looked_through,
         )
 
 
@@ -122,21 +142,43 @@ def _check_reduced(ddp: DistributedDataParallel) -> None:
 
 
 class _Step(nn.Module):
-    """Forward pass and loss as one module. DDP sees the sums, which backward starts from, and nothing else."""
+    """Forward pass and loss as one module. DDP sees what backward starts from: the sums, and the carrier."""
 
-    def __init__(self, forward: nn.Module, objective: Objective) -> None:
+    def __init__(self, forward: nn.Module, objective: Objective, carrier: Carrier | None) -> None:
         super().__init__()
         self.model = forward
+        self.carrier = carrier
+        if carrier is not None:
+            self.sums_and_counts = carrier.parameter
         self._objective = objective
-        self._terms: Sequence[Loss] = ()
+        self.told = _Told()
+        self.looked_through = False
+        """DDP looks for parameters that no output depends on."""
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
-        self._terms = self._objective(self.model, batch)
-        return tuple(term.sum for term in self._terms)
+        told = self.told
+        told.terms = self._objective(self.model, batch)
+        sums = tuple(term.sum for term in told.terms)
+        if self.carrier is None:
+            return sums
+        told.carried = self.carrier.parameter
+        if self.looked_through:
+            told.carried = told.carried.view(-1)  # DDP finds it by a node in the graph
+        return (*sums, told.carried)
 
     def take(self) -> Sequence[Loss]:
-        terms, self._terms = self._terms, ()
+        terms, self.told.terms = self.told.terms, ()
         return terms
+
+
+class _Told:
+    """What a step leaves behind; no module, which takes its time over every attribute that is set."""
+
+    __slots__ = ("carried", "terms")
+
+    def __init__(self) -> None:
+        self.terms: Sequence[Loss] = ()
+        self.carried: Tensor | None = None
 
 
 def _average(tensors: Sequence[Tensor], processes: int) -> None:

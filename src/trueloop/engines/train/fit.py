@@ -21,6 +21,7 @@ from trueloop.engines.train.evaluate import Evaluation, MetricFactories, evaluat
 from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.incident import agreed, look_into
 from trueloop.engines.train.interrupt import Interrupt
+from trueloop.engines.train.layer_norms import LayerNorms
 from trueloop.engines.train.ledger import Ledger
 from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.memory import Weighing, peak_memory_mib
@@ -92,6 +93,7 @@ class Fit:
         self._resumed: list[Remark] = []
         self._started = perf_counter()
         self._weighing = Weighing(parts.device)
+        self._layer_norms = LayerNorms(parts.model)
 
     @property
     def position(self) -> Position:
@@ -197,8 +199,10 @@ class Fit:
     def _tell(self) -> None:
         """Pass on what the ledger holds, and look after every update that was not finite."""
         entries = self._ledger.take()
-        if entries:
-            self.report(UpdatesDone(rows=[entry.row for entry in entries], memory_mib=self._weighing.now_and_then()))
+        if entries and self._reporters:
+            rows = [entry.row for entry in entries]
+            layers = self._layer_norms.now_and_then(rows[-1].grad_norm)
+            self.report(UpdatesDone(rows=rows, memory_mib=self._weighing.now_and_then(), layers=layers))
         self._tell_saved()
         for halved in self.parts.halving.take():
             self._note("out_of_memory", halved.message, halved.details, update=halved.update)

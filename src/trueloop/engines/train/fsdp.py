@@ -7,7 +7,7 @@ a checkpoint) asks all processes; everything else works on the part that lies he
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from trueloop.engines.train.alike import Buffers, start_alike
 from trueloop.engines.train.dtensors import local
 from trueloop.engines.train.foreach import divide, total_norm_on_host
 from trueloop.engines.train.objective import Loss, Objective
-from trueloop.engines.train.processes import Processes
+from trueloop.engines.train.processes import Numbers, Processes
 from trueloop.engines.train.recompute import repeated_blocks
 from trueloop.engines.train.update import Outcome, gradients_of
 from trueloop.ground.errors import InvalidModel
@@ -61,6 +61,18 @@ class Sharded:
         self._forward, self._objective = forward, objective
         self._buffers = Buffers(model, processes)
         self._nothing = nullcontext()
+        self._closes = True  # as FSDP begins
+        self._measured: Sequence[Tensor] = ()
+        self._gradients: tuple[list[Tensor], float] = [], math.nan
+
+    def measure(self, parameters: Sequence[Tensor]) -> None:
+        """Tell whose gradients `take` is about."""
+        self._measured = parameters
+
+    def take(self) -> tuple[list[Tensor], float]:
+        """Return what lies here of the window's gradients, and the square of their joint norm over all processes."""
+        taken, self._gradients = self._gradients, ([], math.nan)
+        return taken
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share."""
@@ -68,12 +80,30 @@ class Sharded:
 
     def micro(self, closes: bool) -> AbstractContextManager[Any]:
         """Let gradients add up here until the window's last micro-batch, and scatter their sums then."""
-        self._root.set_requires_gradient_sync(closes)
+        if closes != self._closes:
+            self._root.set_requires_gradient_sync(closes)
+            self._closes = closes
         return self._nothing
 
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Wait for the gradients: their norm and the first process's statistics go along, in one message for all."""
+
+        def total() -> Numbers:
+            with torch.no_grad():  # the part as it lies there; with gradients it would be a step of a graph
+                parts = [local(gradient) for gradient in gradients_of(self._measured)]
+            norm = total_norm_on_host(parts)
+            *sums, square = self.processes.total_and_spread([*numbers, norm * norm], self._buffers.moving())
+            self._gradients = parts, float(square)
+            return sums
+
+        return total
+
+    def backward(self, root: Tensor) -> None:
+        """Run backward."""
+        root.backward()
+
     def finish(self) -> None:
-        """Give every process the first one's statistics."""
-        self._buffers.follow()
+        """Nothing to wait for: backward has ended with gradients that are scattered."""
 
     def settle(self) -> None:
         """Give every process the first one's buffers, before they are looked at or saved."""
@@ -94,7 +124,7 @@ class ShardedUpdate:
         optimizer: over DTensors.
         parameters: all of them.
         clip: upper bound of the joint norm over all processes, or None.
-        processes: that hold the other parts.
+        sharded: adds their norm up over all processes.
         guarded: skip what is not finite.
     """
 
@@ -103,11 +133,12 @@ class ShardedUpdate:
         optimizer: torch.optim.Optimizer,
         parameters: Sequence[Tensor],
         clip: float | None,
-        processes: Processes,
+        sharded: Sharded,
         *,
         guarded: bool = True,
     ) -> None:
-        self._optimizer, self._parameters, self._processes = optimizer, parameters, processes
+        self._optimizer, self._parameters, self._sharded = optimizer, parameters, sharded
+        sharded.measure(parameters)
         self._bound = math.inf if clip is None else clip
         self._guarded = guarded
 
@@ -117,11 +148,10 @@ class ShardedUpdate:
             parameter.grad = None
 
     def step(self, divisor: Tensor | float) -> Outcome:
-        """Divide, clip and step; the norm is that of all parts, read on the host."""
-        parts = [local(gradient) for gradient in gradients_of(self._parameters)]
+        """Divide, clip and step, by the norm of all parts."""
+        parts, square = self._sharded.take()
         count = float(divisor)
-        square = total_norm_on_host(parts) ** 2
-        norm = math.sqrt(float(self._processes.total([square])[0])) / count if count else math.nan
+        norm = math.sqrt(square) / count if count else math.nan
         finite = math.isfinite(norm)
         if not count or (self._guarded and not finite):
             return Outcome(norm, 1.0)

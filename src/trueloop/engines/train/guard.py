@@ -75,12 +75,14 @@ class Guard:
         if self._cuda is not None and self._device_generator is not None:
             torch.cuda.set_rng_state(self._device_generator, self._cuda)
 
-    @torch.no_grad()
     def undo(self, outcome: Outcome) -> None:
         """Put the buffers back if the update was skipped; decided on the device where the outcome lies there."""
         skipped = outcome.skipped
-        if not self._places or not self._config.enabled or (not isinstance(skipped, Tensor) and not skipped):
-            return
+        if self._places and self._config.enabled and (isinstance(skipped, Tensor) or skipped):
+            self._undo(skipped)
+
+    @torch.no_grad()
+    def _undo(self, skipped: Tensor | float) -> None:
         bad = skipped.bool() if isinstance(skipped, Tensor) else None
         for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
             now = getattr(module, name)

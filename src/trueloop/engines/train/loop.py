@@ -93,8 +93,8 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         gather = partial(_gather, parts, first=update == 0)  # 1. to 4.
         total = parts.halving.whole(micros, gather, update=update + 1)
 
-        total.complete()
         parts.parallel.finish()
+        total.complete()
         divisor = total.divisor
         outcome = parts.update.step(parts.scale.divide(parts.parallel.divide(divisor)))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
@@ -124,8 +124,8 @@ def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Wi
                 check_graph(root)
                 parts.scale.open(total.divisor, parts.parallel.processes)
             if micro.closes_window:
-                total.exchange()
-            parts.scale.root(root).backward()  # 4. backward, on a sum: divided once, above
+                total.exchange(parts.parallel)
+            parts.parallel.backward(parts.scale.root(root))  # 4. backward, on a sum: divided once, above
         del batch, terms, root  # or these logits would lie beside those of the next micro-batch
     return total
 

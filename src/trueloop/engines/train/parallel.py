@@ -6,14 +6,14 @@ and counts are added up over all, and the division happens once, behind that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from trueloop.engines.train.objective import Loss, Objective
-from trueloop.engines.train.processes import ALONE, Processes
+from trueloop.engines.train.processes import ALONE, Numbers, Processes
 
 
 class Parallel(Protocol):
@@ -29,6 +29,21 @@ class Parallel(Protocol):
 
     def micro(self, closes: bool) -> AbstractContextManager[Any]:
         """Enclose forward and backward of one micro-batch; gradients travel only where it ``closes`` the window."""
+        ...
+
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Add what a window sums and counts up over all processes, beside its gradients.
+
+        Args:
+            numbers: as many on every process, in the same order; known before the window's last backward pass.
+
+        Returns:
+            What gives the sums, to be called once, after `finish`.
+        """
+        ...
+
+    def backward(self, root: Tensor) -> None:
+        """Run a micro-batch's backward pass."""
         ...
 
     def finish(self) -> None:
@@ -70,6 +85,14 @@ class Alone:
     def micro(self, closes: bool) -> AbstractContextManager[Any]:
         """Enclose nothing."""
         return self._nothing
+
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Return what gives the numbers themselves."""
+        return lambda: list(numbers)
+
+    def backward(self, root: Tensor) -> None:
+        """Run backward."""
+        root.backward()
 
     def finish(self) -> None:
         """Nothing to wait for."""

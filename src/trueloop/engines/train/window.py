@@ -26,6 +26,7 @@ from torch import Tensor
 
 from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.objective import Loss, items_if_known
+from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.processes import ALONE, Processes
 from trueloop.ground.errors import InvalidModel
 from trueloop.ground.seams import MicroBatch, stands_in
@@ -88,14 +89,14 @@ class Window:
         scaled = [term.sum * (_inverse(count) * term.weight) for count, term in zip(self._first, terms, strict=True)]
         return torch.stack(scaled).sum()
 
-    def exchange(self) -> None:
-        """Begin to add up over all processes, after the last forward pass: the last backward hides the wait."""
+    def exchange(self, parallel: Parallel) -> None:
+        """Begin to add up over all processes, after the last forward pass: on the way of the gradients."""
         if self._processes.size > 1:
             counts = [count for count in self._counts if count is not None]
-            self._pending = self._processes.begin_total([*self._sums, *counts, self.examples])
+            self._pending = parallel.begin_total([*self._sums, *counts, self.examples])
 
     def complete(self) -> None:
-        """Take the sums and counts of all processes, after the last backward pass.
+        """Take the sums and counts of all processes, after the gradients have met.
 
         Raises:
             InvalidModel: see `check_ratios`.

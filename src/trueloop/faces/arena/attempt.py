@@ -6,7 +6,6 @@ It is `trueloop run` on the text that anybody can copy: there is no other way in
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 0.05
 """Between two looks at the curve of a run that goes on."""
-TURNS: Final = 3
-"""Times that a run is timed; the quickest counts, as the machine was least in its way then."""
-SHORT_S: Final = 0.5
-"""A run that trains for longer is timed once."""
+TURNS: Final = 5
+"""Times that a run is timed at most: some are over before a coarse clock of the CPU's time has moved much."""
+ENOUGH_S: Final = 0.08
+"""Seconds of training, over all turns, after which it is timed no more."""
 
 Tell = Callable[[list[Point]], None]
-"""Hears the points of the curve that are new."""
+"""Hears the points of the curve that are new, and of none at all when it has ended and is run once more."""
 
 
 def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> Trial:
@@ -54,8 +53,9 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
     with _following(tell):
         launched = launch(Program(target=str(path)), Choice(), stop_on_error=True)
     trial = _judged(job.seed, launched, trouble)
-    if job.practice or trial.end != End.REACHED:
+    if job.once or trial.end != End.REACHED:
         return trial
+    tell([])
     beside = folder / "reference.py"
     beside.write_text(reference(track, job.seed), encoding="utf-8")
     times, names = _timed(path, beside)
@@ -94,18 +94,24 @@ def _judged(seed: int, launched: Launched, trouble: Callable[[], str]) -> Trial:
     return replace(trial, end=end.value, digest=_digest(names["model"]))
 
 
-def _timed(path: Path, beside: Path) -> tuple[float, Mapping[str, Any]]:
-    """Run a script unwatched, in turns with another one; return the ratio of their times per example, and its names."""
-    per_example: dict[Path, float] = {}
+def _timed(path: Path, beside: Path) -> tuple[float | None, Mapping[str, Any]]:
+    """Run a script unwatched, in turns with another one; return the ratio of their times per example, and its names.
+
+    The ratio is None where the clock of the CPU's time did not move.
+    """
+    seconds, examples = dict.fromkeys((beside, path), 0.0), dict.fromkeys((beside, path), 0)
     names: Mapping[str, Any] = {}
-    for _ in range(TURNS):
+    for turn in range(TURNS):
         for each in (beside, path):
-            run(Program(target=str(each)))
-            names = vars(sys.modules["__main__"])
-            per_example[each] = min(per_example.get(each, math.inf), names["train_s"] / names["examples"])
-        if names["train_s"] > SHORT_S:
-            break
-    return per_example[path] / per_example[beside], names
+            if turn == 0 or seconds[each] < ENOUGH_S:
+                run(Program(target=str(each)))
+                ran = vars(sys.modules["__main__"])
+                seconds[each] += ran["train_s"]
+                examples[each] += ran["examples"]
+                names = ran if each == path else names
+    if not seconds[beside]:
+        return None, names
+    return (seconds[path] / examples[path]) / (seconds[beside] / examples[beside]), names
 
 
 def _digest(model: nn.Module) -> str:

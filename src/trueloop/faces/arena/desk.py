@@ -95,7 +95,7 @@ class Desk:
             BoardError, MissingExtra: it cannot be begun.
         """
         check_installed(track)
-        job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True)
+        job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True, once=True)
 
         def run(going: Going) -> None:
             def began(number: int) -> None:

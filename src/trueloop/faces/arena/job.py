@@ -30,4 +30,6 @@ class Job:
     entry: Entry
     seed: Annotated[int, Within(0, SEED_BOUND)]
     practice: bool = False
-    """Watched, but neither repeated nor timed, and judged by the first held-out split alone."""
+    """Judged by the first held-out split alone."""
+    once: bool = False
+    """Watched, but neither repeated nor timed."""

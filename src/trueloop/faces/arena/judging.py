@@ -118,13 +118,15 @@ class _Teller:
         self._board, self._entry, self._about = board, entry, about
         self._told_s = 0.0
         self.curve: list[Point] = []
-        self.hear([])
+        self._tell(again=False)
 
     def hear(self, points: list[Point]) -> None:
-        """Take the next points of its curve in."""
+        """Take the next points of its curve in; none at all says that the run is over and repeated."""
         self.curve += points
-        now = time.monotonic()
-        if now - self._told_s >= TELL_S:
-            self._told_s = now
-            update, _, accuracy = self.curve[-1] if self.curve else (0, 0, 0.0)
-            self._board.tell(self._entry, {**self._about, "update": update, "accuracy": accuracy})
+        if not points or time.monotonic() - self._told_s >= TELL_S:
+            self._tell(again=not points)
+
+    def _tell(self, *, again: bool) -> None:
+        self._told_s = time.monotonic()
+        update, _, accuracy = self.curve[-1] if self.curve else (0, 0, 0.0)
+        self._board.tell(self._entry, {**self._about, "update": update, "accuracy": accuracy, "again": again})

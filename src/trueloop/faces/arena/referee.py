@@ -80,7 +80,7 @@ class Referee:
 
         Args:
             job: what to run.
-            tell: hears the points of the curve as they come.
+            tell: hears the points of the curve as they come, and of none when the run is repeated.
             began: hears the number under which it can be stopped.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trueloop.engines.arena.board import Row
 from trueloop.engines.arena.tracks import track_named
@@ -55,7 +55,7 @@ def replay(row: Row, referee: Referee, told: Callable[[Replayed], None] = lambda
         )
     seeds: list[Replayed] = []
     for then in row.trials:
-        seeds.append(Replayed(then=then, now=referee.run(job_of(row, then.seed))))
+        seeds.append(Replayed(then=then, now=referee.run(replace(job_of(row, then.seed), once=True))))
         told(seeds[-1])
     now = referee.versions()
     names = row.versions.keys() | now.keys()

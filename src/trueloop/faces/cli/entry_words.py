@@ -13,6 +13,7 @@ from trueloop.engines.arena.ranking import BOARDS, By, Spread, Standing
 from trueloop.faces.cli.columns import aligned, width
 from trueloop.ground.words import counted, short
 
+WIDE = 120  # columns of a terminal from which on a board shows the numbers of the other two as well
 HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
 
 
@@ -32,7 +33,8 @@ def spread(value: Spread | None, digits: int = 3) -> str:
 
 def table(rows: Sequence[Standing], by: By) -> str:
     """Lay a board out as lines."""
-    order: list[By] = [by, *(other for other in BOARDS if other != by)]
+    room = width()
+    order: list[By] = [by, *(other for other in BOARDS if other != by and (room is None or room >= WIDE))]
     cells = [
         [
             str(row.rank) if row.rank is not None else "",
@@ -45,7 +47,11 @@ def table(rows: Sequence[Standing], by: By) -> str:
         for row in rows
     ]
     head = ["", "name", *(HEADS[each] for each in order), "seeds", "entry", "settings"]
-    return "\n".join(aligned(head, cells, right={0, 2, 3, 4, 5, 6}, whole={0, 1, 2, 5, 6}, most=width()))
+    return "\n".join(
+        aligned(
+            head, cells, right={0, *range(2, len(head) - 1)}, whole={0, 1, 2, len(head) - 3, len(head) - 2}, most=room
+        )
+    )
 
 
 def outcome(row: Row) -> str:

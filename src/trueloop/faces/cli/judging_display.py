@@ -59,4 +59,5 @@ def words(row: Row, ahead: int) -> tuple[str, float, int | None]:
         return f"in the queue, {ahead} ahead" if ahead else "the referee is getting ready", 0, None
     place, of = int(progress["seed"]), int(progress["of"])
     update, accuracy = int(progress["update"]), float(progress["accuracy"])
-    return f"seed {place + 1} of {of} · update {update}: {accuracy:.1%} held out", place, of
+    ran = "run once more, to compare and to time" if progress.get("again") else f"{accuracy:.1%} held out"
+    return f"seed {place + 1} of {of} · update {update}: {ran}", place, of

@@ -12,7 +12,11 @@ from trueloop.ground.errors import MissingExtra
 
 
 def lab_command(
-    runs: Path = Path("runs"), *, port: int = 8765, browser: Annotated[bool, Parameter(negative="--no-browser")] = True
+    runs: Path = Path("runs"),
+    *,
+    port: int = 8765,
+    browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
+    idle_hours: float | None = None,
 ) -> None:
     """See a training loop, break it, and race in the arena: a page on this machine, on real PyTorch.
 
@@ -20,6 +24,7 @@ def lab_command(
         runs: A folder of runs that the page may show.
         port: Where the page is served on 127.0.0.1; 0 takes a port that is free.
         browser: Open the page in a browser.
+        idle_hours: End after so many hours without a visitor, while no script runs under `trueloop run --lab`.
     """
     try:
         from trueloop.faces.lab.serving import listening, serve
@@ -31,5 +36,6 @@ def lab_command(
         listening(port),
         runs.absolute(),
         opened=browser,
+        idle_s=None if idle_hours is None else max(idle_hours, 0.01) * 3600,
         say=lambda address: console.print(f"trueloop lab: [link={address}]{address}[/link]  (Ctrl-C ends it)"),
     )

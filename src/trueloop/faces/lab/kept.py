@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -53,7 +54,8 @@ class Kept:
             beside.replace(path)
             self._clear()
         except (OSError, ValueError):
-            beside.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                beside.unlink()
 
     def _path(self, key: str) -> Path:
         assert _KEY.fullmatch(key)

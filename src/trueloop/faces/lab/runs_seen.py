@@ -11,16 +11,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
+from trueloop.engines.store.journal import FILE_NAME
 from trueloop.engines.store.live import folder as live_folder
-from trueloop.engines.store.live.feed import FeedFollower, read_now
+from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.journal import JournalFollower
 from trueloop.engines.store.live.listed import Listed, listed_feed, listed_runs
+from trueloop.engines.store.live.now import read_now
 from trueloop.engines.store.live.shown import shown_feed, shown_run, state_of
 
 FOLLOWED: Final = 24  # runs that are kept in memory, at a few MB each; the one not asked for longest goes
 AGAIN_MS: Final = 1000
+PIECE_S: Final = 0.15  # of reading for one answer
 AT_ONCE_MS: Final = 30  # where a long journal is still being read
 SHOWN: Final = 100  # runs of a list: the newest, or those that a search leaves
 
@@ -31,12 +35,14 @@ class RunsSeen:
     """What the watch page can ask for.
 
     Args:
-        runs: a folder of runs, as `trueloop train` writes them; it need not exist yet.
+        runs: a folder of runs, as `trueloop train` writes them, which need not exist yet; or one run's own.
         live: where watched programs tell how they are.
     """
 
     def __init__(self, runs: Path, live: Path) -> None:
-        self._runs, self._live = runs, live
+        alone = (runs / FILE_NAME).is_file()
+        self._runs, self._only = (runs.parent, runs.name) if alone else (runs, "")
+        self._live = live
         self._followed: OrderedDict[str, tuple[Follower, threading.Lock]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -57,7 +63,7 @@ class RunsSeen:
         """
         feeds = [listed_feed(self._live / name) for name in live_folder.names(self._live)]
         found = [each for each in feeds if each.matches(search)]
-        trained, all_trained = listed_runs(self._runs, search, SHOWN)
+        trained, all_trained = listed_runs(self._runs, search, SHOWN, only=self._only)
         return {
             "runs": [each.told() for each in _newest([*found[:SHOWN], *trained])],
             "more": max(0, len(found) - SHOWN) + all_trained - len(trained),
@@ -77,7 +83,9 @@ class RunsSeen:
             return {"id": word, "mark": "", "missing": f"There is no run {word[:80]!r} here any more."}
         follower, lock = found
         with lock:
-            follower.advance()
+            until_s = perf_counter() + PIECE_S
+            while follower.advance() and follower.behind and perf_counter() < until_s:
+                continue  # drawing takes as long as reading a piece
             now = _mark(follower)
             if now == mark:
                 return {"id": word, "mark": now, "same": True, "behind": follower.behind}
@@ -102,7 +110,7 @@ class RunsSeen:
         kind, _, name = word.partition("/")
         if kind == "live" and live_folder.is_name(name) and name in live_folder.names(self._live):
             return FeedFollower(self._live / name)
-        if kind == "runs" and name in _folders(self._runs):
+        if kind == "runs" and name in _folders(self._runs) and self._only in ("", name):
             return JournalFollower(self._runs / name)
         return None
 

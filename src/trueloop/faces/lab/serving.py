@@ -7,13 +7,17 @@ import contextlib
 import os
 import socket
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvicorn
 
+from trueloop.engines.store.live.folder import live_folder
+from trueloop.engines.store.live.listed import any_runs
+from trueloop.faces.lab.connections import Http, WebSocket
+from trueloop.faces.lab.lively import Lively
 from trueloop.faces.lab.server import application
 from trueloop.faces.lab_address import announce
 from trueloop.ground.errors import InvalidConfig
@@ -40,7 +44,9 @@ def listening(port: int) -> socket.socket:
     return taken
 
 
-def serve(taken: socket.socket, runs: Path, *, opened: bool, say: Callable[[str], None]) -> None:
+def serve(
+    taken: socket.socket, runs: Path, *, opened: bool, say: Callable[[str], None], idle_s: float | None = None
+) -> None:
     """Serve on a socket until Ctrl-C.
 
     Args:
@@ -48,12 +54,15 @@ def serve(taken: socket.socket, runs: Path, *, opened: bool, say: Callable[[str]
         runs: a folder of runs that may be shown.
         opened: open the page in the user's browser.
         say: told the address, when the page can be read there.
+        idle_s: end also after so many seconds without a visitor and without a watched program that runs.
     """
+    app = Lively(application(runs))
     address = f"http://{ADDRESS}:{taken.getsockname()[1]}/"
     config = uvicorn.Config(
-        application(runs),
+        app,
         log_level="warning",
-        ws="websockets-sansio",
+        http=Http,
+        ws=WebSocket,
         ws_max_size=LARGEST_MESSAGE,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=2,
@@ -61,16 +70,25 @@ def serve(taken: socket.socket, runs: Path, *, opened: bool, say: Callable[[str]
         proxy_headers=False,
     )
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(uvicorn.Server(config), taken, lambda: _ready(address, opened, say)))
+        asyncio.run(_run(uvicorn.Server(config), taken, lambda: _ready(address, opened, say), _idle(app, idle_s)))
 
 
-async def _run(server: uvicorn.Server, taken: socket.socket, ready: Callable[[], None]) -> None:
+async def _run(
+    server: uvicorn.Server, taken: socket.socket, ready: Callable[[], None], idle: Coroutine[Any, Any, None] | None
+) -> None:
     serving = asyncio.create_task(server.serve([taken]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.02)
     if server.started:
         ready()
+    if idle is not None:
+        await asyncio.wait([serving, asyncio.create_task(idle)], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
     await serving
+
+
+def _idle(app: Lively, idle_s: float | None) -> Coroutine[Any, Any, None] | None:
+    return None if idle_s is None else app.until_idle(idle_s, lambda: any_runs(live_folder(os.environ)))
 
 
 def _ready(address: str, opened: bool, say: Callable[[str], None]) -> None:

@@ -12,7 +12,8 @@ One JSON object a line comes in, see `orders`. Texts go out, told apart by their
 - ``refused``: ``what``, ``why``, ``fix``;
 - ``scenario``: ``name``, ``state`` "running" (``progress`` 0..1), "stopped" or "done" (``title``, ``claim``,
   ``measured``, ``holds``, ``runs``: ``label``, ``config``, ``bugs`` and the curves of each);
-- ``ended``: ``run``, ``why`` "finished", "another run" or words, ``headline`` and ``judged`` of the sanitizer.
+- ``ended``: ``run``, ``why`` "finished", "another run" or words, ``updates``, ``headline`` and ``judged`` of the
+  sanitizer, ``explained``: null, or ``title``, ``meaning``, ``fix`` and ``line`` of an error that torch has raised.
 
 A frame is bytes, see `wire.frame` and `pictures.Plane`: the newest pictures, and every point of the curves since the
 frame before. At most two are on their way; a page that paints no more holds the training up.
@@ -24,8 +25,9 @@ import os
 import sys
 from collections import deque
 from dataclasses import asdict
+from importlib.util import find_spec
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trueloop.catalogue.load import catalogue, known_errors
 from trueloop.engines.report.as_json import finding_to_json
@@ -60,7 +62,7 @@ from trueloop.faces.lab.orders import (
     Until,
     order,
 )
-from trueloop.ground.errors import InvalidConfig, TrueloopError
+from trueloop.ground.errors import InvalidConfig, MissingExtra, TrueloopError
 from trueloop.ground.findings import Finding, Report
 
 SAID_S: Final = 0.1  # between two words on how far an experiment is
@@ -192,7 +194,7 @@ class Simulator:
         self._stale = False
         self._channel.tell({
             "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
-            "headline": headline(report), "judged": counts(report),
+            "headline": headline(report), "judged": counts(report), "explained": _explained(report),
         })  # fmt: skip
         if self._unsaid is not None or why == "another run":
             self._play = None
@@ -328,8 +330,17 @@ def _written(begin: Begin) -> Written:
             raise InvalidConfig(
                 f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {begin.config.classes}."
             )
+    if begin.config.dataset == "digits" and find_spec("sklearn") is None:
+        raise MissingExtra("sklearn", "demo")
     bugs = [known[code] for code in dict.fromkeys(begin.bugs)]
     return fitted(begin.config, bugs, [Added(*point) for point in begin.points])
+
+
+def _explained(report: Report) -> dict[str, Any] | None:
+    """Say what an error of torch's that has ended a run means, where that is known."""
+    error = report.error
+    line = error.site.line if error and error.site else None
+    return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}
 
 
 def _goal(play: Play, asked: Run | Pause | Step | Until) -> int:

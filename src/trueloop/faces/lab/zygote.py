@@ -10,10 +10,13 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +24,8 @@ WORKERS: Final = {
     "calculator": "trueloop.faces.lab.calculator",
     "simulator": "trueloop.faces.lab.simulator",
 }
+ENGINES: Final = ("trueloop.engines.teach", "trueloop.engines.data")
+"""What pages are answered with: imported before anybody asks."""
 MEMORY: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
 NICE: Final = 5  # below the server, which has to stay responsive whatever is computed
 MESSAGE: Final = 4096
@@ -28,7 +33,7 @@ MESSAGE: Final = 4096
 
 def main(control_fd: int) -> None:
     """Obey ``{"fork": kind}``, which has a socket attached, and ``{"kill": pid}``; reply with a line each."""
-    for name in WORKERS.values():
+    for name in [*WORKERS.values(), *_modules()]:
         importlib.import_module(name)
     _warm_up()
     gc.collect()
@@ -44,7 +49,10 @@ def main(control_fd: int) -> None:
         order = json.loads(data)
         _reap(children)
         if "fork" in order:
-            _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
+            try:
+                _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
+            except OSError as error:  # it goes on, and can perhaps when some have ended
+                _reply(control, {"failed": str(error)})
         else:
             alive = order["kill"] in children  # a number that was given away again is not killed
             if alive:
@@ -53,7 +61,11 @@ def main(control_fd: int) -> None:
 
 
 def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -> int:
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:  # as many processes, or as much memory, as may be
+        os.close(line_fd)
+        raise
     if pid:
         children.add(pid)
         os.close(line_fd)
@@ -91,12 +103,20 @@ def _reap(children: set[int]) -> None:
             children.discard(pid)
 
 
+def _modules() -> Iterator[str]:
+    for name in ENGINES:
+        package = importlib.import_module(name)
+        yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{name}."))
+
+
 def _warm_up() -> None:
     """Import what torch imports late: the first optimizer brings some 800 modules."""
     import torch
 
     torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    if find_spec("sklearn"):
+        importlib.import_module("sklearn.datasets")
 
 
 def _reply(control: socket.socket, message: dict[str, Any]) -> None:

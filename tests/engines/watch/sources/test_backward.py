@@ -120,3 +120,13 @@ def test_a_loss_that_is_not_finite_is_told_once_in_a_while(everything):
     assert (event.what, event.value, event.since, event.update) == ("loss", "nan", 2, 3)
     assert event.place.site.path == __file__
     assert attachment.stream.full
+
+
+def test_the_first_of_several_roots_is_read(everything):
+    _, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    torch.autograd.backward((weight.sum() * math.inf, weight.prod()), (None, torch.tensor(2.0)))
+    (event,) = told(NotFinite)
+    assert (event.what, event.value) == ("loss", "inf")
+    (ended,) = told(BackwardEnded)
+    assert ended.value == math.inf

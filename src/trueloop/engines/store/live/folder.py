@@ -1,7 +1,7 @@
 """Where watched programs tell how they are: one folder each, below one that only their user can read.
 
 LIVE/20261121-220301-4711/feed.jsonl   what happened, line by line
-LIVE/20261121-220301-4711/now.json     where the program is right now; replaced as a whole
+LIVE/20261121-220301-4711/now          where the program is right now, in one line behind its checksum
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
 
-FEED, NOW = "feed.jsonl", "now.json"
+FEED, NOW = "feed.jsonl", "now"
 KEPT: Final = 32  # folders of programs that have ended; older ones go when another begins
 _NAME: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9]{1,10}(-r[0-9]{1,6})?")
 
 
 def live_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of a user's watched programs on this machine; it may not exist yet."""
-    runtime = environment.get("XDG_RUNTIME_DIR", "")
-    if runtime and Path(runtime).is_dir():
-        return Path(runtime) / "trueloop"
+    for runtime in (environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{_user()}"):  # in memory, most often
+        if runtime and os.access(runtime, os.W_OK | os.X_OK) and Path(runtime).is_dir():
+            return Path(runtime) / "trueloop"
     return Path(tempfile.gettempdir()) / f"trueloop-{_user()}-live"
 
 
@@ -62,11 +62,19 @@ def names(folder: Path) -> list[str]:
     return sorted(found, reverse=True)
 
 
-def clear(folder: Path, kept: int = KEPT) -> None:
-    """Remove all but the newest; what is not ours in a folder keeps it there."""
+def clear(folder: Path, runs: Callable[[Path], bool] = lambda path: False, kept: int = KEPT) -> None:
+    """Remove all but the newest of the programs that have ended; what is not ours in a folder keeps it there.
+
+    Args:
+        folder: of all programs.
+        runs: whether the program of a folder still does.
+        kept: how many stay.
+    """
     for name in names(folder)[kept:]:
+        if runs(folder / name):
+            continue
         try:
-            for file in (FEED, NOW, f"{NOW}.part"):
+            for file in (FEED, NOW):
                 (folder / name / file).unlink(missing_ok=True)
             (folder / name).rmdir()
         except OSError:

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.engines.store.journal import FILE_NAME
-from trueloop.engines.store.live.feed import FeedFollower, read_now
-from trueloop.engines.store.live.folder import FEED
+from trueloop.engines.store.live.feed import FeedFollower
+from trueloop.engines.store.live.folder import FEED, names
+from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.runs.lock import held
 
 FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
 LAST: Final = 2**14  # bytes at the end
 LETTERS: Final = 120
+LARGEST: Final = 2**52  # seconds, or updates, that are believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,30 +55,37 @@ def listed_feed(folder: Path) -> Listed:
     first = _record(_read(folder / FEED, 0, FIRST).partition(b"\n")[0])
     now, told = FeedFollower(folder).now(), read_now(folder)
     began, s = first.get("time"), told.get("s")
-    changed = sum(value for value in (began, s) if isinstance(value, int | float))
+    changed = sum(value for value in (began, s) if isinstance(value, int | float) and abs(value) < LARGEST)
     return Listed(
         id=f"live/{folder.name}",
         kind="watched",
         name=_text(first.get("name")) or folder.name,
-        what=_text(first.get("command")),
+        what=_text(first.get("command")) + (f", rank {rank}" if type(rank := first.get("rank")) is int else ""),
         state=now.state,
-        changed=float(changed) if abs(changed) < 2**53 else 0.0,
+        changed=float(changed),
         update=now.updates,
     )
 
 
-def listed_runs(root: Path, search: str, most: int) -> tuple[list[Listed], int]:
+def any_runs(folder: Path) -> bool:
+    """True while a watched program of this folder runs."""
+    return any(still_runs(read_now(folder / name)) for name in names(folder))
+
+
+def listed_runs(root: Path, search: str, most: int, *, only: str = "") -> tuple[list[Listed], int]:
     """List the newest runs of a folder.
 
     Args:
         root: its folders with a journal are the runs; links and hidden ones are not.
         search: words that must stand in a run's name, recipe or state; "" = all.
         most: of them.
+        only: the one run that may be shown; "" = all.
 
     Returns:
         The newest that the search leaves, and how many there are; beyond ``most``, only names are searched.
     """
-    stamps = sorted(_stamps(root).items(), key=lambda item: -item[1][0])
+    seen = {name: stamp for name, stamp in _stamps(root).items() if only in ("", name)}
+    stamps = sorted(seen.items(), key=lambda item: -item[1][0])
     words = search.lower().split()
     found: list[Listed] = []
     count = 0
@@ -122,10 +131,10 @@ def _stamps(root: Path) -> dict[str, tuple[float, int]]:
     found: dict[str, tuple[float, int]] = {}
     try:
         with os.scandir(root) as entries:
-            names = [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+            folders = [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
     except OSError:  # it does not exist yet
         return found
-    for name in names:
+    for name in folders:
         try:
             seen = (root / name / FILE_NAME).lstat()
         except OSError:

@@ -35,7 +35,8 @@ def shown_run(run: JournalFollower) -> dict[str, Any]:
     spent = [(name, label, getattr(split, name)) for name, label in SPENT.items()]
     return {
         "kind": "trained",
-        "name": _text(started.name if started else run.run_dir.name),
+        "name": _text(run.run_dir.name),
+        "what": _text(started.name if started else ""),
         "state": state,
         "tone": tone,
         "words": words,
@@ -81,6 +82,7 @@ def shown_feed(feed: FeedFollower) -> dict[str, Any]:
     return {
         "kind": "watched",
         "name": _text(feed.about.get("name")),
+        "what": _text(feed.about.get("command")),
         "state": now.state,
         "tone": "warn" if tone == "good" and feed.findings else tone,
         "words": headline or words.get(now.state, f"Ended with exit code {now.code}."),
@@ -107,6 +109,7 @@ def shown_feed(feed: FeedFollower) -> dict[str, Any]:
         "told": _judged(report),
         "error": _error(feed),
         **_reading(feed),
+        "changed": feed.began + now.seconds,
     }
 
 
@@ -183,17 +186,21 @@ def _settings(facts: Mapping[str, Any]) -> list[list[str]]:
 def _counted(feed: FeedFollower) -> list[dict[str, Any]]:
     """Return a feed's findings; once it has ended, with how often each was seen."""
     seen = {
-        (each.get("code"), each.get("path"), each.get("line"), each.get("message")): each
+        _identity(each): cast("dict[str, Any]", each)
         for each in _list(feed.report or {}, "findings")
         if isinstance(each, dict)
     }
     found: list[dict[str, Any]] = []
     for record in list(feed.findings)[-SHOWN:]:
         told = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
-        last = seen.get((told.get("code"), told.get("path"), told.get("line"), told.get("message")), told)
+        last = seen.get(_identity(told), told)
         found.append(_finding(last, _list(record, "excerpts")))
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda each: (order.get(each["severity"], 3), each["first_update"] or 0))
+
+
+def _identity(finding: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_text(finding.get(name)) for name in ("code", "path", "line", "message"))
 
 
 def _finding(told: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from time import perf_counter, time
 from typing import Any, Final, Protocol
 
 from trueloop.engines.store.lines import encode
-from trueloop.engines.store.live.folder import FEED, NOW, clear, enter, new_name
+from trueloop.engines.store.live.folder import FEED, clear, enter, new_name
+from trueloop.engines.store.live.now import read_now, still_runs, tell_now
 from trueloop.engines.store.live.process import mark_of, memory_mib
 from trueloop.ground.thinned import Thinned
 
@@ -26,6 +27,7 @@ RATE_S: Final = 1.0  # between two looks at where the time goes, which take long
 LARGEST: Final = 16 * 2**20  # bytes of a feed; thinned series stay far below for days
 FINDINGS: Final = 200
 COLUMNS: Final = 240  # updates with norms by layer
+_CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 Column = tuple[int, Sequence[str], Sequence[float | None]]
 """Update, layers, norms."""
@@ -62,7 +64,7 @@ class LiveWriter:
 
     def __init__(self, folder: Path, about: Mapping[str, Any], *, rank: int | None = None) -> None:
         enter(folder)
-        clear(folder)
+        clear(folder, lambda path: still_runs(read_now(path)))
         began = time()
         self.name = new_name(began, rank=rank)
         self._process = os.getpid()
@@ -154,8 +156,7 @@ class LiveWriter:
         line = encode({"event": event, "s": self._s(), **fields}).encode()
         if self._process != os.getpid() or self._size + len(line) > LARGEST:
             return
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-        file = os.open(self._path / FEED, flags, 0o600)
+        file = os.open(self._path / FEED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
         try:
             self._size += os.write(file, line)
         finally:
@@ -164,14 +165,8 @@ class LiveWriter:
     def _tell(self, updates: int, **fields: Any) -> None:
         if self._process != os.getpid():
             return
-        now = {"s": self._s(), "updates": updates, "rate": self._rate, **self._identity, **fields}
-        beside = self._path / f"{NOW}.part"
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o600)
-        try:
-            os.write(file, encode(now).encode())
-        finally:
-            os.close(file)
-        beside.replace(self._path / NOW)
+        told = {"s": self._s(), "updates": updates, "rate": self._rate, **self._identity, **fields}
+        tell_now(self._path, told)
 
     def _s(self) -> float:
         return round(perf_counter() - self._start_s, 3)

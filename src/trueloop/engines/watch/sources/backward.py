@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +100,8 @@ class Backward:
         return backward
 
     def _finite(self, tensors: Any) -> float | None:
-        """Return the value of a root, where it can be read; tell of one that is not finite, and watch what follows."""
-        root = tensors if isinstance(tensors, Tensor) else None
+        """Return the first root's value, where it can be read; tell if it is not finite, and watch what follows."""
+        root = tensors if isinstance(tensors, Tensor) else _first(tensors)
         value = None if root is None else _value(root)
         if root is None or value is None:
             return None
@@ -125,10 +125,8 @@ class Backward:
             self._locate(self._stream, self._program)
 
     def _tell_begin(self, tensors: Any, args: tuple[Any, ...], options: dict[str, Any]) -> _Begun | None:
-        value = self._finite(tensors)
         root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
-        if root is not tensors:
-            value = _value(root)
+        value = self._finite(root)
         node: Any = root.grad_fn
         place = here()
         program = self._program
@@ -190,6 +188,12 @@ class Backward:
         if scaler is None or not is_scaled(root):
             return None
         return float(scaler.get_scale()) if root.device.type == "cpu" else 0.0
+
+
+def _first(tensors: Any) -> Tensor | None:
+    """Return the first of several roots; an iterator, which torch is yet to read, is left alone."""
+    several = cast("tuple[Any, ...]", tensors) if isinstance(tensors, tuple) else ()
+    return next((root for root in several[:1] if isinstance(root, Tensor)), None)
 
 
 def _value(root: Tensor) -> float | None:

@@ -28,10 +28,11 @@ export function codePanel({ title = "Show me the code", file = "script.py", open
   /** @type {Lines} */
   let lines = [];
   const body = h("div", { class: "code-body" });
+  const whole = () => textOf(lines).replace(/\n*$/, "\n");
   const copied = h("span", { role: "status", class: "muted" });
   const copy = async () => {
     try {
-      await navigator.clipboard.writeText(textOf(lines));
+      await navigator.clipboard.writeText(whole());
       copied.textContent = "Copied.";
     } catch {
       copied.textContent = "The browser refused; select the text instead.";
@@ -43,7 +44,7 @@ export function codePanel({ title = "Show me the code", file = "script.py", open
     note && h("p", { class: "muted" }, note),
     h("div", { class: "row" },
       h("button", { type: "button", class: "quiet", onclick: copy }, "Copy"),
-      h("button", { type: "button", class: "quiet", onclick: () => download(file, textOf(lines)) }, `Save as ${file}`),
+      h("button", { type: "button", class: "quiet", onclick: () => download(file, whole()) }, `Save as ${file}`),
       copied),
     body);
   return {

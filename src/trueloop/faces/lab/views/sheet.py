@@ -8,7 +8,7 @@ from typing import Any
 from trueloop.engines.teach import sheet
 from trueloop.faces.lab.code import highlighted
 
-NEEDS_TORCH = True  # the loader's arguments are read from the installed torch
+NEEDS_TORCH = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +17,8 @@ class Asked:
 
 
 def answer(asked: Asked) -> dict[str, Any]:
-    """Return the parts of the sheet, in their order."""
-    import torch
-
+    """Return all parts of the sheet but the loader's arguments: those wait for torch, in a view of their own."""
     return {
-        "torch": torch.__version__,
         "sizes": sheet.sizes(),
         "terms": [{"word": word, "says": says} for word, says in sheet.terms().items()],
         "counts": [asdict(count) for count in sheet.counts()],
@@ -29,5 +26,4 @@ def answer(asked: Asked) -> dict[str, Any]:
             {"title": each.title, "lines": highlighted(each.text.rstrip("\n"))} for each in sheet.templates()
         ],
         "bugs": [asdict(bug) for bug in sheet.bugs()],
-        "arguments": [asdict(argument) for argument in sheet.arguments()],
     }

@@ -3,7 +3,7 @@
 import { codePanel } from "../code.js";
 import { form } from "../controls.js";
 import { fill, h, later, number } from "../dom.js";
-import { ask, described, newest } from "../net.js";
+import { ask, described, newest, patiently } from "../net.js";
 import { boards } from "./arena/boards.js";
 import { entryPanel } from "./arena/entry.js";
 import { handIn } from "./arena/hand_in.js";
@@ -23,7 +23,7 @@ const MOMENTUM = ["sgd", "nesterov", "rmsprop"], MOMENTS = ["adam", "adamw"];
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  const [told, fields] = await Promise.all([ask("arena", { do: "tracks" }), described("arena")]);
+  const [told, fields] = await Promise.all([patiently(() => ask("arena", { do: "tracks" })), described("arena")]);
   /** @type {any[]} */
   const settings = fields.find(({ name }) => name === "entry").fields;
   const plain = Object.fromEntries(settings.map((field) => [field.name, field.default]));
@@ -31,13 +31,15 @@ export async function mount(root, { params, setParams, announce }) {
   let values = { ...plain, ...track.baseline, ...given(settings, params) };
   let seed = Number(params.get("seed") ?? 1);
   let watching = 0;
+  /** @type {any} */
+  let text = [];
 
   const settled = later(async () => {
     const changes = Object.entries(values).filter(([name, value]) => value !== track.baseline[name]).map(([name, value]) => [name, String(value)]);
     setParams({ track: track.name, seed: String(seed), ...Object.fromEntries(changes) });
     try {
       const answer = await script({ do: "script", track: track.name, entry: values, seed });
-      if (answer) code.show(answer.script);
+      if (answer) code.show((text = answer.script));
       refuse(null);
     } catch (error) {
       refuse(error);
@@ -52,7 +54,7 @@ export async function mount(root, { params, setParams, announce }) {
   });
   const seedBox = h("input", { type: "number", id: "practice-seed", min: 0, max: 2 ** 31, step: 1, value: seed, oninput: () => { seed = Math.min(2 ** 31, Math.max(0, Math.round(Number(seedBox.value) || 0))); settled(); } });
   const go = h("button", { type: "button", onclick: practise }, "▶ Practise");
-  const says = h("p", { class: "says", role: "status" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
+  const says = h("p", { class: "says" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   const chart = race();
   const model = codePanel({ title: "The network, which is given", file: "network.py" });
@@ -63,7 +65,6 @@ export async function mount(root, { params, setParams, announce }) {
   const hand = handIn({ asked: () => ({ track: track.name, entry: values }), judged: async (id) => { await refresh(); await entry.show(id); }, announce });
 
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/arena.css" }),
     h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the two boards have different winners. A rate that is quick on one seed and lost on the next is no win: the bar on the board shows how far the seeds lie apart. Warm-up, clipping and a good beginning buy a rate that would not hold without them."),
     h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),
     h("div", { class: "columns" },
@@ -88,7 +89,7 @@ export async function mount(root, { params, setParams, announce }) {
   model.show(track.model);
   settled();
   await refresh();
-  const timer = setInterval(refresh, 5000);
+  const timer = setInterval(() => { if (!document.hidden) refresh(); }, 5000);
 
   /** Show what an optimizer has, and leave the others away. */
   function fitting() {
@@ -173,7 +174,10 @@ export async function mount(root, { params, setParams, announce }) {
     stop();
     if (trouble) fill(says, h("span", { class: "badge error" }, "failed"), ` ${trouble.what} ${trouble.fix}`);
     else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The referee's seeds will be others.`);
-    else if (trial.end === "found") fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this: ${trial.found.message} `, trial.found.fix);
+    else if (trial.end === "found") {
+      code.show(text, { hit: trial.found.line });
+      fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this, at line ${trial.found.line} of the code below: ${trial.found.message} `, trial.found.fix);
+    }
     else if (trial.end === "not reached") fill(says, h("span", { class: "badge warning" }, "not reached"), ` ${percent(trial.accuracy)} held out after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples.`);
     else fill(says, h("span", { class: "badge error" }, trial.end), ` ${trial.why}`);
     announce(says.textContent ?? "");

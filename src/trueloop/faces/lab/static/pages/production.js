@@ -4,7 +4,7 @@ import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { newest } from "../net.js";
 import { player } from "../player.js";
-import { flow } from "./production_flow.js";
+import { flow } from "../flowchart.js";
 
 export const title = "Production loop";
 export const lead = "Five lines train a network. The rest of a training script is there for everything that happens besides: " +
@@ -30,18 +30,20 @@ export async function mount(root, { params, setParams, announce }) {
   const program = codePanel({ title: "The program", file: "train.py", open: true, note: "Plain PyTorch and scikit-learn's digits; it runs as it stands." });
   const trainer = codePanel({ title: "The same with trueloop", file: "train_with_trueloop.py",
     note: "The Trainer call that amounts to this selection. It also keeps a NaN out of the weights, resumes in the middle of an epoch and takes its place among many processes; those have no switch." });
-  const chart = flow({ onpoint: (spans) => mark(spans) });
+  const chart = flow({ onpoint: mark });
   const table = h("div");
   const growth = player({ count: () => (names.length ? names.length + 1 : 1), show: (step) => grow(step), label: "Grow the loop", perStep_ms: 2200 });
   /** @type {string[]} */
   let names = [];
 
+  const presets = [
+    h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose({}) }, "Minimal loop"),
+    h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
+  ];
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/production.css" }),
     h("p", { class: "look" }, LOOK),
     h("div", { class: "row panel" },
-      h("button", { type: "button", class: "quiet", onclick: () => choose({}) }, "Minimal loop"),
-      h("button", { type: "button", class: "quiet", onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
+      presets,
       h("span", { class: "muted" }, "or grow it:"), growth.element),
     h("div", { class: "production" },
       h("section", { class: "panel components", "aria-label": "Components" }, h("h2", {}, "Components"), switches, refusal),
@@ -94,13 +96,14 @@ export async function mount(root, { params, setParams, announce }) {
     if (first) {
       fill(switches, answer.components.map((/** @type {any} */ each) => control(each)));
       growth.go(0);
+      for (const button of presets) button.disabled = false;
     }
     for (const each of answer.components) update(each, answer);
     const told = words(answer, first);
     summary.textContent = told;
     if (!first) announce(told);
     fill(gone, answer.program.gone.length > 0 && h("details", { class: "gone" },
-      h("summary", {}, `${lines(answer.program.gone.length)} gone or changed`), h("pre", {}, answer.program.gone.join("\n"))));
+      h("summary", {}, `${lines(answer.program.gone.length)} gone or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Lines that are gone" }, answer.program.gone.join("\n"))));
     program.show(answer.program.lines, { marked: answer.program.new, mark: "changed", onpick: (line) => chart.point(line) });
     bringIntoView(program.element.querySelector(".changed"));
     trainer.show(answer.trainer.lines, { marked: answer.trainer.new, mark: "changed" });
@@ -140,8 +143,8 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }
 
-  /** @param {[number, number][]} spans */
-  function mark(spans) {
+  /** @param {[number, number][]} spans @param {boolean} chosen */
+  function mark(spans, chosen) {
     const all = program.element.querySelectorAll(".line");
     let top = /** @type {HTMLElement | null} */ (null);
     all.forEach((line, place) => {
@@ -150,14 +153,16 @@ export async function mount(root, { params, setParams, announce }) {
       if (inside) top ??= /** @type {HTMLElement} */ (line);
     });
     bringIntoView(top);
+    if (chosen) top?.scrollIntoView({ block: "nearest" }); // the page as well, which must not move under a pointer
   }
 
-  /** Scroll the pane of the code, and nothing else. @param {Element | null} line */
+  /** Scroll the pane of the code, and nothing else, until a line is in the part of it that is on the screen. @param {Element | null} line */
   function bringIntoView(line) {
-    const pane = /** @type {HTMLElement | null} */ (program.element.querySelector(".code"));
+    const pane = program.element.querySelector(".code");
     if (!line || !pane) return;
-    const top = line.getBoundingClientRect().top - pane.getBoundingClientRect().top;
-    if (top < 0 || top > pane.clientHeight - 40) pane.scrollTop += top - pane.clientHeight / 3;
+    const { top, bottom } = pane.getBoundingClientRect();
+    const from = Math.max(top, 0), to = Math.min(bottom, innerHeight), at = line.getBoundingClientRect().top;
+    if (to - from > 60 && (at < from || at > to - 40)) pane.scrollTop += at - from - (to - from) / 3;
   }
 
   await refresh(wanted);

@@ -2,7 +2,7 @@
 // Cheat sheet: what one looks up, on two printed pages.
 import { block, textOf } from "../code.js";
 import { fill, h } from "../dom.js";
-import { ask } from "../net.js";
+import { ask, patiently } from "../net.js";
 
 export const title = "Cheat sheet";
 export const lead = "Words, counts, loops, silent failures and the loader's arguments: each is taken from where trueloop keeps it, " +
@@ -12,21 +12,22 @@ export const lead = "Words, counts, loops, silent failures and the loader's argu
 export async function mount(root, { params, setParams, announce }) {
   const found = h("span", { class: "muted", role: "status" });
   const search = h("input", { type: "search", id: "sheet-search", value: params.get("find") ?? "", autocomplete: "off", oninput: () => filter(true) });
-  const place = h("div", { class: "sheet" }, h("p", { class: "muted" }, "Reading the loader's arguments from torch …"));
+  const place = h("div", { class: "sheet" }, h("p", { class: "muted" }, "One moment …"));
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/sheet.css" }),
     h("div", { class: "row tools" },
       h("label", { for: "sheet-search" }, "Find"), search, found,
       h("button", { type: "button", class: "quiet", onclick: () => print() }, "Print")),
     place);
-  let sheet;
+  const loader = h("div", {}, h("p", { class: "muted" }, "Asking the installed torch …"));
+  const failed = (/** @type {any} */ error) => h("p", { class: "error", role: "alert" }, error.message);
+  let alive = true;
   try {
-    sheet = await ask("sheet", {});
-  } catch (/** @type {any} */ error) {
-    fill(place, h("p", { class: "error", role: "alert" }, error.message));
+    fill(place, parts(await patiently(() => ask("sheet", {})), loader));
+  } catch (error) {
+    fill(place, failed(error));
     return () => {};
   }
-  fill(place, parts(sheet));
+  patiently(() => ask("loader_arguments", {})).then((told) => fill(loader, argumentsOf(told)), (error) => fill(loader, failed(error))).then(() => alive && filter());
   announce("The cheat sheet is there.");
 
   /** @param {boolean} [typed] */
@@ -39,26 +40,32 @@ export async function mount(root, { params, setParams, announce }) {
       /** @type {HTMLElement} */ (item).hidden = !stays;
       kept += Number(stays);
     }
-    for (const part of place.querySelectorAll("section")) /** @type {HTMLElement} */ (part).hidden = !part.querySelector(".item:not([hidden])");
+    for (const part of place.querySelectorAll("section")) /** @type {HTMLElement} */ (part).hidden = words.length > 0 && !part.querySelector(".item:not([hidden])");
     found.textContent = words.length ? `${kept} found` : "";
     if (typed) setParams(search.value ? { find: search.value } : {});
   }
   if (search.value) filter();
-  return () => {};
+  return () => { alive = false; };
 }
 
-/** @param {any} sheet */
-function parts(sheet) {
+/** @param {{torch: string, arguments: {name: string, default: string, says: string}[]}} told */
+function argumentsOf(told) {
+  return [
+    h("p", { class: "muted" }, `The arguments are those of torch ${told.torch}, the words are ours.`),
+    table(["argument", "default", "what for"], told.arguments.map((each) =>
+      [h("code", {}, each.name), each.default && h("code", {}, each.default), each.says]), "DataLoader arguments"),
+  ];
+}
+
+/** @param {any} sheet @param {HTMLElement} loader */
+function parts(sheet, loader) {
   return [
     part("terms", "Words", h("dl", { class: "words" }, sheet.terms.map((/** @type {any} */ { word, says }) =>
       h("div", { class: "item" }, h("dt", {}, word), h("dd", {}, says))))),
     part("counts", "Counts", [
       h("p", { class: "muted" }, sheet.sizes),
       table(["count", "what it is", "example"], sheet.counts.map((/** @type {any} */ each) => [each.name, each.says, each.example]), "Counts", 2)]),
-    part("arguments", "DataLoader arguments", [
-      h("p", { class: "muted" }, `The arguments are those of torch ${sheet.torch}, the words are ours.`),
-      table(["argument", "default", "what for"], sheet.arguments.map((/** @type {any} */ each) =>
-        [h("code", {}, each.name), each.default && h("code", {}, each.default), each.says]), "DataLoader arguments")]),
+    part("arguments", "DataLoader arguments", loader),
     part("templates", "Loops", h("div", { class: "loops" }, sheet.templates.map((/** @type {any} */ each) =>
       h("div", { class: "item loop" }, h("div", { class: "row" }, h("h3", {}, each.title), copy(each)), block(each.lines))))),
     part("bugs", "Silent failures", table(["code", "symptom", "what to do"], sheet.bugs.map((/** @type {any} */ bug) => [

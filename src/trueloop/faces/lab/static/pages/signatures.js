@@ -1,9 +1,9 @@
 // @ts-check
 // The table of silent failures: what each looks like, what the sanitizer says of it, and its page.
 import { fill, h, later } from "../dom.js";
-import { ask } from "../net.js";
-import { opened, pieces } from "./signatures-page.js";
-import { key, multiple } from "./signatures-plot.js";
+import { ask, patiently } from "../net.js";
+import { opened, pieces } from "./signatures/page.js";
+import { key, multiple } from "./signatures/plot.js";
 
 export const title = "Bug signatures";
 export const lead = [
@@ -14,8 +14,7 @@ const AGAIN_MS = 2000;
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  document.head.querySelector("link[href='pages/signatures.css']") ?? document.head.append(h("link", { rel: "stylesheet", href: "pages/signatures.css" }));
-  const { families, failures } = await ask("signatures", { what: "table" });
+  const { families, failures } = await patiently(() => ask("signatures", { what: "table" }));
   const runnable = failures.filter((/** @type {any} */ each) => each.curves).length;
   let ended = false, wanted = params.get("code") ?? "", computed = 0;
   /** @type {Map<string, ReturnType<typeof row>>} */
@@ -57,6 +56,10 @@ export async function mount(root, { params, setParams, announce }) {
   async function compute() {
     const left = new Set(failures.filter((/** @type {any} */ each) => each.curves).map((/** @type {any} */ each) => each.code));
     while (left.size && !ended) {
+      if (document.hidden) {
+        await pause(AGAIN_MS);
+        continue;
+      }
       const visible = [...left].filter((code) => !rows.get(code)?.element.hidden);
       const code = left.has(wanted) ? wanted : visible[0] ?? [...left][0];
       const mine = /** @type {ReturnType<typeof row>} */ (rows.get(code));
@@ -73,7 +76,7 @@ export async function mount(root, { params, setParams, announce }) {
       } catch (error) {
         if (ended) return;
         mine.wait(`${error instanceof Error ? error.message : error} Trying again …`);
-        if (document.hidden || !(await pause(AGAIN_MS))) return;
+        if (!(await pause(AGAIN_MS))) return;
       }
       bar.value = computed;
       far.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;
@@ -102,12 +105,13 @@ function row(failure, ontoggle) {
   const waiting = h("div", { class: "sig-wait" }, "waits for its turn …");
   const first = h("div", {}, waiting), second = h("div");
   const said = h("p", { class: "sig-said", hidden: true });
+  const link = h("a", { href: `#/simulator?bugs=${failure.code}&twin=1` }, "Open in the simulator");
   const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-page`, onclick: () => (page.hidden ? open() : close()) }, "Open its page");
   const element = h("li", { class: "panel sig", id },
     h("div", {}, h("h2", {}, h("span", { class: `badge ${failure.severity}` }, `${failure.severity} ${failure.code}`), " ", failure.title),
       h("p", {}, pieces(failure.symptom)), h("p", {}, h("b", {}, "Fix: "), pieces(failure.fix)), said),
     failure.curves ? [first, second] : h("p", { class: "sig-none muted" }, failure.why),
-    h("div", { class: "row sig-more" }, button, failure.curves && h("a", { href: `#/simulator?bugs=${failure.code}` }, "Open in the simulator"),
+    h("div", { class: "row sig-more" }, button, failure.curves && link,
       h("span", { class: "muted" }, [failure.run && "found while it runs", failure.lint && "found in the text"].filter(Boolean).join(", "))),
     h("div", { class: "sig-more" }, page));
   const text = [failure.code, failure.slug, failure.title, failure.family, ...failure.symptom.map((/** @type {string[]} */ [, words]) => words), ...failure.fix.map((/** @type {string[]} */ [, words]) => words)].join(" ").toLowerCase();
@@ -141,6 +145,7 @@ function row(failure, ontoggle) {
         return;
       }
       known = told;
+      link.href = told.address;
       const [loss, other] = told.curves.plots;
       fill(first, multiple(loss));
       fill(second, other && multiple(other));

@@ -1,6 +1,5 @@
 // @ts-check
 // The simulator: a small network learns points in the plane, by a PyTorch script that can be broken and is watched.
-import { codePanel } from "../code.js";
 import { eachFrame, fill, h, later, number } from "../dom.js";
 import { described, newest } from "../net.js";
 import * as address from "./simulator/address.js";
@@ -9,15 +8,17 @@ import { board } from "./simulator/board.js";
 import { bugs } from "./simulator/bugs.js";
 import { curves, firstNotFinite } from "./simulator/curves.js";
 import { findings } from "./simulator/findings.js";
-import { difference, knobs } from "./simulator/knobs.js";
+import { called, difference, knobs } from "./simulator/knobs.js";
 import { legend, network } from "./simulator/network.js";
 import { numbers } from "./simulator/numbers.js";
 import { pace as paced } from "./simulator/pace.js";
 import { Run } from "./simulator/run.js";
 import { scenarios } from "./simulator/scenarios.js";
+import { script } from "./simulator/script.js";
 import { named } from "./simulator/shapes.js";
 import { parting } from "./simulator/twin.js";
 import { weights } from "./simulator/weights.js";
+import { looks, marks, styled } from "./simulator/words.js";
 
 export const title = "Simulator";
 export const lead = "Train a small network in real PyTorch, break its loop, and see who notices.";
@@ -84,12 +85,10 @@ class View {
     });
     this.knobs = knobs(this.fields, { config: setup.config, onchange: (name, value) => this.turn(name, value) });
     this.bugs = bugs({ onchange: (codes) => this.change({ bugs: codes }, { train: true }) });
-    this.findings = findings({ onpick: (line) => this.toLine(line) });
+    this.findings = findings({ onpick: (line) => this.code.toLine(line) });
     this.curves = curves({});
     this.numbers = numbers();
-    this.code = codePanel({ title: "Show me the code: the very script that runs", file: "simulation.py", note: "Plain PyTorch. Save it, and `trueloop run simulation.py` finds what the card above does." });
-    this.broken = h("ul", { class: "broken-lines" });
-    this.code.element.insertBefore(this.broken, this.code.element.querySelector(".code-body"));
+    this.code = script();
     this.weights = weights({ onedit: (...what) => this.edit(...what), enlarge: (into, name) => this.network.enlarge(into, name), activation: () => this.setup.config.activation });
     this.network = network({ onhover: (at) => this.weights.hover(at), onpick: (at) => this.weights.pick(at) });
     this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => { this.change({ config, bugs: codes, points: [] }, { train: true, why: `From the experiment: ${text}.` }); scrollTo({ top: 0, behavior: "smooth" }); } });
@@ -100,7 +99,7 @@ class View {
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
       h("div", { class: "panel sim-plane" }, this.boards, this.parted,
-        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click takes away"), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete takes the nearest away.")),
+        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click takes away"), marks(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete takes the nearest away.")),
         this.findings.element),
       h("div", { class: "sim-right" },
         h("div", { class: "panel sim-curves" }, this.curves.places.loss, this.curves.places.norm, this.curves.events, this.curves.chips),
@@ -113,7 +112,7 @@ class View {
         h("section", { class: "panel sim-more", "aria-label": "More curves" }, h("div", { class: "tiles" }, ["accuracy", "rate", "memory", "graphs"].map((key) => this.curves.places[key])), this.memory),
         looks(), this.scenarios.element, this.code.element));
     this.arrange(false);
-    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; });
+    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; this.paint(); });
     this.seen.observe(net);
     const turning = later((/** @type {string} */ name, /** @type {any} */ value) => this.change({ config: { ...this.wanted.config, [name]: value } }), 250);
     this.turn = (/** @type {string} */ name, /** @type {any} */ value) => {
@@ -149,8 +148,8 @@ class View {
       onbegan: (run) => this.began(run),
       onframe: () => this.paint(),
       onfinding: (run, told) => this.found(run, told),
-      onrefused: (words) => this.say([words.what, words.why, words.fix].filter(Boolean).join(" ")),
-      onended: (run) => { if (this.runs.every(({ ended }) => ended)) this.pace.stop(); if (run === this.runs[0]) this.findings.show(run); this.paint(); this.show(); },
+      onrefused: (words) => this.refused(words),
+      onended: (run) => this.ended(run),
       onscript: (run) => { if (run === this.runs[0]) this.showCode(); },
       onstate: (...how) => this.connection(...how),
     });
@@ -164,6 +163,7 @@ class View {
       this.keep();
       this.say(state === "idle" ? reason : "The connection to the lab is lost. The page tries again by itself.");
     } else if (state === "busy") this.say(reason);
+    if (again && this.twins) this.begin({ train: this.pending, keep: false }); // both, so that they are in step
     if (again) this.say("The connection is back: the run begins anew, with the same settings.");
     this.show();
   }
@@ -186,7 +186,8 @@ class View {
       const words = /** @type {any} */ (error).words ?? { what: String(error) };
       this.knobs.refuse(words);
       this.say(`${words.what} ${words.fix ?? ""}`);
-      this.bugs.show(this.all ?? [], this.setup.bugs);
+      this.wanted = { ...next, bugs: this.setup.bugs };
+      this.bugs.show(this.all ?? [], this.setup.bugs, true);
       return false;
     }
     if (!answer) return true; // something newer was asked since
@@ -203,8 +204,8 @@ class View {
     this.preview = answer;
     this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
     if (twin !== this.twins) this.arrange(twin);
-    const needs = changed.length ? ` What was put in needs ${changed.map((name) => `${name.replaceAll("_", " ")} ${answer.config[name]}`).join(", ")}: it is set.` : "";
-    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Begun anew: ${difference(this.setup, from)}.`}${needs}` });
+    const needs = changed.length ? ` That needs ${changed.map((name) => `${called(name)} ${answer.config[name]}`).join(", ")}, which is set.` : "";
+    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Begun anew: ${difference({ ...this.setup, config: next.config }, from)}.`}${needs}` });
     return true;
   }
 
@@ -268,8 +269,28 @@ class View {
     this.show();
   }
 
+  /** @param {Run} run */
+  ended(run) {
+    if (this.runs.every((each) => each.ended)) this.pace.stop();
+    if (run === this.runs[0]) this.findings.show(run);
+    if (run.ended.why !== "finished") this.say(`The run has ended: ${run.ended.why}`);
+    this.announce(`The run has ended after ${run.update} updates. ${run.ended.headline ?? ""}`);
+    this.paint();
+    this.show();
+  }
+
+  /** @param {{what: string, why?: string, fix?: string}} words */
+  refused({ what, why, fix }) {
+    const [run] = this.runs, told = [what, why, fix].filter(Boolean).join(" ");
+    if (!run.began && this.setup.points.length) { // points of an address that do not fit its dataset
+      this.byHand([]);
+      this.begin({ train: this.pending, keep: false, why: `${told} The points by hand are left out.` });
+    } else this.say(told);
+  }
+
   /** @param {string} parameter @param {number[]} index @param {number} value */
   edit(parameter, index, value) {
+    if (this.runs[0].ended) return this.say("The run has ended: begin anew to change its weights.");
     for (const run of this.runs) run.tell("edit", { parameter, index, value });
     this.say(`${parameter}[${index.join(", ")}] is now ${number(value)}. The script tells of it at its end.`);
   }
@@ -280,7 +301,7 @@ class View {
     for (const run of this.runs) run.tell("point", { x, y, label });
     for (const plane of this.planes) plane.add(point);
     this.byHand([...this.setup.points, point]);
-    this.say(`A point of ${named(label, this.runs[0].began?.classes ?? 2)} at ${number(x)}, ${number(y)}: trained on from the next epoch, and part of the next run's script.`);
+    this.say(`A point of ${named(label, this.runs[0].began?.classes ?? 2)} at ${number(x)}, ${number(y)}${this.runs[0].ended ? "" : ": trained on from the next epoch,"} and part of the next run's script.`);
   }
 
   /** @param {number} x @param {number} y */
@@ -311,7 +332,7 @@ class View {
 
   /** Say what happened, on the charts and in words. */
   mark() {
-    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} found` }));
+    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
     if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is no number any more" });
     this.curves.happened(told);
   }
@@ -327,7 +348,7 @@ class View {
     });
     this.curves.draw(this.runs, still || this.frames % ALL_EVERY === 0);
     this.numbers.show(this.runs);
-    if (this.netSeen && run.began && (still || run.header?.weights)) {
+    if (this.netSeen && run.began && (still || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
     }
@@ -348,18 +369,8 @@ class View {
 
   /** Mark what is broken and what was found, in the script that runs. */
   showCode() {
-    const [run] = this.runs, { script, broken = [] } = run.began ?? this.preview ?? {};
-    if (!script) return;
-    fill(this.broken, ...broken.map((/** @type {any} */ { line, kind, before, after }) => h("li", {}, h("button", { type: "button", class: "quiet small", onclick: () => this.toLine(line) }, `line ${line}`),
-      ` ${kind}: `, before && h("del", {}, h("code", {}, before)), before && after && " → ", after && h("ins", {}, h("code", {}, after)))));
-    this.code.show(script, { marked: broken.map((/** @type {any} */ { line }) => line), mark: "broken", hit: run.findings.find(({ line }) => line)?.line ?? null });
-  }
-
-  /** @param {number} line */
-  toLine(line) {
-    this.code.element.open = true;
-    this.code.element.querySelector(`[data-line="${line}"]`)?.scrollIntoView({ block: "center" });
-    this.code.element.querySelector("pre")?.focus({ preventScroll: true });
+    const [run] = this.runs, written = run.began ?? this.preview;
+    if (written) this.code.show(written, run.findings.find(({ line }) => line)?.line ?? null);
   }
 
   /** @param {string} text */
@@ -370,7 +381,7 @@ class View {
   show() {
     const [run] = this.runs, goes = this.pace.goes || this.pending;
     const away = this.runs.find(({ connection }) => connection !== "open")?.connection, kind = away ? "lost" : !this.runs.every(({ began }) => began) ? "waiting" : run.ended ? "ended" : this.pace.goes ? "running" : "paused";
-    const text = { lost: away === "connecting" ? "PyTorch is being started ..." : "not connected", waiting: "writing the script ...", ended: run.ended?.why === "finished" ? "finished" : `ended: ${run.ended?.why}`, running: "training", paused: run.update ? "paused" : "ready" }[kind];
+    const text = { lost: away === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[kind];
     this.bar.show({ goes, able: this.runs.every(({ began }) => began) && !away && !(run.ended && goes), twins: this.twins, kind, text });
   }
 
@@ -380,18 +391,4 @@ class View {
     this.seen.disconnect();
     for (const part of [...this.runs.map((run) => ({ unmount: () => run.close() })), ...this.planes, this.curves, this.network, this.knobs, this.scenarios]) part.unmount();
   }
-}
-
-function looks() {
-  return h("section", { class: "panel" }, h("h2", {}, "What to look for"), h("ul", { class: "look" },
-    h("li", {}, "Train, and watch which parts of the plane change hands first. Held-out points are hollow: where they lie on the wrong side while the filled ones do not, the network has learnt its points by heart."),
-    h("li", {}, "Put a failure in. Most train on as if nothing were wrong: compare with the dashed curves of the runs before, or take the twin run. The sanitizer says which line it is, and it reads the program only, not the switches."),
-    h("li", {}, "Raise the learning rate until the loss is no number any more, then look at the gradient norm: it knew some updates earlier.")));
-}
-
-/** The page's own style, loaded once. */
-function styled() {
-  const href = "pages/simulator.css";
-  if (document.querySelector(`link[href="${href}"]`)) return null;
-  return new Promise((done) => { document.head.append(h("link", { rel: "stylesheet", href, onload: done, onerror: done })); });
 }

@@ -3,9 +3,10 @@
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask } from "../net.js";
-import { details } from "./watch-details.js";
-import { list } from "./watch-list.js";
-import { plots } from "./watch-plots.js";
+import { compare } from "./watch/compare.js";
+import { details } from "./watch/details.js";
+import { list } from "./watch/list.js";
+import { plots } from "./watch/plots.js";
 
 export const title = "Watch a run";
 export const lead = [
@@ -16,7 +17,6 @@ const MOST = 6, LIST_MS = 3000, LOST_MS = 2000;
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  document.head.querySelector("link[href='pages/watch.css']") ?? document.head.append(h("link", { rel: "stylesheet", href: "pages/watch.css" }));
   /** @type {string[]} */
   let chosen = (params.get("runs") ?? "").split(",").filter(Boolean).map(decodeURIComponent).slice(0, MOST);
   /** @type {Map<string, any>} */
@@ -24,7 +24,7 @@ export async function mount(root, { params, setParams, announce }) {
   let focus = chosen[0] ?? "", timer = 0, listTimer = 0, ended = false, turn = 0;
 
   const runs = list({ chosen, most: MOST, onchoose: choose, onsearch: refreshList });
-  const drawn = plots();
+  const drawn = plots(), beside = compare();
   const shown = details({ announce });
   const code = codePanel({ title: "Show me the code", file: "read_run.py", note: "Whatever is drawn here is in a file, one JSON object a line." });
   const pick = h("select", { id: "watch-focus", onchange: () => { focus = pick.value; show(); showCode(); } });
@@ -34,7 +34,7 @@ export async function mount(root, { params, setParams, announce }) {
     h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script of yours here while it runs, judged by the sanitizer; ",
       h("code", {}, "trueloop train digits"), " trains a recipe, whose runs the lab shows when it is started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
   const look = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient's norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
-  const main = h("div", {}, look, trouble, legend, nothing, shown.head, drawn.element, shown.element, code.element);
+  const main = h("div", {}, look, trouble, legend, nothing, shown.head, drawn.element, beside.element, shown.element, code.element);
   fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
@@ -82,7 +82,9 @@ export async function mount(root, { params, setParams, announce }) {
   function show() {
     const several = chosen.map((id) => known.get(id)).filter(Boolean);
     nothing.hidden = chosen.length > 0;
-    drawn.show(several.filter((run) => !run.missing), chosen);
+    const there = several.filter((run) => !run.missing);
+    drawn.show(there, chosen);
+    beside.show(there, (place) => drawn.swatch(chosen.indexOf(there[place].id)));
     shown.show(known.get(focus) ?? (chosen.length ? { loading: true, name: focus } : null));
     code.element.hidden = !chosen.length;
     legend.hidden = chosen.length < 2;

@@ -31,7 +31,7 @@ export function entryPanel({ take, announce }) {
     shown = id;
     element.hidden = false;
     const code = row.script && codePanel({ title: "The script that was run", file: `entry_${id}.py`, note: "On the first of its seeds; the others differ in the line SEED." });
-    code?.show(row.script);
+    code?.show(row.script, { hit: row.trials.find((/** @type {any} */ trial) => trial.found)?.found.line });
     const again = h("div", { class: "again", role: "status" });
     const button = h("button", { type: "button", class: "quiet", disabled: row.open || !row.trials.length, onclick: () => replay(id, button, again) }, "↻ Replay");
     fill(element,

@@ -44,7 +44,7 @@ export function handIn({ asked, judged, announce }) {
   }
 
   /** @param {any} row */
-  function progress({ id, ahead, progress: { seed, of, done = [], update, accuracy } }) {
+  function progress({ id, ahead, progress: { seed, of, done = [], update, accuracy, again } }) {
     const place = of === undefined ? (ahead ? `Entry ${id} is in the queue, ${ahead} ahead of it.` : `Entry ${id}: the referee is getting ready.`) : `Entry ${id}: the referee runs it on seed ${seed + 1} of ${of}.`;
     if (place !== told) says.textContent = place;
     told = place;
@@ -52,7 +52,7 @@ export function handIn({ asked, judged, announce }) {
     if (of === undefined) return;
     fill(seeds, Array.from({ length: of }, (_, i) => {
       const ended = done[i];
-      const text = ended ? (ended.end === "reached" ? `✓ ${ended.updates}` : `✗ ${ended.end}`) : i === seed ? `${update}: ${(100 * accuracy).toFixed(0)} %` : "–";
+      const text = ended ? (ended.end === "reached" ? `✓ ${ended.updates}` : `✗ ${ended.end}`) : i === seed ? again ? `${update}: run again` : `${update}: ${(100 * accuracy).toFixed(0)} %` : "–";
       return h("li", { class: ended ? (ended.end === "reached" ? "good" : "bad") : i === seed ? "now" : "" }, text);
     }));
   }

@@ -10,7 +10,7 @@ export function weights({ onedit, enlarge, activation }) {
   /** @type {Record<string, any> | null} */ let values = null;
   /** @type {Picked | null} */ let picked = null;
   /** @type {Picked | null} */ let hovered = null;
-  let tabled = 0;
+  let tabled = 0, painted = false;
   const picture = h("canvas", { class: "neuron", width: 22, height: 22, "aria-hidden": "true" });
   const what = h("p", { class: "what" });
   const input = h("input", { type: "number", step: "any", id: "weight-value", onchange: set });
@@ -47,7 +47,8 @@ export function weights({ onedit, enlarge, activation }) {
     const at = hovered ?? picked;
     picture.hidden = true;
     if (!at || !layers[at.layer]) {
-      fill(what, "Point at a neuron to enlarge its map, at a line to read its weight; pick one to change it.");
+      fill(what, painted && !values ? "The weights of a network this large are not drawn. Point at a neuron to enlarge its map."
+        : "Point at a neuron to enlarge its map, at a line to read its weight; pick one to change it.");
       form.hidden = true;
       return;
     }
@@ -66,9 +67,9 @@ export function weights({ onedit, enlarge, activation }) {
   /** @param {boolean} [now] */
   function table(now = false) {
     if (!details.open || (!now && performance.now() - tabled < 600) || (body.contains(document.activeElement) && !now)) return;
-    tabled = performance.now();
     const name = which.value, layer = layers.findIndex((each) => each.weight === name), own = values?.[name], bias = values?.[layers[layer]?.bias];
     if (!own) return fill(body, h("p", { class: "muted" }, "The weights of a network this large are not shown."));
+    tabled = performance.now();
     const cell = (/** @type {any} */ value, /** @type {Picked} */ at) => h("td", { class: "number" }, h("button", { type: "button", class: "quiet cell", "aria-label": `${named(at).text}: ${number(value, 3)}`, onclick: () => pick(at, true) }, number(value, 3)));
     fill(body, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "to"), own[0].map((/** @type {any} */ _, /** @type {number} */ i) => h("th", { scope: "col", class: "number" }, layer === 0 ? "xy"[i] : `from ${i + 1}`)), h("th", { scope: "col", class: "number" }, "bias"))),
       h("tbody", {}, own.map((/** @type {any[]} */ row, /** @type {number} */ to) => h("tr", {}, h("th", { scope: "row" }, layer === layers.length - 1 ? `class ${to}` : `neuron ${to + 1}`),
@@ -90,6 +91,7 @@ export function weights({ onedit, enlarge, activation }) {
     begin(given) {
       layers = given;
       values = null;
+      painted = false;
       if (picked && !(layers[picked.layer]?.neurons > picked.to && (picked.kind === "neuron" || layers[picked.layer].inputs > picked.from))) picked = null;
       hovered = null;
       const before = which.value;
@@ -102,6 +104,7 @@ export function weights({ onedit, enlarge, activation }) {
     /** @param {Record<string, any> | null} given */
     paint(given) {
       values = given;
+      painted = true;
       show();
       table();
     },

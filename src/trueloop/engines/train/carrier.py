@@ -1,0 +1,76 @@
+"""What the processes have to say beside their gradients, said in the same message.
+
+On a CPU a message of five numbers takes as long as one of five thousand: both wait for the other process to wake up. So
+the sums and counts of a window travel as the gradient of one more parameter, which nobody trains, in a bucket that DDP
+adds up anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+ROOM: Final = 16
+"""Numbers in one message; who has more to say sends another."""
+_DIGIT: Final = 1024.0
+_PARTS: Final = 3  # of each number: a multiple of _DIGIT, what is left of it in ones, and what is left of 1
+_EXACT: Final = (torch.float32, torch.float64)
+
+
+class Carrier:
+    """A parameter whose gradient is a list of numbers; DDP averages it over the processes.
+
+    Whole numbers come out as they went in, also in float32 and where DDP's 1 / processes is rounded: up to 2^34 over
+    the number of processes, of which there may be 4,000. Others keep at least float32's precision.
+
+    Args:
+        dtype: of the gradients that it travels with: float32 or float64.
+        processes: how many numbers are added up.
+    """
+
+    def __init__(self, dtype: torch.dtype, processes: int) -> None:
+        self.parameter = nn.Parameter(torch.zeros(ROOM * _PARTS, dtype=dtype))
+        self._processes = float(processes)
+
+    def load(self, numbers: Sequence[float]) -> Tensor:
+        """Return the gradient that says these numbers, of which there are at most `ROOM`; forgets the last one."""
+        self.parameter.grad = None
+        times = self._processes  # divided by it on the way; done here, where it leaves whole numbers whole
+        parts = [part * times for number in numbers for part in _parts(number)]
+        return torch.tensor(parts + [0.0] * (ROOM * _PARTS - len(parts)), dtype=self.parameter.dtype)
+
+    def unload(self, count: int) -> list[float]:
+        """Return the sums of the first ``count`` numbers over all processes, after the gradients have travelled."""
+        if self.parameter.grad is None:
+            raise RuntimeError("the carrier's gradient is read before the backward pass that brings it")
+        parts = self.parameter.grad.tolist()
+        self.parameter.grad = None
+        return [_whole(*parts[start : start + _PARTS]) for start in range(0, count * _PARTS, _PARTS)]
+
+
+def fitting(parameters: Sequence[Tensor]) -> torch.dtype | None:
+    """Return the dtype in which a carrier shares a bucket with most of the gradients; None where that is too coarse."""
+    elements = Counter[torch.dtype]()
+    for parameter in parameters:
+        elements[parameter.dtype] += parameter.numel()
+    dtype = max(elements, key=lambda each: elements[each], default=None)
+    return dtype if dtype in _EXACT and all(parameter.is_cpu for parameter in parameters) else None
+
+
+def _parts(number: float) -> tuple[float, float, float]:
+    if not math.isfinite(number):
+        return 0.0, 0.0, number
+    low = math.fmod(number, _DIGIT)  # of the number's sign, and exact, as what a division leaves of it is not
+    rest = math.fmod(low, 1.0)
+    return (number - low) / _DIGIT, low - rest, rest
+
+
+def _whole(high: float, low: float, rest: float) -> float:
+    if not math.isfinite(high + low):
+        return high + low
+    return round(high) * _DIGIT + round(low) + rest

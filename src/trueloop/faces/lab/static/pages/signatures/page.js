@@ -1,0 +1,35 @@
+// @ts-check
+// The page of one failure: all its curves, the broken script, what is known of it, and the two scripts side by side.
+import { block, codePanel } from "../../code.js";
+import { h, number } from "../../dom.js";
+import { ask, patiently } from "../../net.js";
+import { multiple } from "./plot.js";
+
+/** Words, code and addresses as elements. @param {[string, string][]} given */
+export function pieces(given) {
+  return given.map(([kind, text]) => (kind === "code" ? h("code", {}, text) : kind === "link" ? h("a", { href: text, target: "_blank", rel: "noopener noreferrer" }, text) : text));
+}
+
+/** @param {any} failure @param {any} known what the server computed, or null */
+export async function opened(failure, known) {
+  const page = await patiently(() => ask("signatures", { what: "page", code: failure.code }));
+  return h("div", { class: "sig-page" }, known && curves(known), page.sections.map(section),
+    h("div", { class: "sig-two" },
+      h("div", {}, h("h4", {}, "A script that has it"), block(page.bad)),
+      h("div", {}, h("h4", {}, "Its correct twin"), block(page.good))));
+}
+
+/** @param {any} told */
+function curves(told) {
+  const { plots, raised, finding, found, seeds, updates } = told.curves;
+  const code = codePanel({ title: "Show me the code", file: "broken.py", note: "The script that ran, as it ran; what was broken in it is marked." });
+  code.show(told.script, { marked: told.lines, mark: "broken", hit: finding?.line ?? null });
+  const words = [`${number(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${number(finding.first_update)}, line ${finding.line}.`) : "While it ran the sanitizer could not prove it.", raised && `The broken script ended with ${raised}.`];
+  const changed = told.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
+  return [h("h4", {}, "Every quantity, the most telling first"), h("p", { class: "muted" }, words.filter(Boolean).join(" ")), h("div", { class: "sig-all" }, plots.map(multiple)), h("h4", {}, "What was broken"), h("ul", {}, changed), code.element];
+}
+
+/** @param {any} given */
+function section({ heading, blocks }) {
+  return [heading && h("h4", {}, heading), blocks.map((/** @type {any} */ each) => (each.kind === "list" ? h("ul", {}, each.items.map((/** @type {any} */ item) => h("li", {}, pieces(item)))) : each.kind === "code" ? h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "Code" }, h("code", {}, each.text)) : h("p", {}, pieces(each.pieces))))];
+}

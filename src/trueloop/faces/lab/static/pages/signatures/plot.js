@@ -1,0 +1,56 @@
+// @ts-check
+// A small plot of a quantity, healthy and broken: the server has laid it out in a unit square, this draws it.
+import { h, number, svg } from "../../dom.js";
+
+/** @typedef {{x: number[], least: (number | null)[], middle: (number | null)[], most: (number | null)[], lost: number | null}} Band
+ * @typedef {{name: string, title: string, words: string, log: boolean, low: number, high: number, last: number, healthy: Band, broken: Band}} Plot */
+
+const WIDTH = 260, HEIGHT = 112, LEFT = 4, RIGHT = 4, TOP = 14, BOTTOM = 16;
+
+/** @param {Plot} plot */
+export function multiple(plot) {
+  const at = (/** @type {number} */ x) => Math.round(10 * (LEFT + x * (WIDTH - LEFT - RIGHT))) / 10;
+  const up = (/** @type {number} */ y) => Math.round(10 * (HEIGHT - BOTTOM - y * (HEIGHT - TOP - BOTTOM))) / 10;
+  const drawn = /** @type {const} */ (["healthy", "broken"]).flatMap((which) => {
+    const band = plot[which];
+    return [
+      ...stretches(band.x, band.least, band.most).map((points) => svg("polygon", { class: `sig-band of-${which}`, points: [...points.map(([x, low]) => `${at(x)},${up(low)}`), ...points.reverse().map(([x, , high]) => `${at(x)},${up(high)}`)].join(" ") })),
+      ...stretches(band.x, band.middle, band.middle).map((points) => svg("polyline", { class: `sig-${which}`, points: points.map(([x, y]) => `${at(x)},${up(y)}`).join(" ") })),
+      band.lost !== null && lost(at(Math.min(1, band.lost / Math.max(1, plot.last)))),
+    ];
+  });
+  return h("figure", { class: "sig-plot" },
+    h("figcaption", {}, h("b", {}, plot.title), plot.log && " (log)"),
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${plot.title}. ${plot.words}` },
+      svg("rect", { class: "sig-frame", x: LEFT, y: TOP, width: WIDTH - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM }),
+      drawn.filter(Boolean),
+      svg("text", { x: LEFT, y: TOP - 4 }, number(plot.high, 3)),
+      svg("text", { x: LEFT, y: HEIGHT - 4 }, number(plot.low, 3)),
+      svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, `update ${number(plot.last)}`)),
+    h("figcaption", {}, plot.words));
+}
+
+/** @param {number} x */
+function lost(x) {
+  const y = TOP + 9;
+  return svg("g", { class: "sig-lost" }, svg("line", { x1: x - 4, y1: y - 4, x2: x + 4, y2: y + 4 }), svg("line", { x1: x - 4, y1: y + 4, x2: x + 4, y2: y - 4 }));
+}
+
+/** Runs of neighbours that are there: [x, low, high]. @param {number[]} xs @param {(number | null)[]} low @param {(number | null)[]} high @returns {[number, number, number][][]} */
+function stretches(xs, low, high) {
+  /** @type {[number, number, number][][]} */
+  const found = [[]];
+  xs.forEach((x, i) => {
+    const least = low[i], most = high[i];
+    if (least === null || most === null) found.push([]);
+    else found[found.length - 1].push([x, least, most]);
+  });
+  return found.filter((points) => points.length);
+}
+
+/** How the two are told apart, for the page's key. */
+export function key() {
+  const line = (/** @type {string} */ which) => svg("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, svg("polyline", { class: `sig-${which}`, points: "0,5 30,5" }));
+  return h("div", { class: "sig-key" }, h("span", {}, line("healthy"), "as it should be"), h("span", {}, line("broken"), "with the failure"),
+    h("span", {}, "shaded: from the least to the greatest of three seeds"), h("span", {}, "× from here on not finite"));
+}

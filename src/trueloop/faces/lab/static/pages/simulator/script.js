@@ -1,0 +1,33 @@
+// @ts-check
+// The script that runs, with the lines that were broken and the line that was found.
+import { codePanel } from "../../code.js";
+import { fill, h } from "../../dom.js";
+
+/** A panel for the script. */
+export function script() {
+  const panel = codePanel({
+    title: "Show me the code: the very script that runs", file: "simulation.py",
+    note: "Plain PyTorch, as a person would write it. Copy or save it: it runs anywhere, and trueloop run simulation.py finds what is found here.",
+  });
+  const lines = h("ul", { class: "broken-lines", "aria-label": "What is broken" });
+  panel.element.insertBefore(lines, panel.element.querySelector(".code-body"));
+
+  /** Open the panel at a line. @param {number} line */
+  function toLine(line) {
+    /** @type {any} */ (panel.element).open = true;
+    panel.element.querySelector(`[data-line="${line}"]`)?.scrollIntoView({ block: "center" });
+    panel.element.querySelector("pre")?.focus({ preventScroll: true });
+  }
+
+  return {
+    element: panel.element,
+    toLine,
+    /** @param {{script: any[], broken: {line: number, kind: string, before: string, after: string}[]}} written @param {number | null} hit the line that was found */
+    show({ script: pieces, broken }, hit) {
+      fill(lines, ...broken.map(({ line, kind, before, after }) => h("li", {},
+        h("button", { type: "button", class: "quiet small", onclick: () => toLine(line) }, `line ${line}`),
+        ` ${kind}: `, before && h("del", {}, h("code", {}, before)), before && after && " → ", after && h("ins", {}, h("code", {}, after)))));
+      panel.show(pieces, { marked: broken.map(({ line }) => line), mark: "broken", hit });
+    },
+  };
+}

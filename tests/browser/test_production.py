@@ -1,0 +1,110 @@
+"""The production loop grows in the browser: text, chart, Trainer call and costs follow the switches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from trueloop.engines.teach.production.program import write
+from trueloop.engines.teach.production.selection import NAMES, Selection, selected
+from trueloop.engines.teach.production.trainer_call import trainer_program
+
+Opened = Callable[..., Page]
+TEXT = (
+    "() => [...document.querySelectorAll('.text .code-panel')].map(panel => panel.querySelector('.code').textContent)"
+)
+
+
+def shows(page: Page, selection: Selection) -> None:
+    """Wait for the text of a selection, and hold what is shown against it to the letter."""
+    lines = [sum(map(bool, made.text.split("\n"))) for made in (write(selection), trainer_program(selection))]
+    page.wait_for_function(
+        f"() => / has {lines[0]} lines?.*trueloop {lines[1]}\\./.test(document.querySelector('.changes').textContent)"
+    )
+    assert page.evaluate(TEXT) == [write(selection).text, trainer_program(selection).text]
+
+
+def test_the_loop_grows_switch_by_switch(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_page("production")
+    shows(page, Selection())
+    assert page.locator(".code .changed").count() == 0
+    page.get_by_label("Clipping").check()
+    shows(page, selected("clipping"))
+    assert [line.strip() for line in page.locator(".text .code-panel >> nth=0 >> .changed").all_text_contents()] == [
+        "nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)"
+    ]
+    expect(page.locator(".flow .new")).to_have_count(1)
+    expect(page.locator(".flow .new")).to_have_attribute(
+        "aria-label", re.compile(r"Clip the gradients' norm, new, line \d+")
+    )
+    expect(page.locator("#said")).to_have_text("The program has 27 lines: 1 new, 0 gone; with trueloop 27.")
+    expect(page.locator(".costs tr.on th")).to_have_text("Clippingon")
+
+    page.get_by_label("Early stopping").check()
+    shows(page, selected("clipping", "early_stopping"))
+    expect(page.get_by_label("Evaluation", exact=True)).to_be_checked()
+    expect(page.get_by_text("Early stopping judges by an evaluation.")).to_be_visible()
+    page.locator(".gone summary").click()
+    expect(page.locator(".gone pre")).to_contain_text("train_data = TensorDataset(images, labels)")
+    axe(page)
+
+    page.get_by_label("Autocast", exact=True).check()
+    page.get_by_label("Precision of autocast").select_option("fp16")
+    shows(page, selected("clipping", "early_stopping", "precision", precision="fp16"))
+    assert (
+        page.evaluate("() => location.hash") == "#/production?on=precision%2Cclipping%2Cearly_stopping&precision=fp16"
+    )
+
+
+def test_an_address_brings_a_selection_and_boxes_lead_to_lines(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_page("production", params="on=accumulation,checkpoint", dark=True)
+    shows(page, selected("accumulation", "checkpoint"))
+    box = page.locator(".flow .box[data-box=window]")
+    box.focus()
+    pointed = page.locator(".code .pointed")
+    assert pointed.first.text_content().strip() == "count += len(targets)"
+    expect(pointed).to_have_count(3)
+    expect(pointed.first).to_be_in_viewport()
+    page.locator(".code .line", has_text="optimizer.step()").click()
+    expect(page.locator(".flow .box.pointed")).to_have_attribute("data-box", "update")
+    page.locator("[data-name=checkpoint] summary").click()
+    expect(page.locator("[data-name=checkpoint]")).to_contain_text("Written in place, a crash while saving costs")
+    expect(page.get_by_role("link", name="CKP003")).to_have_attribute("href", "#/signatures?code=CKP003")
+    axe(page)
+
+
+def test_everything_is_reached_by_keyboard_and_can_be_kept(open_page: Opened):
+    page = open_page("production")
+    button = page.get_by_role("button", name="Everything")
+    expect(button).to_be_enabled()
+    button.focus()
+    page.keyboard.press("Enter")
+    shows(page, selected(*NAMES))
+    page.get_by_label("Progress", exact=True).focus()
+    page.keyboard.press("Space")
+    shows(page, selected(*[name for name in NAMES if name != "progress"]))
+    with page.expect_download() as kept:
+        page.get_by_role("button", name="Save as train.py").click()
+    assert Path(kept.value.path()).read_text() == write(selected(*[n for n in NAMES if n != "progress"])).text
+    page.get_by_role("button", name="Minimal loop").click()
+    shows(page, Selection())
+    for name in NAMES[:2]:
+        page.get_by_role("button", name="One step forward").click()
+        expect(page.locator(f"#component-{name}")).to_be_checked()
+    shows(page, selected(*NAMES[:2]))
+
+
+def test_nonsense_in_the_address_is_said_and_leaves_the_minimal_loop(open_page: Opened):
+    page = open_page("production", params="on=clippping")
+    expect(page.locator(".components .error")).to_contain_text("Did you mean 'clipping'?")
+    shows(page, Selection())
+    open_page.trouble.clear()  # the browser itself tells of the 400
+
+
+def test_on_a_phone_nothing_hangs_over(open_page: Opened):
+    page = open_page("production", params="on=checkpoint", width=360, height=740)
+    shows(page, selected("checkpoint"))
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 360

@@ -1,0 +1,315 @@
+"""The simulator's page in a real browser, on real training: everything that it says was computed by the server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from trueloop.catalogue.load import catalogue
+from trueloop.engines.teach.broken import written
+from trueloop.engines.teach.points import Added
+from trueloop.engines.teach.scenarios import SCENARIOS
+from trueloop.engines.teach.script import teaching_loop
+from trueloop.engines.teach.simulation import Simulation
+
+Opened = Callable[..., Page]
+UPDATE = "dl.live dd[data-k=update]"
+LONG = "samples=100&epochs=1000"
+SMALL = "samples=60&hidden=4-3&epochs=1000"
+
+
+def ready(page: Page, state: str = "ready") -> None:
+    expect(page.locator(".state")).to_have_text(state)
+
+
+def shown(page: Page, name: str) -> float:
+    """One of the live numbers."""
+    text = page.locator(f"dl.live dd[data-k={name}]").inner_text()
+    found = re.match(r"[−\d.,e-]+", text)  # noqa: RUF001 - a minus sign
+    assert found, f"{name} is {text!r}"
+    return float(found[0].replace(",", "").replace("−", "-"))  # noqa: RUF001
+
+
+def trained(page: Page, updates: int) -> None:
+    """Wait until so many updates have been shown."""
+    page.wait_for_function(
+        "([cell, updates]) => parseInt(document.querySelector(cell)?.innerText.replace(',', '')) >= updates",
+        arg=[UPDATE, updates],
+    )
+
+
+def script(page: Page) -> str:
+    """The text of the code panel."""
+    return page.evaluate(
+        "() => [...document.querySelectorAll('.code-body .line')].map((line) => line.textContent).join('')"
+    )
+
+
+def address(page: Page) -> dict[str, str]:
+    return page.evaluate("() => Object.fromEntries(new URLSearchParams(location.hash.split('?')[1] ?? ''))")
+
+
+def test_training_is_calm_at_first_then_learns_holds_and_steps(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_page("simulator", params="dataset=blobs&" + LONG, height=800)
+    ready(page)
+    assert shown(page, "update") == 0
+    for part in (".board", ".sim-bar .play", "#page .thumbs", ".sim-curves", "#bug-GRD001"):  # nobody has to scroll
+        expect(page.locator(part)).to_be_in_viewport()
+    page.get_by_role("button", name="Train").click()
+    trained(page, 150)
+    assert max(shown(page, "loss"), shown(page, "held")) < 0.5
+    assert shown(page, "accuracy") > 90
+    page.get_by_role("button", name="Pause").click()
+    ready(page, "paused")
+    page.wait_for_timeout(300)  # frames that were on their way
+    held = shown(page, "update")
+    page.wait_for_timeout(300)
+    assert shown(page, "update") == held
+    page.get_by_role("button", name="Step").click()
+    expect(page.locator(UPDATE)).to_contain_text(f"{held + 1:,.0f}/")
+    expect(page.locator(".verdict")).to_contain_text("found nothing so far")
+    axe(page)
+    page.get_by_role("button", name="Reset").click()
+    expect(page.locator(UPDATE)).to_contain_text("0/")
+    page.get_by_role("button", name="New data").click()
+    expect(page.locator(".sim-told")).to_have_text("Begun anew: seed 1.")
+    assert address(page)["seed"] == "1"
+
+
+def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Opened, axe: Callable[[Page], None]):
+    page = open_page("simulator", params=LONG)
+    ready(page)
+    page.get_by_label(re.compile("^GRD001")).check()
+    card = page.locator(".finding[data-code=GRD001]")
+    expect(card).to_contain_text("Fix:")
+    inject = catalogue()["GRD001"].failure.inject
+    assert inject is not None
+    text = script(page)
+    assert text == written(Simulation(samples=100, epochs=1000), [inject]).loop.text() + "\n"  # each line ends
+    line = 1 + text.splitlines().index("        optimizer.step()")
+    expect(card.get_by_role("button")).to_have_text(f"line {line}")
+    expect(page.locator("#said")).to_contain_text(f"GRD001: Gradients are never cleared, line {line}")
+    expect(page.locator(".code .hit")).to_have_attribute("data-line", str(line))
+    expect(page.locator(".code .broken")).to_have_count(1)
+    expect(page.locator(".broken-lines del")).to_have_text("optimizer.zero_grad()")
+    expect(page.locator("#bug-GRD002")).to_be_disabled()
+    expect(page.locator("#bug-GRD002-why")).to_contain_text("Not with these")
+    trained(page, 60)
+    axe(page)
+    page.get_by_role("button", name="Mend all").click()
+    expect(page.locator(".finding")).to_have_count(0)
+    expect(page.locator(".ghosts li")).to_contain_text("with GRD001")
+    page.get_by_label(re.compile("^GRD003")).check()
+    expect(page.locator(".sim-told")).to_contain_text("batches per update 4")
+    expect(page.locator(".finding[data-code=GRD003]")).to_be_visible()
+    page.get_by_role("button", name=re.compile("Forget the run: .*with GRD001")).click()
+    expect(page.get_by_role("button", name=re.compile("Forget the run: .*with GRD001"))).to_have_count(0)
+
+
+def test_twins_go_in_step_until_they_part(open_page: Opened):
+    page = open_page("simulator", params="bugs=GRD001&twin=1&play=1&" + LONG)
+    expect(page.locator(".board")).to_have_count(2)
+    expect(page.locator(".parted")).to_contain_text("They differ from update 2 on: gradient norm")
+    page.get_by_role("button", name="Pause").click()
+    ready(page, "paused")
+    both = page.locator(f"{UPDATE} span")
+    page.wait_for_function(
+        f"() => new Set([...document.querySelectorAll('{UPDATE} span')].map((each) => each.innerText)).size === 1"
+    )
+    at = both.first.inner_text()
+    page.get_by_role("button", name="Step").click()
+    expect(both.first).not_to_have_text(at)
+    assert address(page)["twin"] == "1"
+    page.get_by_role("button", name="Twin run").click()
+    expect(page.locator(".board")).to_have_count(1)
+    ready(page)
+
+
+def test_a_blow_up_is_told_as_an_event(open_page: Opened):
+    page = open_page("simulator", params="optimizer=momentum&learning_rate=1000&activation=relu&play=1&" + LONG)
+    expect(page.locator(".sim-events")).to_contain_text("no number any more")
+    expect(page.locator("#said")).to_contain_text(re.compile("GRD007|is not a number"))
+    expect(page.locator("dl.live dd[data-k=loss]")).to_have_text("NaN")
+    expect(page.locator(".board-word")).to_be_visible()
+
+
+def test_a_weight_and_points_are_changed_by_hand(open_page: Opened):
+    page = open_page("simulator", params=SMALL)
+    ready(page)
+    page.get_by_text("All weights as a table").click()
+    cell = page.get_by_role("button", name=re.compile("^Weight from input x to tanh neuron 2 of layer 1"))
+    cell.click()
+    page.get_by_label("value", exact=True).fill("2.5")
+    page.keyboard.press("Enter")
+    expect(page.locator(".inspector .what")).to_contain_text("2.5")
+    expect(page.locator(".code-body")).to_contain_text("update 0: layers.0.weight[1, 0] = 2.5")
+    board = page.locator(".board-points").first
+    page.get_by_label("Class of the points you add").select_option("1")
+    box = board.bounding_box()
+    assert box
+    board.click(position={"x": box["width"] / 4, "y": box["height"] / 2})
+    expect(page.locator(".sim-told")).to_contain_text("A point of class 1 (square)")
+    x, y, label = address(page)["points"].split("_")
+    assert (float(x) < 0, abs(float(y)) < 0.1, label) == (True, True, "1")
+    board.focus()
+    for key in ("ArrowRight", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    assert address(page)["points"].count("~") == 1
+    page.get_by_role("button", name="Reset").click()
+    ready(page)
+    points = [[float(part) for part in point.split("_")] for point in address(page)["points"].split("~")]
+    added = [Added(x, y, int(label)) for x, y, label in points]
+    small = Simulation(samples=60, hidden=(4, 3), epochs=1000)
+    assert script(page).strip() == teaching_loop(small, added).text().strip()
+    board.focus()
+    for key in ("ArrowRight", "ArrowUp", "Delete"):  # where the last one was added
+        page.keyboard.press(key)
+    assert "~" not in address(page)["points"]
+
+
+def test_an_address_brings_everything_back(open_page: Opened):
+    given = "dataset=moons&learning_rate=0.3&hidden=5&no_grad=false&seed=7&bugs=LOS001&points=0.5_-0.25_1"
+    page = open_page("simulator", params=given)
+    ready(page)
+    expect(page.get_by_role("radio", name="moons")).to_be_checked()
+    expect(page.get_by_label("hidden layers")).to_have_value("5")
+    expect(page.get_by_label(re.compile("^LOS001"))).to_be_checked()
+    inject = catalogue()["LOS001"].failure.inject
+    assert inject is not None
+    config = Simulation(dataset="moons", learning_rate=0.3, hidden=(5,), no_grad=False, seed=7)
+    assert script(page).strip() == written(config, [inject], [Added(0.5, -0.25, 1)]).loop.text().strip()
+    assert address(page) == dict(part.split("=") for part in given.split("&"))
+
+
+def test_what_cannot_be_run_is_said_and_nothing_breaks(open_page: Opened):
+    page = open_page("simulator", params="samples=60&seed=-3&nonsense=1")
+    expect(page.locator(".sim-told")).to_contain_text("cannot be run")
+    open_page.trouble.clear()  # type: ignore[attr-defined] - the browser itself notes the 400 on its console
+    ready(page)
+    assert address(page) == {}
+    page.get_by_label("hidden layers").fill("8, 900")
+    expect(page.locator(".knobs .error").first).to_contain_text("hidden[1] is 900")
+    page.get_by_label("hidden layers").fill("8, 9")
+    expect(page.locator(".knobs .error").first).to_be_hidden()
+    expect(page.locator(".sim-told")).to_have_text("Begun anew: hidden layers 8, 9.")
+    open_page.trouble.clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_an_experiment_runs_and_says_what_was_measured(name: str, open_page: Opened):
+    page = open_page("simulator")
+    ready(page)
+    card = page.locator(f".scenario[data-scenario={name}]")
+    card.get_by_role("button", name="Run the experiment").click()
+    expect(card.locator(".measured")).to_contain_text("Measured:", timeout=60_000)
+    expect(card.locator(".measured strong")).to_have_text(re.compile("It holds|Not as told"))
+    expect(card.locator(".u-over")).to_be_visible()
+    card.get_by_role("button", name=re.compile("^Open:")).last.click()
+    last = SCENARIOS[name].variants[-1]
+    page.wait_for_function("() => location.hash.includes('?')")
+    told = {key: value for key, value in address(page).items() if key not in ("bugs", "hidden")}
+    wanted = {key: value for key, value in asdict(last.simulation).items() if key in told}
+    assert told == {
+        key: f"{value:g}" if isinstance(value, float) else str(value).lower() for key, value in wanted.items()
+    }
+    assert address(page).get("bugs", "") == "-".join(last.bugs)
+
+
+def test_who_leaves_the_page_gives_the_worker_back(open_page: Opened):
+    page = open_page("arithmetic")
+    with page.expect_websocket() as opened:
+        page.get_by_role("link", name="Simulator").click()
+    ready(page)
+    with opened.value.expect_event("close"):
+        page.get_by_role("link", name="Arithmetic").click()
+    assert opened.value.is_closed()
+
+
+def test_what_the_modules_do(open_page: Opened):
+    """Long curves keep their extremes and their gaps; curves of different places share an axis; twins are compared."""
+    page = open_page("arithmetic")
+    told = page.evaluate("""async () => {
+        const { thinned, together } = await import("./pages/simulator/curves.js");
+        const { parting } = await import("./pages/simulator/twin.js");
+        const { pace } = await import("./pages/simulator/pace.js");
+        const xs = Array.from({ length: 20000 }, (_, i) => i + 1), ys = xs.map((x) => (x === 7001 ? 9 : x % 2));
+        ys[12345] = -5;
+        ys.fill("nan", 15000);
+        const [at, kept] = thinned([xs, ys]);
+        const run = (loss, bugs) => ({ setup: { bugs }, series: { update: [1, 2, 3], loss, norm: loss, rate: loss } });
+        const sent = [], tell = (what, more) => sent.push([what, more?.update]);
+        const held = (update) => ({ update, header: { updates_per_s: 8 }, tell });
+        const joined = together([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
+        const two = pace(() => [held(5), held(3)]);
+        two.play();
+        two.pause();
+        two.step();
+        return {
+            size: at.length, last: at.at(-1), gap: kept.at(-1),
+            highest: at[kept.indexOf(9)], lowest: at[kept.indexOf(-5)],
+            joined: joined.map((column) => column.map((each) => each ?? null)),
+            parted: parting().say(run([1, 2, 3], ["X"]), run([1, 2, 4], [])),
+            same: parting().say(run([1, 2, 3], ["X"]), run([1, 2, 3], [])),
+            sent,
+        };
+    }""")
+    assert told["size"] < 1600
+    assert (told["highest"], told["lowest"], told["last"], told["gap"]) == (7001, 12346, 20000, "nan")
+    assert told["joined"] == [[1, 2, 3, 4], [10, 20, None, 40], [None, "nan", 3, None]]
+    assert told["parted"] == "They differ from update 3 on: loss 3 with, 4 without."
+    assert told["same"].startswith("Up to update 3 they are the same to the last bit")
+    goes, stops, steps = told["sent"][:2], told["sent"][2:6], told["sent"][6:]
+    assert goes == [["until", 7]] * 2  # four updates ahead of the slower one
+    assert stops == [["pause", None]] * 2 + [["until", 7]] * 2
+    assert steps == [["until", 6]] * 2
+
+
+def test_everything_can_be_done_by_keyboard(open_page: Opened):
+    page = open_page("simulator", params=LONG)
+    ready(page)
+    page.locator("#main").focus()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.matches('.play')"):
+            page.keyboard.press("Enter")
+            break
+    trained(page, 3)
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.id") == "bug-GRD001":
+            page.keyboard.press("Space")
+            break
+    expect(page.locator(".finding[data-code=GRD001]")).to_be_visible()
+    assert page.evaluate("() => document.activeElement.id") == "bug-GRD001"
+
+
+def test_the_run_begins_anew_when_the_server_comes_back(served: Any, tmp_path: Path, browser: Any):
+    with served(tmp_path) as lab:
+        port = re.search(r":(\d+)/", lab)
+        assert port
+        page = browser.new_page()
+        page.goto(f"{lab}#/simulator?play=1&seed=5&{LONG}")
+        trained(page, 40)
+    expect(page.locator(".sim-told")).to_contain_text("connection to the lab is lost")
+    ready(page, "not connected")
+    with served(tmp_path, port=int(port[1])):
+        expect(page.locator(".sim-told")).to_contain_text("begins anew, with the same settings", timeout=60_000)
+        trained(page, 5)
+        assert address(page)["seed"] == "5"
+        page.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
+def test_on_a_phone_and_in_the_dark_it_can_be_used(
+    width: int, dark: bool, open_page: Opened, axe: Callable[[Page], None]
+):
+    page = open_page("simulator", params="dataset=digits&bugs=EVL001&play=1", width=width, dark=dark)
+    expect(page.locator(".finding[data-code=EVL001]")).to_be_visible(timeout=60_000)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    axe(page)

@@ -1,0 +1,44 @@
+"""A failure gets what it needs, several can be in one script, and what cannot be is said."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from trueloop.catalogue.load import catalogue
+from trueloop.engines.teach.broken import fitted, written
+from trueloop.engines.teach.simulation import Simulation
+from trueloop.ground.teaching import CannotBreak
+
+INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
+
+
+def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_and_nothing_else():
+    with pytest.raises(CannotBreak) as lack:
+        written(Simulation(), [INJECTS["SCH002"]])
+    assert lack.value.settings == {"accumulation": 4}
+    _, simulation = fitted(Simulation(seed=3), [INJECTS["SCH002"]])
+    assert simulation == Simulation(seed=3, accumulation=4, schedule="cosine")
+
+
+def test_what_needs_opposite_settings_or_the_same_line_is_refused():
+    with pytest.raises(CannotBreak):
+        fitted(Simulation(), [INJECTS["SCH003"], INJECTS["SCH004"]])
+    with pytest.raises(CannotBreak):
+        fitted(Simulation(), [INJECTS["DAT003"], INJECTS["DST003"]])
+
+
+def test_two_failures_at_once_give_a_text_of_python_or_a_refusal():
+    refused = set()
+    for pair in combinations(INJECTS, 2):
+        try:
+            loop, _ = fitted(Simulation(), [INJECTS[code] for code in pair])
+        except CannotBreak as lack:
+            assert lack.what
+            assert lack.fix
+            refused.add(pair)
+        else:
+            compile(loop.text(), "pair", "exec")
+            assert loop.broken(), pair
+    assert len(refused) < 20, refused

@@ -1,0 +1,35 @@
+import sqlite3
+
+import pytest
+
+
+@pytest.fixture
+def entry(ask, config):
+    ask("submit", config('track = "digits"\nname = "ada"\nlr = 0.02\n'))
+    return "2"
+
+
+def test_an_honest_row_is_the_same(ask, entry):
+    code, out, _ = ask("replay", entry)
+    assert code == 0
+    assert out.count("reached at update 20 again, weights ab") == 5
+    assert out.endswith("The same, bit by bit.\n")
+
+
+def test_a_number_that_somebody_wrote_into_the_file_is_found_out(ask, ask_json, board_path, entry):
+    with sqlite3.connect(board_path) as base:
+        base.execute("""UPDATE entries SET trials = replace(trials, '"updates":20', '"updates":2') WHERE id = 2""")
+    base.close()
+    assert ask_json("board", "--track", "digits")[1]["tracks"]["digits"][0]["updates"]["median"] == 2
+    code, out, _ = ask("replay", entry)
+    assert code == 1
+    assert "reached at update 2 with weights ab then, reached at update 20 with weights ab now" in out
+    code, told = ask_json("replay", entry)
+    assert (code, told["same"], [seed["same"] for seed in told["seeds"]]) == (1, False, [False] * 5)
+
+
+def test_another_version_is_named(ask, board_path, entry):
+    with sqlite3.connect(board_path) as base:
+        base.execute("""UPDATE entries SET versions = '{"torch":"1.9"}'""")
+    base.close()
+    assert "torch was 1.9 then and is 2.0 now." in ask("replay", entry)[1]
