@@ -12,6 +12,9 @@ from trueloop.engines.autograd.elementwise import log1mexp, log_sigmoid, softplu
 from trueloop.engines.autograd.freezing import Changed, freeze, thaw
 from trueloop.engines.autograd.gradients import reverse_gradient, scale_gradient
 from trueloop.engines.autograd.gradnorm import Balance, GradNorm
+from trueloop.engines.autograd.graph import Graph, following, inspect
+from trueloop.engines.autograd.graph_picture import picture
+from trueloop.engines.autograd.graph_text import tree
 from trueloop.engines.autograd.normalised import entropy, log_softmax, log_sum_exp, softmax
 from trueloop.engines.autograd.through import fake_quantise, one_hot_through, round_through, sign_through
 from trueloop.engines.autograd.together import backward, gradients
@@ -21,18 +24,22 @@ __all__ = [
     "Changed",
     "Combined",
     "GradNorm",
+    "Graph",
     "backward",
     "combine",
     "detach",
     "entropy",
     "fake_quantise",
+    "following",
     "freeze",
     "gradients",
+    "inspect",
     "log1mexp",
     "log_sigmoid",
     "log_softmax",
     "log_sum_exp",
     "one_hot_through",
+    "picture",
     "reverse_gradient",
     "round_through",
     "scale_gradient",
@@ -40,4 +47,5 @@ __all__ = [
     "softmax",
     "softplus",
     "thaw",
+    "tree",
 ]

@@ -31,6 +31,7 @@ def test_the_commands_are_these():
         "arena",
         "explain",
         "failures",
+        "graph",
         "lab",
         "lint",
         "plan",
