@@ -18,6 +18,7 @@ from trueloop.engines.autograd.graph_text import tree
 from trueloop.engines.autograd.normalised import entropy, log_softmax, log_sum_exp, softmax
 from trueloop.engines.autograd.through import fake_quantise, one_hot_through, round_through, sign_through
 from trueloop.engines.autograd.together import backward, gradients
+from trueloop.faces.recomputing import Recomputed, recompute
 
 __all__ = [
     "Balance",
@@ -25,6 +26,7 @@ __all__ = [
     "Combined",
     "GradNorm",
     "Graph",
+    "Recomputed",
     "backward",
     "combine",
     "detach",
@@ -40,6 +42,7 @@ __all__ = [
     "log_sum_exp",
     "one_hot_through",
     "picture",
+    "recompute",
     "reverse_gradient",
     "round_through",
     "scale_gradient",
