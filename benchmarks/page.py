@@ -93,17 +93,20 @@ def processes() -> str:
             engines[name.split()[1]],
             f"{seen[references[0]]['seconds_per_update']['median'] * 1e3:.1f}",
             *(ratio(seen["trueloop"]["wall_ratio_to"][each]) for each in references),
+            *(ratio(seen["trueloop"]["cpu_ratio_to"][each]) for each in references),
             " / ".join(f"{seen[system]['messages_per_update']:g}" for system in systems),
         ]
         for name, seen in told["found"].items()
     ]
     columns = [
         "task", "engine", "ms, bare", *(f"trueloop / {each}" for each in references),
+        "/ bare, CPU time", "/ by hand, CPU time",
         "messages per update, bare / by hand / trueloop",
     ]  # fmt: skip
     return (
         f"Time per update of {told['settings']['processes']} processes on gloo, as a ratio to loops over the same "
-        "engine of torch's (`processes.py`; the bare one neither clips nor schedules nor records):\n\n"
+        "engine of torch's (`processes.py`; the bare one neither clips nor schedules nor records; load average "
+        f"{told['machine']['load_average']:.0f} on {told['machine']['cores']} cores):\n\n"
         + table(columns, rows)
         + f"\nA message of four numbers took {told['small_message_s']['median'] * 1e6:.0f} µs there: on small models "
         "an update is made of messages. With DistributedDataParallel trueloop sends none but the gradients', in which "
@@ -411,6 +414,33 @@ def room() -> str:
     )
 
 
+def lab() -> str:
+    """Tell what the lab's page does in a second."""
+    told = result("lab")
+    found, many = told["found"], told["found"]["class"]
+    goals = {name: f"{value:g}" for name, value in told["goals"].items()}
+    rows = [[name, f"{value:.3g}", goals.get(name, "")] for name, value in found["one session"].items()]
+    late = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
+    words = (
+        f"Of {len(found['findings'])} failures that can be switched on, these are named later than the goal: {late}. "
+        "They are certain only once a schedule has ended, or kept weights are used.\n"
+    )
+    return (
+        "`trueloop lab` in headless Chromium on the same machine, its simulator training at full speed (`lab.py`):\n\n"
+        + table(["", "measured", "goal"], rows)
+        + (f"\n{words}" if late else "")
+        + f"\nWith {many['sessions']} sessions training at once, each paints "
+        f"{many['painted updates/s each, median']:.1f} times a second (the slowest "
+        f"{many['painted updates/s each, least']:.1f}), a question of another page is answered within "
+        f"{many['answer to a question p95, ms']:.0f} ms (95th percentile), and all processes together hold "
+        f"{many['memory of all processes, MiB']:.0f} MiB.\n"
+    )
+
+
+def _seconds(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.1f} s"
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -433,6 +463,7 @@ def figures() -> str:
         "journal": journal,
         "runs": runs,
         "room": room,
+        "lab": lab,
     }
     more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
         Trainer,
         TrueloopError,
         autograd,
-        chunked_cross_entropy,
         evaluate,
         load_weights,
         plan,
+        verify,
         watch,
     )
 
@@ -54,10 +54,10 @@ __all__ = [
     "TrueloopError",
     "__version__",
     "autograd",
-    "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",
+    "verify",
     "watch",
 ]
 

@@ -221,6 +221,55 @@ def test_an_experiment_runs_and_says_what_was_measured(name: str, open_page: Ope
     assert address(page).get("bugs", "") == "-".join(last.bugs)
 
 
+def test_who_leaves_the_page_gives_the_worker_back(open_page: Opened):
+    page = open_page("arithmetic")
+    with page.expect_websocket() as opened:
+        page.get_by_role("link", name="Simulator").click()
+    ready(page)
+    with opened.value.expect_event("close"):
+        page.get_by_role("link", name="Arithmetic").click()
+    assert opened.value.is_closed()
+
+
+def test_what_the_modules_do(open_page: Opened):
+    """Long curves keep their extremes and their gaps; curves of different places share an axis; twins are compared."""
+    page = open_page("arithmetic")
+    told = page.evaluate("""async () => {
+        const { thinned, together } = await import("./pages/simulator/curves.js");
+        const { parting } = await import("./pages/simulator/twin.js");
+        const { pace } = await import("./pages/simulator/pace.js");
+        const xs = Array.from({ length: 20000 }, (_, i) => i + 1), ys = xs.map((x) => (x === 7001 ? 9 : x % 2));
+        ys[12345] = -5;
+        ys.fill("nan", 15000);
+        const [at, kept] = thinned([xs, ys]);
+        const run = (loss, bugs) => ({ setup: { bugs }, series: { update: [1, 2, 3], loss, norm: loss, rate: loss } });
+        const sent = [], tell = (what, more) => sent.push([what, more?.update]);
+        const held = (update) => ({ update, header: { updates_per_s: 8 }, tell });
+        const joined = together([[[1, 2, 4], [10, 20, 40]], [[2, 3], ["nan", 3]]]);
+        const two = pace(() => [held(5), held(3)]);
+        two.play();
+        two.pause();
+        two.step();
+        return {
+            size: at.length, last: at.at(-1), gap: kept.at(-1),
+            highest: at[kept.indexOf(9)], lowest: at[kept.indexOf(-5)],
+            joined: joined.map((column) => column.map((each) => each ?? null)),
+            parted: parting().say(run([1, 2, 3], ["X"]), run([1, 2, 4], [])),
+            same: parting().say(run([1, 2, 3], ["X"]), run([1, 2, 3], [])),
+            sent,
+        };
+    }""")
+    assert told["size"] < 1600
+    assert (told["highest"], told["lowest"], told["last"], told["gap"]) == (7001, 12346, 20000, "nan")
+    assert told["joined"] == [[1, 2, 3, 4], [10, 20, None, 40], [None, "nan", 3, None]]
+    assert told["parted"] == "They differ from update 3 on: loss 3 with, 4 without."
+    assert told["same"].startswith("Up to update 3 they are the same to the last bit")
+    goes, stops, steps = told["sent"][:2], told["sent"][2:6], told["sent"][6:]
+    assert goes == [["until", 7]] * 2  # four updates ahead of the slower one
+    assert stops == [["pause", None]] * 2 + [["until", 7]] * 2
+    assert steps == [["until", 6]] * 2
+
+
 def test_everything_can_be_done_by_keyboard(open_page: Opened):
     page = open_page("simulator", params=LONG)
     ready(page)

@@ -59,6 +59,18 @@ GIVEN_BY: Final[Mapping[Piece, Mapping[str, Any]]] = {
 """Settings with which a loop has a piece that others do without."""
 
 
+WORDS: Final[Mapping[Piece, str]] = {
+    Piece.TRAIN_MODE: "line that sets train mode",
+    Piece.SHARE: "line that shares out a window's loss",
+    Piece.UNSCALE: "line that unscales gradients",
+    Piece.CLIP: "line that clips gradients",
+    Piece.SCHEDULE: "schedule",
+    Piece.SCHEDULER: "schedule",
+    Piece.CLEAR: "line that clears gradients",
+    Piece.KEEP_BEST: "line that keeps the best weights",
+}
+
+
 class CannotBreak(TrueloopError):
     """A loop that has nothing that a failure could be injected into.
 
@@ -211,7 +223,7 @@ class TeachingLoop:
 
     def _present(self, piece: Piece) -> None:
         if not self.pieces.get(piece):
-            words, settings = piece.replace("_", " "), GIVEN_BY.get(piece, {})
+            words, settings = WORDS.get(piece, piece.value), GIVEN_BY.get(piece, {})
             why = f"This loop has no {words}." if settings else f"Another failure has taken the {words} away already."
             raise CannotBreak(why, **settings)
 

@@ -122,6 +122,9 @@ def test_a_weight_is_edited_and_the_change_recorded():
     for parameter, index in (("nobody", (0,)), ("head.weight", (0,)), ("head.weight", (2, 0)), ("head.bias", (-1,))):
         with pytest.raises(InvalidConfig):
             play.edit(parameter, index, 1.0)
+    with pytest.raises(InvalidConfig, match="500"):
+        for _ in range(500):
+            play.add(Added(0.0, 0.0, 1))
 
 
 def test_points_come_and_go_between_epochs():

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from trueloop.engines.store.live.writer import LiveWriter, sealed
+from trueloop.engines.store.live.now import sealed
+from trueloop.engines.store.live.writer import LiveWriter
 from trueloop.faces.lab import runs_seen as module
 from trueloop.faces.lab.runs_seen import RunsSeen
 from trueloop.faces.lab.wire import written

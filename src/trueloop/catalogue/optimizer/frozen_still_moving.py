@@ -32,6 +32,7 @@ from typing import ClassVar
 from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, Ref, Refs, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
 
@@ -79,6 +80,15 @@ class Detector:
         return ""
 
 
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer to be frozen.", hidden=(16,))
+    drifts = loop.settings["optimizer"] in {"momentum", "nesterov", "adam", "adamw"}
+    loop.require(drifts, "This optimizer moves nothing that has a gradient of zero.", optimizer="momentum")
+    loop.replace(Piece.CLEAR, "zero_grad()", "zero_grad(set_to_none=False)")
+    loop.pieces[Piece.TRAIN_MODE] += "\nif epoch == 1:\n    model.layers.requires_grad_(False)"
+
+
 FAILURE = Failure(
     code="OPT003",
     title="Frozen parameters go on moving",
@@ -122,4 +132,5 @@ print(f"loss {loss.item():.3f}")
 """,
     fix="Set the gradient of a parameter to None when you freeze it.",
     detector=Detector,
+    inject=inject,
 )

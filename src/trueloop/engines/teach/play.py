@@ -25,6 +25,7 @@ from trueloop.engines.teach.points import Added
 from trueloop.engines.teach.program import Program
 from trueloop.ground.errors import InvalidConfig
 
+MOST_BY_HAND: Final = 500  # changes of one run
 KEY: Final = "trueloop.lab"  # of our mark in the metadata of a graph
 
 
@@ -157,13 +158,18 @@ class Play:
             raise InvalidConfig(f"There is no parameter {parameter[:60]!r}.", fix=f"Known: {', '.join(known)}.")
         if len(index) != tensor.dim() or not all(0 <= i < size for i, size in zip(index, tensor.shape, strict=True)):
             raise InvalidConfig(f"{parameter} has no {list(index)}.", fix=f"Its shape is {list(tensor.shape)}.")
+        self._record(f"{parameter}{list(index)} = {value!r}")
         with self.aside(), torch.no_grad():
             tensor.data[index] = value
-        self.by_hand.append(f"update {self.update}: {parameter}{list(index)} = {value!r}")
+
+    def _record(self, words: str) -> None:
+        if len(self.by_hand) >= MOST_BY_HAND:
+            raise InvalidConfig(f"{MOST_BY_HAND} changes were made by hand in this run.", fix="Begin another one.")
+        self.by_hand.append(f"update {self.update}: {words}")
 
     def add(self, point: Added) -> None:
         """Add a training point, from the next epoch on."""
-        self.by_hand.append(f"update {self.update}: a point of class {point.label} at ({point.x!r}, {point.y!r})")
+        self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
 
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors
@@ -176,7 +182,7 @@ class Play:
 
     def remove(self, x: float, y: float) -> None:
         """Take the training point away that is nearest, from the next epoch on."""
-        self.by_hand.append(f"update {self.update}: the point nearest to ({x!r}, {y!r}) taken away")
+        self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
 
         def now() -> None:
             inputs, labels = self.program.names["train_set"].tensors

@@ -121,7 +121,7 @@ def _part(selection: Selection, *names: str) -> str:
 def _resume(text: str) -> str:
     """Leave out the loop over batches between what is taken up and what is saved, and set the pieces apart."""
     text = re.sub(r"    for .* in loader:\n", "    ...  # train for an epoch\n", text)
-    return text.replace("\nstart = 0", "\n\nstart = 0").replace("\nfor epoch", "\n\nfor epoch")
+    return text.replace("\nstart = 0", "\n\n\nstart = 0").replace("\nfor epoch", "\n\nfor epoch")
 
 
 def bugs() -> tuple[Bug, ...]:

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from trueloop.engines.store.journal import FILE_NAME
 from trueloop.engines.store.live import folder as live_folder
-from trueloop.engines.store.live.feed import FeedFollower, read_now
+from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.journal import JournalFollower
 from trueloop.engines.store.live.listed import Listed, listed_feed, listed_runs
+from trueloop.engines.store.live.now import read_now
 from trueloop.engines.store.live.shown import shown_feed, shown_run, state_of
 
 FOLLOWED: Final = 24  # runs that are kept in memory, at a few MB each; the one not asked for longest goes

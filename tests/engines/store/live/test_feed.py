@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from trueloop.engines.store.live import writer as writing
-from trueloop.engines.store.live.feed import FeedFollower, read_now
+from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.folder import FEED, NOW
+from trueloop.engines.store.live.now import read_now, sealed
 from trueloop.engines.store.live.writer import LiveWriter
 from trueloop.ground.findings import UpdateRate
 
@@ -85,7 +86,7 @@ def test_the_end_is_told(writer, tmp_path, code, state):
 
 def test_one_that_was_killed_is_not_running(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
-    (folder / NOW).write_bytes(writing.sealed({**read_now(folder), "mark": "0"}))
+    (folder / NOW).write_bytes(sealed({**read_now(folder), "mark": "0"}))
     assert FeedFollower(folder).now().state == "killed"
 
 
@@ -154,24 +155,9 @@ def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
 )  # fmt: skip
 def test_a_hostile_feed_is_words(tmp_path, line):
     (tmp_path / FEED).write_text(line + "\n")
-    (tmp_path / NOW).write_bytes(writing.sealed({}).replace(b"{}", line.encode()[:2]))
+    (tmp_path / NOW).write_bytes(sealed({}).replace(b"{}", line.encode()[:2]))
     follower = FeedFollower(tmp_path)
     follower.advance()
     assert follower.problem
     assert len(follower.problem) < 300
     assert follower.now().state == "killed"
-
-
-def test_what_is_no_file_says_nothing(tmp_path):
-    os.mkfifo(tmp_path / NOW)
-    assert read_now(tmp_path) == {}
-
-
-def test_what_is_being_written_is_not_taken_for_a_record():
-    whole = writing.sealed({"updates": 1234, "s": 5.0})
-    assert len(whole) == len(writing.sealed({"updates": 1, "rate": None})) == writing.WIDTH
-    assert writing.opened(whole) == b'{"updates":1234,"s":5.0}'
-    other = writing.sealed({"updates": 99999, "s": 7.25})
-    torn = [whole[:cut] + other[cut:] for cut in range(1, 40)]
-    assert {writing.opened(each) for each in torn} <= {None, writing.opened(whole), writing.opened(other)}
-    assert writing.opened(b"") is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +10,16 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.engines.store.live.columns import LayerColumns
-from trueloop.engines.store.live.folder import FEED, NOW
-from trueloop.engines.store.live.process import lives
+from trueloop.engines.store.live.folder import FEED
+from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.live.tail import Tail
-from trueloop.engines.store.live.writer import FINDINGS, SCHEMA, opened
+from trueloop.engines.store.live.writer import FINDINGS, SCHEMA
 from trueloop.ground.errors import InvalidData
 from trueloop.ground.thinned import Thinned
 
 SERIES: Final = 24  # names of series that are kept
 POINTS: Final = 4096
-SMALL: Final = 2**12  # bytes read of the file that says where a program is
-TRIES: Final = 4  # at reading it while it is written
+LARGEST: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +95,7 @@ class FeedFollower:
         if code is not None:
             state = "finished" if code == 0 else "failed"
         else:
-            alive = lives(_whole(told.get("pid")) or 0, str(told.get("mark") or ""))
-            state = "running" if alive else "killed"
+            state = "running" if still_runs(told) else "killed"
         rate: Any = told.get("rate") or (self.report or {}).get("rate")
         return Now(
             seconds=_float(told.get("s")),
@@ -137,7 +134,7 @@ class FeedFollower:
         if layers:
             self.layers, names = LayerColumns(), [str(name) for name in layers["layers"]]
             for update, norms in zip(layers["updates"], zip(*layers["norms"], strict=True), strict=True):
-                self.layers.add(int(update), names, norms)
+                self.layers.add(_update(update), names, norms)
 
     def _take_numbers(self, record: Mapping[str, Any]) -> None:
         series: Mapping[str, Any] = record["series"]
@@ -148,34 +145,23 @@ class FeedFollower:
                 self.series[name] = Thinned(POINTS)
             kept = self.series[name]
             for update, value in zip(updates, values, strict=True):
-                kept.add(int(update), float(value))
+                kept.add(_update(update), float(value))
         if "layers" in record:
             self._names = [str(name) for name in record["layers"]]
         if "norms" in record:
             update, norms = record["norms"]
-            self.layers.add(int(update), self._names, norms)
+            self.layers.add(_update(update), self._names, norms)
 
 
-def read_now(folder: Path) -> dict[str, Any]:
-    """Return what a program says of where it is; nothing where that cannot be read."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    text = None
-    try:
-        file = os.open(folder / NOW, flags)
-        try:
-            for _ in range(TRIES):
-                text = text or opened(os.pread(file, SMALL, 0))
-        finally:
-            os.close(file)
-        told: Any = json.loads(text or b"{}")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+def _update(value: Any) -> int:
+    if not abs(int(value)) < LARGEST:
+        raise ValueError("an update that no program comes to")
+    return int(value)
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) < 2**53 else None
+    return value if type(value) is int and abs(value) < LARGEST else None
 
 
 def _float(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and abs(value) < 2.0**53 else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else 0.0

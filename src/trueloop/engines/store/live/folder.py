@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
@@ -62,9 +62,17 @@ def names(folder: Path) -> list[str]:
     return sorted(found, reverse=True)
 
 
-def clear(folder: Path, kept: int = KEPT) -> None:
-    """Remove all but the newest; what is not ours in a folder keeps it there."""
+def clear(folder: Path, runs: Callable[[Path], bool] = lambda path: False, kept: int = KEPT) -> None:
+    """Remove all but the newest of the programs that have ended; what is not ours in a folder keeps it there.
+
+    Args:
+        folder: of all programs.
+        runs: whether the program of a folder still does.
+        kept: how many stay.
+    """
     for name in names(folder)[kept:]:
+        if runs(folder / name):
+            continue
         try:
             for file in (FEED, NOW):
                 (folder / name / file).unlink(missing_ok=True)

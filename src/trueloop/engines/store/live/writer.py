@@ -10,14 +10,14 @@ that are not finite are "nan", "inf" and "-inf".
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any, Final, Protocol
 
 from trueloop.engines.store.lines import encode
-from trueloop.engines.store.live.folder import FEED, NOW, clear, enter, new_name
+from trueloop.engines.store.live.folder import FEED, clear, enter, new_name
+from trueloop.engines.store.live.now import read_now, still_runs, tell_now
 from trueloop.engines.store.live.process import mark_of, memory_mib
 from trueloop.ground.thinned import Thinned
 
@@ -27,27 +27,10 @@ RATE_S: Final = 1.0  # between two looks at where the time goes, which take long
 LARGEST: Final = 16 * 2**20  # bytes of a feed; thinned series stay far below for days
 FINDINGS: Final = 200
 COLUMNS: Final = 240  # updates with norms by layer
-WIDTH: Final = 1024  # bytes of the file that says where the program is
 _CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 Column = tuple[int, Sequence[str], Sequence[float | None]]
 """Update, layers, norms."""
-
-
-def sealed(told: Mapping[str, Any]) -> bytes:
-    """Write a record behind its checksum, always as long: it is overwritten in place.
-
-    A file renamed over another would be whole for every reader, too, and takes ext4 a hundred times as long.
-    """
-    text = encode(told).encode().strip()
-    return b"%08x %s\n" % (zlib.crc32(text), text.ljust(WIDTH - 10))
-
-
-def opened(data: bytes) -> bytes | None:
-    """Return the record that was sealed; None where it was being written just now."""
-    seal, _, text = data.partition(b" ")
-    text = text.strip()
-    return text if seal == b"%08x" % zlib.crc32(text) else None
 
 
 class Now(Protocol):
@@ -81,7 +64,7 @@ class LiveWriter:
 
     def __init__(self, folder: Path, about: Mapping[str, Any], *, rank: int | None = None) -> None:
         enter(folder)
-        clear(folder)
+        clear(folder, lambda path: still_runs(read_now(path)))
         began = time()
         self.name = new_name(began, rank=rank)
         self._process = os.getpid()
@@ -182,12 +165,8 @@ class LiveWriter:
     def _tell(self, updates: int, **fields: Any) -> None:
         if self._process != os.getpid():
             return
-        told = sealed({"s": self._s(), "updates": updates, "rate": self._rate, **self._identity, **fields})
-        file = os.open(self._path / NOW, os.O_WRONLY | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
-        try:
-            os.write(file, told)
-        finally:
-            os.close(file)
+        told = {"s": self._s(), "updates": updates, "rate": self._rate, **self._identity, **fields}
+        tell_now(self._path, told)
 
     def _s(self) -> float:
         return round(perf_counter() - self._start_s, 3)

@@ -45,7 +45,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
       scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : {} },
       axes: [{ ...axis, label: x, labelSize: 16, labelFont: "11px system-ui, sans-serif", size: 28 },
-        { ...axis, size: 52, space: 22, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) }],
+        { ...axis, size: 52, space: 22, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) }],
       series: [{ label: x },
         ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points ?? false, size: 5 } })),
         ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
@@ -124,6 +124,12 @@ function mark({ ctx, bbox, valToPos }, marks) {
     }
   });
   ctx.restore();
+}
+
+/** A tick's number, short enough for its axis. @param {number} tick */
+function short(tick) {
+  const size = Math.abs(tick);
+  return size === 0 || (size >= 1e-3 && size < 1e5) ? number(tick, 3) : Number(tick.toPrecision(2)).toExponential().replace("e+", "e").replaceAll("-", "−");
 }
 
 /** The first place whose value is at least `value`. @param {(number | null)[]} sorted @param {number} value */

@@ -18,7 +18,7 @@ import { script } from "./simulator/script.js";
 import { named } from "./simulator/shapes.js";
 import { parting } from "./simulator/twin.js";
 import { weights } from "./simulator/weights.js";
-import { looks, marks } from "./simulator/words.js";
+import { looks, marks, styled } from "./simulator/words.js";
 
 export const title = "Simulator";
 export const lead = "Train a small network in real PyTorch, break its loop, and see who notices.";
@@ -149,7 +149,7 @@ class View {
       onframe: () => this.paint(),
       onfinding: (run, told) => this.found(run, told),
       onrefused: (words) => this.refused(words),
-      onended: (run) => { if (this.runs.every(({ ended }) => ended)) this.pace.stop(); if (run === this.runs[0]) this.findings.show(run); this.paint(); this.show(); },
+      onended: (run) => this.ended(run),
       onscript: (run) => { if (run === this.runs[0]) this.showCode(); },
       onstate: (...how) => this.connection(...how),
     });
@@ -163,6 +163,7 @@ class View {
       this.keep();
       this.say(state === "idle" ? reason : "The connection to the lab is lost. The page tries again by itself.");
     } else if (state === "busy") this.say(reason);
+    if (again && this.twins) this.begin({ train: this.pending, keep: false }); // both, so that they are in step
     if (again) this.say("The connection is back: the run begins anew, with the same settings.");
     this.show();
   }
@@ -268,6 +269,16 @@ class View {
     this.show();
   }
 
+  /** @param {Run} run */
+  ended(run) {
+    if (this.runs.every((each) => each.ended)) this.pace.stop();
+    if (run === this.runs[0]) this.findings.show(run);
+    if (run.ended.why !== "finished") this.say(`The run has ended: ${run.ended.why}`);
+    this.announce(`The run has ended after ${run.update} updates. ${run.ended.headline ?? ""}`);
+    this.paint();
+    this.show();
+  }
+
   /** @param {{what: string, why?: string, fix?: string}} words */
   refused({ what, why, fix }) {
     const [run] = this.runs, told = [what, why, fix].filter(Boolean).join(" ");
@@ -337,7 +348,7 @@ class View {
     });
     this.curves.draw(this.runs, still || this.frames % ALL_EVERY === 0);
     this.numbers.show(this.runs);
-    if (this.netSeen && run.began && (still || run.header?.weights)) {
+    if (this.netSeen && run.began && (still || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
     }
@@ -370,7 +381,7 @@ class View {
   show() {
     const [run] = this.runs, goes = this.pace.goes || this.pending;
     const away = this.runs.find(({ connection }) => connection !== "open")?.connection, kind = away ? "lost" : !this.runs.every(({ began }) => began) ? "waiting" : run.ended ? "ended" : this.pace.goes ? "running" : "paused";
-    const text = { lost: away === "connecting" ? "PyTorch is being started ..." : "not connected", waiting: "writing the script ...", ended: run.ended?.why === "finished" ? "finished" : `ended: ${run.ended?.why}`, running: "training", paused: run.update ? "paused" : "ready" }[kind];
+    const text = { lost: away === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[kind];
     this.bar.show({ goes, able: this.runs.every(({ began }) => began) && !away && !(run.ended && goes), twins: this.twins, kind, text });
   }
 
@@ -380,11 +391,4 @@ class View {
     this.seen.disconnect();
     for (const part of [...this.runs.map((run) => ({ unmount: () => run.close() })), ...this.planes, this.curves, this.network, this.knobs, this.scenarios]) part.unmount();
   }
-}
-
-/** The page's own style, loaded once. */
-function styled() {
-  const href = "pages/simulator.css";
-  if (document.querySelector(`link[href="${href}"]`)) return null;
-  return new Promise((done) => { document.head.append(h("link", { rel: "stylesheet", href, onload: done, onerror: done })); });
 }

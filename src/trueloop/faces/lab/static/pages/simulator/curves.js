@@ -58,9 +58,9 @@ export function firstNotFinite(series) {
 const evaluated = (/** @type {Series} */ series, /** @type {1 | 2} */ which) => /** @type {[number[], any[]]} */ ([
   series.evaluations.map(([update]) => update), series.evaluations.map((each) => each[which])]);
 
-/** Which charts there are: each a title, its lines, and the curves of one run. @type {{key: string, title: string, height: number, lines: [string, string][], of: (s: Series) => [number[], any[]][]}[]} */
+/** Which charts there are: each a title, its lines, and the curves of one run. @type {{key: string, title: string, height: number, x?: any, lines: [string, string][], of: (s: Series) => [number[], any[]][]}[]} */
 const CHARTS = [
-  { key: "loss", title: "Loss", height: 140, lines: [["in training", "--data"], ["held out", "--c3"]], of: (s) => [[s.update, s.loss], evaluated(s, 1)] },
+  { key: "loss", title: "Loss", height: 128, x: null, lines: [["in training", "--data"], ["held out", "--c3"]], of: (s) => [[s.update, s.loss], evaluated(s, 1)] },
   { key: "norm", title: "Gradient norm", height: 102, lines: [["gradient norm", "--gradient"]], of: (s) => [[s.update, s.norm]] },
   { key: "accuracy", title: "Held-out accuracy", height: 110, lines: [["accuracy", "--c3"]], of: (s) => [evaluated(s, 2)] },
   { key: "rate", title: "Learning rate", height: 110, lines: [["learning rate", "--update"]], of: (s) => [[s.update, s.rate]] },
@@ -84,11 +84,11 @@ export function curves({ onghosts }) {
   function arrange(runs) {
     if (runs === twins) return;
     twins = runs;
-    for (const { key, title, height, lines } of CHARTS) {
+    for (const { key, title, height, lines, x } of CHARTS) {
       charts[key]?.unmount();
       const all = runs === 1 ? lines.map(([label, colour]) => line(key, label, colour, false))
         : [...lines.map(([label, colour]) => line(key, label === "held out" ? label : "broken", colour, false)), ...lines.map(([label]) => line(key, label === "held out" ? label : "without", label === "held out" ? "--c6" : "--update", true))];
-      charts[key] = chart({ title, lines: all, height });
+      charts[key] = chart({ title, lines: all, height, x });
       fill(places[key], charts[key].element);
     }
     showGhosts();
@@ -141,8 +141,9 @@ export function curves({ onghosts }) {
     },
     /** Mark moments on the charts, and say them in words. @param {{at: number, text: string}[]} told */
     happened(told) {
+      told.sort((one, other) => one.at - other.at);
       fill(events, ...told.map(({ at, text }) => h("li", {}, h("span", { class: "mono" }, `update ${at}`), ` ${text}`)));
-      for (const { key } of CHARTS) charts[key].marks(told.map(({ at, text }) => ({ x: at, text })));
+      for (const { key } of CHARTS) charts[key].marks(told.map(({ at, text }) => ({ x: at, text: key === CHARTS[0].key ? text : "" })));
     },
     unmount() { for (const each of Object.values(charts)) each.unmount(); },
   };

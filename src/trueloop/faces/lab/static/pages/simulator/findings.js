@@ -6,7 +6,8 @@ import { fill, h } from "../../dom.js";
 export function findings({ onpick }) {
   const head = h("p", { class: "verdict" });
   const cards = h("div", { class: "cards" });
-  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards);
+  const judged = h("p", { class: "muted judged", hidden: true });
+  const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards, judged);
 
   /** @param {any} told a finding as the worker tells it */
   function card({ finding, line, excerpt }) {
@@ -22,12 +23,21 @@ export function findings({ onpick }) {
         h("a", { href: `#/signatures?code=${finding.code}` }, `The signature of ${finding.slug}`)));
   }
 
+  /** An error of torch's that ended the script. @param {{title: string, meaning: string, fix: string, line: number | null}} explained @param {string} why torch's own words */
+  function raised({ title, meaning, fix, line }, why) {
+    return h("article", { class: "finding error raised" },
+      h("div", { class: "finding-head" }, h("span", { class: "badge error" }, "ended"), " ", h("strong", {}, `${title} `), line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),
+      h("code", { class: "fault" }, why), h("p", {}, meaning), fix && h("p", {}, h("strong", {}, "Fix: "), fix));
+  }
+
   return {
     element,
     /** @param {any} run */
     show(run) {
       this.head(run);
-      fill(cards, ...run.findings.map(card));
+      fill(cards, ...run.findings.map(card), run.ended?.explained && raised(run.ended.explained, run.ended.why));
+      judged.hidden = !run.ended?.judged;
+      judged.textContent = run.ended?.judged ?? "";
     },
     /** @param {any} run */
     head(run) {

@@ -7,7 +7,7 @@ import { fill, h } from "../../dom.js";
 export function script() {
   const panel = codePanel({
     title: "Show me the code: the very script that runs", file: "simulation.py",
-    note: "Plain PyTorch, as a person would write it. Copy or save it: it runs anywhere, and `trueloop run simulation.py` finds what is found here.",
+    note: "Plain PyTorch, as a person would write it. Copy or save it: it runs anywhere, and trueloop run simulation.py finds what is found here.",
   });
   const lines = h("ul", { class: "broken-lines", "aria-label": "What is broken" });
   panel.element.insertBefore(lines, panel.element.querySelector(".code-body"));

@@ -1,5 +1,5 @@
 // @ts-check
-// What the page says that does not change.
+// What does not change on the page: words, marks, its style.
 import { h } from "../../dom.js";
 
 /** What to look for. */
@@ -13,4 +13,11 @@ export function looks() {
 /** What the points look like. */
 export function marks() {
   return h("span", { class: "muted marks" }, h("span", {}, h("i", { class: "mark", "aria-hidden": "true" }), "trained on"), h("span", {}, h("i", { class: "mark hollow", "aria-hidden": "true" }), "held out"));
+}
+
+/** The page's own style, loaded once. */
+export function styled() {
+  const href = "pages/simulator.css";
+  if (document.querySelector(`link[href="${href}"]`)) return null;
+  return new Promise((done) => { document.head.append(h("link", { rel: "stylesheet", href, onload: done, onerror: done })); });
 }

@@ -14,7 +14,7 @@ export function details({ announce }) {
   const norms = h("div", { class: "panel" }), spent = h("div", { class: "panel" }), findings = h("div", { class: "panel" });
   const notes = h("details", { class: "panel" }), saved = h("details", { class: "panel" }), settings = h("details", { class: "panel" }), judged = h("details", { class: "panel" });
   const element = h("div", { hidden: true }, findings, norms, spent, notes, saved, judged, settings);
-  let before = "", told = new Set(), of = "";
+  let before = "", told = new Set(), of = "", state = "";
 
   /** @param {any} run */
   function show(run) {
@@ -24,7 +24,7 @@ export function details({ announce }) {
     if (run.loading || run.missing) return fill(head, h("p", { class: run.missing ? "error" : "muted" }, run.missing ?? `Reading ${run.name} …`));
     fill(head, ...summary(run));
     if (run.layers) map.show(run.layers);
-    const parts = JSON.stringify([run.id, Boolean(run.layers), run.spent, run.findings, run.notes, run.checkpoints, run.told, run.settings, run.error]);
+    const parts = JSON.stringify([run.id, Boolean(run.layers), run.spent, run.findings, run.notes, run.checkpoints, run.told, run.settings, run.error, run.state]);
     if (parts === before) return;
     before = parts;
     fill(norms, run.layers ? map.element : [h("h2", {}, "Gradient norm of each layer"), h("p", { class: "muted" }, run.no_layers)]);
@@ -42,7 +42,9 @@ export function details({ announce }) {
   function tell(run) {
     const words = run.findings.map((/** @type {any} */ each) => `${each.severity} ${each.code}: ${each.message}`);
     if (of === run.id) for (const each of words) if (!told.has(each)) announce(`Found: ${each}`);
+    if (of === run.id && state !== run.state) announce(`${run.name}: ${run.state}. ${run.words}`);
     of = run.id;
+    state = run.state;
     told = new Set(words);
   }
   return { head, element, show, unmount: map.unmount };
