@@ -16,13 +16,12 @@ from trueloop.engines.train.config import (
     ScheduleConfig,
     TrainConfig,
 )
-from trueloop.engines.train.cross_entropy import chunked_cross_entropy
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories
 from trueloop.engines.train.evaluate import evaluate as evaluate_batches
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.engines.train.objective import Loss
 from trueloop.engines.train.weights import load_weights
-from trueloop.faces import verify
+from trueloop.faces import autograd, verify
 from trueloop.faces.feed import batches_of
 from trueloop.faces.trainer import Trainer
 from trueloop.faces.watching import watch
@@ -48,7 +47,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "TrueloopError",
-    "chunked_cross_entropy",
+    "autograd",
     "evaluate",
     "load_weights",
     "plan",

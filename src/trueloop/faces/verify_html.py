@@ -21,6 +21,7 @@ TONES = {
 STYLE = """
 rect.amount, rect.on { fill: var(--loss); } rect.off { fill: var(--shade); } rect.bad { fill: var(--error); }
 article.finding > h3, article.finding > p { color: var(--ink); }
+figure svg.matrix { max-width: 24rem; }
 article.finding figure { margin-top: .75rem; max-width: 40rem; }
 """
 

@@ -120,3 +120,24 @@ def test_a_loader_that_is_empty_is_told(net):
 def test_without_data_nothing_applies(net):
     with pytest.raises(NotApplicable):
         _ = Bench(Subject(model=net())).batch
+
+
+def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
+    class Counted(list):
+        reads = 0
+
+        def __iter__(self):
+            self.reads += 1
+            return super().__iter__()
+
+    loader = Counted([classes, classes])
+    bench = Bench(Subject(model=net(), loader=loader))
+    bench.batches(1)[0][0].zero_()
+    assert torch.equal(bench.batches(1)[0][0], classes[0])
+    assert len(bench.batches(5)) == len(bench.batches(9)) == 2
+    assert loader.reads == 2  # for one, and for five
+
+
+def test_a_lazy_model_is_told():
+    with pytest.raises(InvalidModel, match="weight has no size yet"):
+        Bench(Subject(model=nn.LazyLinear(3)))

@@ -1,6 +1,8 @@
 """Every file is a proof, and words choose among them."""
 
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +35,8 @@ def test_a_word_that_names_nothing_gets_the_nearest():
         named("overfit-one-batch")
     with pytest.raises(InvalidConfig, match="No proof is left"):
         chosen(["data"], ["data"])
+
+
+def test_the_page_lists_every_proof():
+    page = (Path(__file__).parents[3] / "docs" / "verify.md").read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)) == set(proofs())

@@ -1,6 +1,6 @@
 """Batches of all kinds, walked and rebuilt."""
 
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,3 +72,14 @@ def test_only_real_numbers_become_double():
 def test_batches_are_described():
     assert described((X, torch.arange(3))) == "([3, 2] float32, [3] int64)"
     assert described("text") == "str"
+
+
+def test_a_tokenizers_output_keeps_its_class():
+    class Encoding(UserDict):
+        def __getattr__(self, name):
+            return self.data[name]
+
+    encoding = Encoding({"input_ids": X})
+    rows = taken(encoding, slice(0, 1))
+    assert rows.input_ids.shape == (1, 2)
+    assert encoding.input_ids is X

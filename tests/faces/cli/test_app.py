@@ -29,6 +29,7 @@ def raising(error: BaseException):
 def test_the_commands_are_these():
     assert sorted(commands()) == [
         "arena",
+        "doctor",
         "explain",
         "failures",
         "lab",

@@ -84,23 +84,54 @@ async def bounds(workers: Workers) -> None:
     await worker.end()
 
 
-async def orphans(workers: Workers) -> None:
-    worker = await workers.fork("calculator")
-    assert workers._zygote is not None
-    workers._zygote.send_signal(signal.SIGKILL)
-    await workers._zygote.wait()
-    with pytest.raises(Gone):
-        await workers.fork("calculator")
-    await worker.end()
-    await gone(worker.pid)
+async def orphans(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, hung = await workers.fork("calculator"), await workers.fork("calculator")
+    await dies(workers, signal.SIGSTOP, monkeypatch)
+    new = await workers.fork("calculator")  # from another one
+    for worker in (new, idle):
+        await answers(worker)
+    os.kill(hung.pid, signal.SIGSTOP)
+    for worker in (idle, hung, new):
+        await worker.end(0.5)
+        await gone(worker.pid)
+    await dies(workers, signal.SIGKILL, monkeypatch)
+
+
+async def dies(workers: Workers, of: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the process that forks, where no other can be started; it is not waited for long."""
+
+    async def refuse(workers: Workers) -> None:
+        raise OSError("Too many open files")
+
+    zygote = workers._zygote
+    assert zygote is not None
+    zygote.send_signal(of)
+    with monkeypatch.context() as patched:
+        patched.setattr("trueloop.faces.lab.workers.ANSWER_S", 0.2)
+        patched.setattr(Workers, "start", refuse)
+        with pytest.raises(Gone, match="Too many open files"):
+            await workers.fork("calculator")
+    await zygote.wait()
+
+
+async def leaks(workers: Workers) -> None:
+    """A worker has its own line, its standard streams, and nothing of the server's or of other workers'."""
+    several = [await workers.fork("calculator") for _ in range(3)]
+    for worker in several:
+        await answers(worker)
+        files = [os.readlink(each) for each in Path(f"/proc/{worker.pid}/fd").iterdir() if int(each.name) > 2]
+        assert len([file for file in files if file.startswith("socket:")]) == 1, files
+        await worker.end()
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="looks at /proc")
-def test_workers_live_and_die_as_they_should():
+def test_workers_live_and_die_as_they_should(monkeypatch: pytest.MonkeyPatch):
     async def all_of_it(*parts: Callable[[Workers], Awaitable[None]]) -> None:
         async with running() as workers:
             for part in parts:
                 await part(workers)
 
     with ThreadPoolExecutor(1) as thread:  # where a browser is tested, this one has a loop of its own already
-        thread.submit(asyncio.run, all_of_it(question, hang, death, bounds, orphans)).result()
+        thread.submit(
+            asyncio.run, all_of_it(question, hang, death, bounds, leaks, lambda workers: orphans(workers, monkeypatch))
+        ).result()

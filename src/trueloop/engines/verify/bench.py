@@ -69,8 +69,11 @@ class Bench:
         self.subject = subject
         self.clock = clock
         self.original = subject.model if isinstance(subject.model, nn.Module) else self.made()
+        _check_whole(self.original)
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
+        self._read: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
+        self._exhausted = False
 
     @property
     def loaders(self) -> list[Any]:
@@ -92,13 +95,9 @@ class Bench:
             raise InvalidModel(f"The function for the model returned {type(model).__name__}, not an nn.Module.")
         return model
 
-    def work(self, *, optimizer: Any = None) -> Work:
-        """Return a copy in train mode, with parts that the user has put into eval mode left there.
-
-        Args:
-            optimizer: in place of the subject's.
-        """
-        asked = self.subject.optimizer if optimizer is None else optimizer
+    def work(self) -> Work:
+        """Return a copy in train mode, with parts that the user has put into eval mode left there."""
+        asked = self.subject.optimizer
         loss = self.subject.loss if isinstance(self.subject.loss, nn.Module) else None
         model, loss, made = self._copied(loss, asked if isinstance(asked, torch.optim.Optimizer) else None)
         if not model.training:
@@ -152,10 +151,23 @@ class Bench:
             return [moved(cloned(self.subject.batch), self.device)]
         if self.subject.loader is None:
             raise NotApplicable("There is neither a batch nor a loader.")
-        found = list(self.read(self.subject.loader, most))
-        if not found:
+        if len(self._read) < most and not self._exhausted:
+            self._read = list(self.read(self.subject.loader, most))
+            self._exhausted = len(self._read) < most
+        if not self._read:
             raise InvalidData("The loader gives no batch.", fix="Check its dataset, its sampler and drop_last.")
-        return found
+        return [cloned(batch) for batch in self._read[:most]]
+
+    def stream(self, most: int) -> Iterator[Any]:
+        """Yield the first batches one by one, for who looks for one of a kind.
+
+        Raises:
+            NotApplicable: there is neither a batch nor a loader.
+        """
+        if self.subject.batch is not None or self.subject.loader is None:
+            yield from self.batches(1)
+        else:
+            yield from self.read(self.subject.loader, most)
 
     def read(self, loader: Any, most: int) -> Iterator[Any]:
         """Yield the first batches of a loader, each copied to the model's device."""
@@ -178,6 +190,16 @@ class Bench:
     def call(self, model: nn.Module, batch: Any) -> Call:
         """Return what the model is called with for a batch."""
         return caught(self.subject, model, batch)
+
+
+def _check_whole(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InvalidModel(
+                f"{name} has no size yet: it belongs to a lazy module.",
+                why="A copy of it would not be the model that you train.",
+                fix="Call the model once on a batch before you hand it over.",
+            )
 
 
 def _check_over(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -49,4 +49,6 @@ def _same(now: Tensor | None, before: Tensor | None) -> bool:
         return now is before
     if now.shape != before.shape or now.dtype != before.dtype:
         return False
+    if now.is_sparse or before.is_sparse:
+        now, before = now.to_dense(), before.to_dense()
     return bool(((now == before) | ((now != now) & (before != before))).all())  # noqa: PLR0124 - not a number

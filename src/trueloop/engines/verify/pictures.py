@@ -30,8 +30,8 @@ def drawn(picture: Picture) -> Markup:
     return element("figure", element("h3", picture.title), body, element("figcaption", told))
 
 
-def _svg(width: float, height: float, title: str, parts: Sequence[object]) -> Markup:
-    return element("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=title)
+def _svg(width: float, height: float, title: str, parts: Sequence[object], kind: str = "chart") -> Markup:
+    return element("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=title, class_=kind)
 
 
 def _curve(curve: Curve) -> tuple[Markup, str]:
@@ -102,10 +102,14 @@ def _bars(bars: Bars) -> tuple[Markup, str]:
         width = round(room * min(1.0, abs(value) / most), 1) if math.isfinite(value) else room
         parts.append(element("text", name, x=142, y=top + 19, text_anchor="end"))
         parts.append(element("rect", x=150, y=top + 5, width=max(1.0, width), height=BAR - 10, rx=3, class_="amount"))
-        parts.append(element("text", short(value), x=158 + max(1.0, width), y=top + 19))
-    told = "; ".join(f"{name} {short(value)}" for name, value in bars.values.items())
+        parts.append(element("text", _amount(value), x=158 + max(1.0, width), y=top + 19))
+    told = "; ".join(f"{name} {_amount(value)}" for name, value in bars.values.items())
     unit = f", in {bars.unit}" if bars.unit else ""
     return _svg(WIDTH, BAR * len(bars.values), bars.title, parts), f"{told}{unit}."
+
+
+def _amount(value: float) -> str:
+    return f"{value:g}" if value == int(value if math.isfinite(value) else 0) else short(value)
 
 
 def _grid(grid: Grid) -> tuple[Markup, str]:
@@ -131,4 +135,4 @@ def _grid(grid: Grid) -> tuple[Markup, str]:
     parts.append(element("text", grid.columns, x=LABEL, y=18))
     parts.append(element("text", grid.rows, x=-size, y=18, transform="rotate(-90)"))
     told = f"{len(wrong)} of the coloured cells should be empty." if wrong else "Nothing where nothing should be."
-    return _svg(max(size, 240), size + 4, grid.title, parts), told
+    return _svg(max(size, 240), size + 4, grid.title, parts, "matrix"), told

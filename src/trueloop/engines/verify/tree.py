@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
 import torch
@@ -45,9 +45,10 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR09
         return [mapped(part, change) for part in cast("list[Any]", tree)]
     if isinstance(tree, Mapping):
         items = {key: mapped(part, change) for key, part in cast("Mapping[Any, Any]", tree).items()}
-        if isinstance(tree, dict):
-            clone = copy.copy(cast("dict[Any, Any]", tree))  # a subclass keeps its attributes
-            clone.update(items)
+        if isinstance(tree, MutableMapping):
+            clone = copy.copy(cast("MutableMapping[Any, Any]", tree))  # a subclass keeps its attributes
+            for key, part in items.items():
+                clone[key] = part
             return clone
         return items
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):

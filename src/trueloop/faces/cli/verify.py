@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,10 +65,11 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
         return 0
     if wishes.html and (not wishes.html.resolve().parent.is_dir() or wishes.html.is_dir()):
         raise InvalidConfig(f"A page cannot be written to {str(wishes.html)!r}.", fix="Name a file in a folder.")
-    subject = subject_of(spec)
-    subject = replace(subject, causal=True) if wishes.causal else subject
     page = Page(quiet=wishes.json, verbose=wishes.verbose)
-    found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.began, ended=page.ended)
+    with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
+        subject = subject_of(spec)
+        subject = replace(subject, causal=True) if wishes.causal else subject
+        found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.began, ended=page.ended)
     page.total(found)
     ok = all(each.ok for each in found)
     if wishes.html:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trueloop.faces.lab.runs_seen import RunsSeen
@@ -19,8 +19,10 @@ from trueloop.ground.asked import describe, read
 from trueloop.ground.errors import InvalidConfig
 
 LARGEST: Final = 64 << 10  # bytes of a question
+SLOWEST_S: Final = 10.0  # that a question may take to arrive
 PATIENCE_S: Final = 20.0
 CALCULATORS: Final = 2
+WAITING: Final = 64  # questions that wait for a calculator
 SEE: Final = "The lab's terminal says why."
 
 
@@ -41,6 +43,7 @@ class Answering:
         self._free: list[Worker] = []
         self._turns = asyncio.Semaphore(CALCULATORS)
         self._slow = asyncio.Semaphore(1)
+        self._waiting = 0
 
     async def describe(self, request: Request) -> Response:
         """Tell what a page can ask, for its controls."""
@@ -83,7 +86,14 @@ class Answering:
     @contextlib.asynccontextmanager
     async def _calculator(self) -> AsyncGenerator[Worker]:
         """Lend a worker; one that failed its borrower is not lent again."""
-        async with self._turns:
+        if self._waiting >= WAITING:
+            raise Refused(503, f"{WAITING} questions wait already.", "Ask again in a while.")
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
             worker = self._free.pop() if self._free else await self._workers.fork("calculator")
             try:
                 yield worker
@@ -91,6 +101,8 @@ class Answering:
                 await worker.end(0.0)
                 raise
             self._free.append(worker)
+        finally:
+            self._turns.release()
 
     async def stop(self) -> None:
         """Give the workers back."""
@@ -111,10 +123,16 @@ async def _body(request: Request) -> bytes:
     if kind != "application/json":  # a form of another site could send anything else unasked
         raise Refused(415, f"A question of type {kind[:40]!r}.", "Send application/json.")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST:
-            raise Refused(413, f"A question of more than {LARGEST} bytes.", "Ask for less.")
+    try:
+        async with asyncio.timeout(SLOWEST_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LARGEST:
+                    raise Refused(413, f"A question of more than {LARGEST} bytes.", "Ask for less.")
+    except TimeoutError:
+        raise Refused(408, f"A question that took more than {SLOWEST_S:g} s to arrive.", "Send it at once.") from None
+    except ClientDisconnect:
+        raise Refused(400, "A question that was not sent to its end.") from None  # nobody hears it
     return bytes(body)
 
 

@@ -15,15 +15,17 @@ from trueloop.ground.errors import InvalidConfig
 
 MOST: Final = 24  # sessions at once, on one machine
 IDLE_S: Final = 600.0  # a page that says nothing, not even that it has painted, lies in a hidden tab
+DEAF_S: Final = 60.0  # a page that takes nothing of what it is sent is frozen, or wants to keep us busy
 BUSY, IDLE, LOST = 4001, 4002, 4003
 """Why a connection is closed, as the page hears it."""
+UNREAD: Final = "Nothing of what was sent was read, so the worker was given back."
 
 
 class Sessions:
     """The live sessions of one server."""
 
-    def __init__(self, workers: Workers, *, most: int = MOST, idle_s: float = IDLE_S) -> None:
-        self._workers, self._most, self._idle_s = workers, most, idle_s
+    def __init__(self, workers: Workers, *, most: int = MOST, idle_s: float = IDLE_S, deaf_s: float = DEAF_S) -> None:
+        self._workers, self._most, self._idle_s, self._deaf_s = workers, most, idle_s, deaf_s
         self._open = 0
 
     @property
@@ -41,15 +43,16 @@ class Sessions:
         try:
             worker = await self._workers.fork(kind)
             try:
-                code, reason = await _first(self._inward(socket, worker), _outward(socket, worker))
+                code, reason = await _first(self._inward(socket, worker), self._outward(socket, worker))
             finally:
                 await worker.end()
         except Gone as error:
             code, reason = LOST, f"The process that trains has ended: {error}"[:100]
         finally:
             self._open -= 1
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the browser was first
-            await socket.close(code, reason)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the browser was first, or is deaf
+            async with asyncio.timeout(self._deaf_s):
+                await socket.close(code, reason)
 
     async def _inward(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
         while True:
@@ -63,21 +66,24 @@ class Sessions:
             try:
                 parsed(text)
             except InvalidConfig as error:
-                await socket.send_text(written({"kind": "refused", **refusal(error)}))
+                if not await self._shown(socket, written({"kind": "refused", **refusal(error)})):
+                    return IDLE, UNREAD
             else:
                 await worker.send(text)
 
+    async def _outward(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
+        while await self._shown(socket, await worker.receive()):
+            continue
+        return IDLE, UNREAD
 
-async def _outward(socket: WebSocket, worker: Worker) -> tuple[int, str]:
-    while True:
-        message = await worker.receive()
+    async def _shown(self, socket: WebSocket, message: str | bytes) -> bool:
+        """Send a message; false where the page does not take it."""
         try:
-            if isinstance(message, str):
-                await socket.send_text(message)
-            else:
-                await socket.send_bytes(message)
-        except (RuntimeError, WebSocketDisconnect):
-            return 1000, ""
+            async with asyncio.timeout(self._deaf_s):
+                await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            return False
+        return True
 
 
 async def _first(*sides: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:

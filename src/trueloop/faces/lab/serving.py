@@ -16,6 +16,7 @@ import uvicorn
 
 from trueloop.engines.store.live.folder import live_folder
 from trueloop.engines.store.live.listed import any_runs
+from trueloop.faces.lab.connections import Http, WebSocket
 from trueloop.faces.lab.lively import Lively
 from trueloop.faces.lab.server import application
 from trueloop.faces.lab_address import announce
@@ -60,7 +61,8 @@ def serve(
     config = uvicorn.Config(
         app,
         log_level="warning",
-        ws="websockets-sansio",
+        http=Http,
+        ws=WebSocket,
         ws_max_size=LARGEST_MESSAGE,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=2,

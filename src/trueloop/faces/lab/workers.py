@@ -10,11 +10,15 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any, Final
 
+from trueloop.engines.store.live.process import lives, mark_of
 from trueloop.faces.lab.wire import LENGTH, TEXT
 
 READY_S: Final = 120.0  # torch's import on a busy machine
+ANSWER_S: Final = 10.0  # a fork, or a kill, on one
+REST_S: Final = 5.0  # after a process that never came so far as to fork: the next one will not either, most likely
 LARGEST: Final = 16 << 20  # bytes of one message of a worker
 SINGLE: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -65,13 +69,17 @@ class Worker:
                 while await self._reader.read(1 << 16):
                     pass
         except (TimeoutError, OSError):
-            with contextlib.suppress(Gone):
-                await self._workers.kill(self.pid)
+            await self._workers.kill(self.pid)
+        self._workers.forget(self.pid)
         await _closed(self._writer)
 
 
 class Workers:
-    """All workers of one server. `start` it first; nothing else of it may be called before."""
+    """All workers of one server. `start` it first; nothing else of it may be called before.
+
+    Should the process that they are forked from end, or answer no more, the next `fork` starts another one; the workers
+    that are there go on.
+    """
 
     def __init__(self) -> None:
         self._zygote: asyncio.subprocess.Process | None = None
@@ -79,7 +87,10 @@ class Workers:
         self._writer: asyncio.StreamWriter | None = None  # kept: it closes the connection when it is let go
         self._control: socket.socket | None = None
         self._turn = asyncio.Lock()
-        self._ready = asyncio.Event()
+        self._ready = self._stopped = False
+        self._children: dict[int, str] = {}
+        """Workers by process, with the mark that tells them from another process of that number."""
+        self._rests_until_s = 0.0
 
     async def start(self) -> None:
         """Start the process that has torch imported; returns before it is ready."""
@@ -92,7 +103,7 @@ class Workers:
         )
         theirs.close()
         ours.setblocking(False)
-        self._control = ours
+        self._control, self._ready = ours, False
         self._reader, self._writer = await asyncio.open_connection(sock=ours.dup())
 
     async def ready(self) -> None:
@@ -102,64 +113,111 @@ class Workers:
             Gone: the process has ended, or is not ready after `READY_S`.
         """
         async with self._turn:
-            if not self._ready.is_set():
-                await self._answer(READY_S)
-                self._ready.set()
+            await self._await_ready()
 
     async def fork(self, kind: str) -> Worker:
         """Start a worker.
 
         Raises:
-            Gone: there is no process to fork from.
+            Gone: there is no process to fork from, and none can be started.
         """
-        await self.ready()
+        async with self._turn:
+            try:
+                try:
+                    return await self._forked(kind)
+                except Gone:
+                    if self._zygote is not None:  # it is there, and cannot
+                        raise
+                return await self._forked(kind)
+            except OSError as error:  # no more files or processes
+                raise Gone(str(error)) from None
+
+    async def kill(self, pid: int) -> None:
+        """End a worker of ours at once, if it is still there."""
+        async with self._turn:
+            killed = False
+            with contextlib.suppress(Gone):
+                killed = (await self._asked({"kill": pid}))["killed"]
+            if not killed and (mark := self._children.get(pid)) and lives(pid, mark):
+                os.kill(pid, signal.SIGKILL)  # of a process that is gone itself: nobody else can end it
+
+    def forget(self, pid: int) -> None:
+        """Take note that a worker was ended."""
+        self._children.pop(pid, None)
+
+    async def stop(self) -> None:
+        """End the zygote; its workers end when the server hangs up on them."""
+        self._stopped, zygote = True, self._zygote
+        self._drop()
+        if zygote is not None:
+            await zygote.wait()
+
+    async def _await_ready(self) -> None:
+        if self._stopped or monotonic() < self._rests_until_s:
+            raise Gone("no worker can be started")
+        if self._zygote is None or self._zygote.returncode is not None:
+            self._drop()
+            await self.start()
+        if not self._ready:
+            try:
+                await self._answer(READY_S)
+            except Gone:
+                self._rests_until_s = monotonic() + REST_S
+                raise
+            self._ready = True
+
+    async def _forked(self, kind: str) -> Worker:
+        await self._await_ready()
         ours, theirs = socket.socketpair()
         try:
-            async with self._turn:
-                self._order({"fork": kind}, theirs.fileno())
-                answer = await self._answer(10.0)
+            answer = await self._asked({"fork": kind}, theirs.fileno())
+            if "pid" not in answer:
+                raise Gone(answer["failed"])
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
+        pid = answer["pid"]
+        self._children[pid] = mark_of(pid)
         reader, writer = await asyncio.open_connection(sock=ours)
-        return Worker(answer["pid"], reader, writer, self)
+        return Worker(pid, reader, writer, self)
 
-    async def kill(self, pid: int) -> None:
-        """End a worker of ours at once, if it is still there."""
-        async with self._turn:
-            self._order({"kill": pid})
-            await self._answer(10.0)
-
-    async def stop(self) -> None:
-        """End the zygote; its workers end when the server hangs up on them."""
-        if self._control is not None and self._writer is not None:
-            self._control.close()
-            await _closed(self._writer)
-        if self._zygote is not None and self._zygote.returncode is None:
-            self._zygote.send_signal(signal.SIGKILL)
-            await self._zygote.wait()
-
-    def _order(self, message: Mapping[str, Any], *fds: int) -> None:
+    async def _asked(self, order: Mapping[str, Any], *fds: int) -> dict[str, Any]:
         if self._control is None:
             raise Gone("no worker can be started")
         try:
-            socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+            socket.send_fds(self._control, [json.dumps(order).encode()], fds)
         except OSError as error:
+            self._drop()
             raise Gone(str(error)) from None
+        return await self._answer(ANSWER_S)
 
     async def _answer(self, patience_s: float) -> dict[str, Any]:
-        if self._reader is None:
-            raise Gone("no worker can be started")
+        assert self._reader is not None
         try:
             async with asyncio.timeout(patience_s):
                 line = await self._reader.readline()
-        except TimeoutError:
-            raise Gone(f"torch was not ready after {patience_s:g} s") from None
-        if not line:
-            raise Gone("the process that starts the workers has ended")
-        return json.loads(line)
+            if not line:
+                raise Gone("the process that starts the workers has ended")
+            return json.loads(line)
+        except BaseException as error:
+            self._drop()  # an answer that is still to come would be taken for that of the next question
+            if isinstance(error, TimeoutError):
+                raise Gone(f"the process that starts the workers said nothing for {patience_s:g} s") from None
+            if isinstance(error, OSError):
+                raise Gone(str(error)) from None
+            raise
+
+    def _drop(self) -> None:
+        """Have no process to fork from any more."""
+        if self._zygote is not None and self._zygote.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._zygote.kill()
+        if self._control is not None and self._writer is not None:
+            self._control.close()
+            self._writer.close()
+        self._zygote = self._reader = self._writer = self._control = None
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:

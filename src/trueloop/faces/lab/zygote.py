@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +49,10 @@ def main(control_fd: int) -> None:
         order = json.loads(data)
         _reap(children)
         if "fork" in order:
-            _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
+            try:
+                _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
+            except OSError as error:  # it goes on, and can perhaps when some have ended
+                _reply(control, {"failed": str(error)})
         else:
             alive = order["kill"] in children  # a number that was given away again is not killed
             if alive:
@@ -57,7 +61,11 @@ def main(control_fd: int) -> None:
 
 
 def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -> int:
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:  # as many processes, or as much memory, as may be
+        os.close(line_fd)
+        raise
     if pid:
         children.add(pid)
         os.close(line_fd)
@@ -107,6 +115,8 @@ def _warm_up() -> None:
 
     torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    if find_spec("sklearn"):
+        importlib.import_module("sklearn.datasets")
 
 
 def _reply(control: socket.socket, message: dict[str, Any]) -> None:

@@ -136,3 +136,14 @@ def test_a_step_that_trains_another_model_is_told_and_put_back(prove, classes, n
 
 def test_without_a_step_it_does_not_apply(idle, subject):
     assert "step(model, optimizer, batches)" in idle(NAME, **subject).sentence
+
+
+def test_a_step_may_speak_of_its_groups(holds, subject):
+    def warm(model, optimizer, batches):
+        optimizer.param_groups[1]["lr"] *= 0.5
+        exact(model, optimizer, batches)
+
+    def grouped(model):
+        return torch.optim.AdamW([{"params": model[0].parameters()}, {"params": model[3].parameters(), "lr": 0.1}])
+
+    holds(NAME, **subject, step=warm, optimizer=grouped)

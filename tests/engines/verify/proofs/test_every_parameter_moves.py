@@ -98,3 +98,21 @@ def test_frozen_ones_do_not_count(holds, idle, classes):
     model.side.requires_grad_(False)
     holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
     idle(NAME, model=model.requires_grad_(False), loss=nn.CrossEntropyLoss(), batch=classes)
+
+
+def test_steps_lost_in_rounding_are_told(broken, classes):
+    model = nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)).bfloat16()
+    batch = classes[0].bfloat16(), classes[1]
+    evidence = broken(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=batch)
+    assert evidence.fault == "1.weight"
+    assert "lost in the rounding of bfloat16" in evidence.sentence
+
+
+def test_sparse_gradients(holds):
+    holds(
+        NAME,
+        model=nn.EmbeddingBag(1000, 3, sparse=True),
+        loss=nn.CrossEntropyLoss(),
+        batch=(torch.arange(12).view(4, 3), torch.tensor([0, 1, 2, 0])),
+        optimizer=torch.optim.SparseAdam,
+    )

@@ -81,3 +81,8 @@ def test_what_is_expected_can_be_said(holds, broken, decoder, tokens, token_loss
 
 def test_a_sum_does_not_apply(idle, classes, net):
     assert "sum" in idle(NAME, model=net, loss=nn.CrossEntropyLoss(reduction="sum"), batch=classes).sentence
+
+
+def test_nothing_is_guessed_of_real_numbers(idle):
+    torch.manual_seed(0)
+    idle(NAME, model=nn.Linear(8, 8), loss=lambda model, x: 2 * ((model(x) - x) ** 2).mean(), batch=torch.randn(9, 8))

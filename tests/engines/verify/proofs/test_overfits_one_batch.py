@@ -67,3 +67,13 @@ def test_no_more_time_is_no_verdict(prove, classes, net):
     evidence = prove(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes, seconds=0.0)
     assert evidence.verdict == "not judged"
     assert not evidence.ok
+
+
+def test_a_model_too_small_for_the_batch_learns_a_few_samples(holds):
+    torch.manual_seed(0)
+    narrow = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 8))
+    batch = torch.randn(32, 8)
+    evidence = holds(
+        NAME, model=narrow, loss=lambda model, x: ((model(x) - x) ** 2).mean(), batch=batch, optimizer=FAST
+    )
+    assert "32 samples" in evidence.remarks[0]

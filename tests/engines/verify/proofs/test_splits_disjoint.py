@@ -61,3 +61,10 @@ def test_samples_that_repeat_by_nature_are_no_alarm(idle):
 
 def test_one_loader_does_not_apply(idle):
     idle(NAME, model=nn.Linear(4, 2), loader=DataLoader(data(), 8))
+
+
+def test_what_was_not_read_is_told(holds):
+    train, val = DataLoader(data(), 8), DataLoader(data(seed=1), 8)
+    evidence = holds(NAME, model=nn.Linear(4, 2), loader=train, val=val, options={"samples": 10})
+    assert evidence.numbers["train"] == 10
+    assert "as far as" in evidence.remarks[0]

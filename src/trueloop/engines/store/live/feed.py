@@ -19,6 +19,7 @@ from trueloop.ground.thinned import Thinned
 
 SERIES: Final = 24  # names of series that are kept
 POINTS: Final = 4096
+LARGEST: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class FeedFollower:
         if layers:
             self.layers, names = LayerColumns(), [str(name) for name in layers["layers"]]
             for update, norms in zip(layers["updates"], zip(*layers["norms"], strict=True), strict=True):
-                self.layers.add(int(update), names, norms)
+                self.layers.add(_update(update), names, norms)
 
     def _take_numbers(self, record: Mapping[str, Any]) -> None:
         series: Mapping[str, Any] = record["series"]
@@ -144,17 +145,23 @@ class FeedFollower:
                 self.series[name] = Thinned(POINTS)
             kept = self.series[name]
             for update, value in zip(updates, values, strict=True):
-                kept.add(int(update), float(value))
+                kept.add(_update(update), float(value))
         if "layers" in record:
             self._names = [str(name) for name in record["layers"]]
         if "norms" in record:
             update, norms = record["norms"]
-            self.layers.add(int(update), self._names, norms)
+            self.layers.add(_update(update), self._names, norms)
+
+
+def _update(value: Any) -> int:
+    if not abs(int(value)) < LARGEST:
+        raise ValueError("an update that no program comes to")
+    return int(value)
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) < 2**53 else None
+    return value if type(value) is int and abs(value) < LARGEST else None
 
 
 def _float(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and abs(value) < 2.0**53 else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else 0.0

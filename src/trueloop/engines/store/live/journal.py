@@ -26,6 +26,8 @@ AT_ONCE: Final = 40_000  # updates taken in by one call; 0.1 s
 MOST_ROWS: Final = 100_000  # updates of one line; a run writes ten lines a second
 LARGEST: Final = 2**53
 METRICS: Final = 48  # names of metrics that are kept
+SPLITS: Final = 8  # names of splits: each is a curve of each metric
+NAME: Final = 200  # letters of either
 EVALUATIONS: Final = 4000
 LISTED: Final = 500  # notes, findings and checkpoints: the newest
 LETTERS: Final = 2000  # of a text that a page shows
@@ -67,6 +69,7 @@ class JournalFollower:
         self.end: RunEnded | None = None
         self._spent = {"evaluating": 0.0, "saving": 0.0}
         self._metrics: set[str] = set()
+        self._splits: set[str] = set()
         self._line = 0
 
     @property
@@ -173,6 +176,8 @@ class JournalFollower:
 
     def _take_event(self, record: Mapping[str, Any]) -> None:
         event = event_of(record)
+        if any(type(value) is int and abs(value) >= LARGEST for value in record.values()):
+            raise ValueError("a count that no run comes to")
         match event:
             case RunStarted():
                 self._start(event, float(record["time"]))
@@ -188,11 +193,15 @@ class JournalFollower:
 
     def _evaluated(self, event: Evaluated) -> None:
         metrics: dict[str, float] = {}
+        self._spent["evaluating"] += event.seconds
+        split = event.split[:NAME]
+        if split not in self._splits and len(self._splits) >= SPLITS:
+            return
+        self._splits.add(split)
         for name, value in event.metrics.items():
-            if name in self._metrics or len(self._metrics) < METRICS:
+            if len(name) <= NAME and (name in self._metrics or len(self._metrics) < METRICS):
                 self._metrics.add(name)
                 metrics[name] = value
-        self._spent["evaluating"] += event.seconds
         if len(self.evaluations) >= EVALUATIONS:  # every second one goes, but for the best
             self.evaluations = [each for k, each in enumerate(self.evaluations) if k % 2 == 0 or each.best]
             del self.evaluations[: -(EVALUATIONS - 1)]
@@ -200,7 +209,7 @@ class JournalFollower:
             Evaluated(
                 update=event.update,
                 epoch=event.epoch,
-                split=event.split[:LETTERS],
+                split=split,
                 metrics=metrics,
                 tables={},
                 seconds=event.seconds,
@@ -227,6 +236,8 @@ class JournalFollower:
 
 def _row(update: int, values: Sequence[Any]) -> UpdateRow:
     epoch, loss, norm, lr, examples, wait_s, total_s, skipped = values
+    if not abs(int(examples)) < LARGEST or not abs(int(epoch)) < LARGEST:
+        raise ValueError("more examples or epochs than any run comes to")
     return UpdateRow(
         update, int(epoch), float(loss), float(norm), float(lr), int(examples), float(wait_s), float(total_s),
         bool(skipped),

@@ -19,6 +19,7 @@ from trueloop.engines.store.runs.lock import held
 FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
 LAST: Final = 2**14  # bytes at the end
 LETTERS: Final = 120
+LARGEST: Final = 2**52  # seconds, or updates, that are believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +55,14 @@ def listed_feed(folder: Path) -> Listed:
     first = _record(_read(folder / FEED, 0, FIRST).partition(b"\n")[0])
     now, told = FeedFollower(folder).now(), read_now(folder)
     began, s = first.get("time"), told.get("s")
-    changed = sum(value for value in (began, s) if isinstance(value, int | float))
+    changed = sum(value for value in (began, s) if isinstance(value, int | float) and abs(value) < LARGEST)
     return Listed(
         id=f"live/{folder.name}",
         kind="watched",
         name=_text(first.get("name")) or folder.name,
         what=_text(first.get("command")) + (f", rank {rank}" if type(rank := first.get("rank")) is int else ""),
         state=now.state,
-        changed=float(changed) if abs(changed) < 2**53 else 0.0,
+        changed=float(changed),
         update=now.updates,
     )
 

@@ -120,7 +120,9 @@ def _update(bench: Bench, trial: Trial, sizes: list[int]) -> list[Tensor]:
 
 
 def _prepared(bench: Bench, trial: Trial) -> Work:
-    work = bench.work(optimizer=_descent)
+    work = bench.work()
+    groups = [{"params": group["params"]} for group in work.optimizer.param_groups]  # a step may speak of its groups
+    work.optimizer = torch.optim.SGD(groups, lr=RATE)
     without_dropout(work.model)
     if trial.pinned:
         pin(work.model, BatchNorm)
@@ -129,10 +131,6 @@ def _prepared(bench: Bench, trial: Trial) -> Work:
         if isinstance(work.loss, nn.Module):
             work.loss.double()
     return work
-
-
-def _descent(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE)
 
 
 def _size(update: list[Tensor]) -> Tensor:

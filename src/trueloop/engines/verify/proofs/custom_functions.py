@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -171,7 +171,7 @@ def _words(apply: Any, values: list[Tensor], error: str) -> str:
     outs = apply(*values)
     weights = [random(out) for out in outs]
     total = torch.stack([(out * weight).sum() for out, weight in zip(outs, weights, strict=True)]).sum()
-    grads: tuple[Tensor | None, ...] = torch.autograd.grad(total, values, allow_unused=True)
+    grads = cast("tuple[Tensor | None, ...]", torch.autograd.grad(total, values, allow_unused=True))
     for number, (value, grad) in enumerate(zip(values, grads, strict=True)):
         direction = random(value)
         ends: list[Tensor] = []

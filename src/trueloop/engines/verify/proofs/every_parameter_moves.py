@@ -72,7 +72,8 @@ def _update(work: Work, batch: object, watched: set[str]) -> dict[str, str]:
 
     def hearing(name: str):
         def hear(grad: torch.Tensor) -> None:
-            largest[name] = max(largest[name], float(grad.detach().abs().max()) if grad.numel() else 0.0)
+            values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
+            largest[name] = max(largest[name], float(values.abs().max()) if values.numel() else 0.0)
 
         return hear
 
@@ -89,20 +90,23 @@ def _update(work: Work, batch: object, watched: set[str]) -> dict[str, str]:
         moved = not torch.equal(now[name].detach(), before[name])
         if moved and (largest[name] != 0.0):
             continue
-        reasons[name] = _reason(largest[name], held.get(id(now[name])), moved=moved)
+        reasons[name] = _reason(largest[name], held.get(id(now[name])), now[name].dtype, moved=moved)
     return reasons
 
 
-def _reason(gradient: float, rate: float | None, *, moved: bool) -> str:
-    if moved:
-        return "its gradient is exactly 0, and only weight decay moves it"
-    if gradient < 0:
-        return "never received a gradient"
-    if gradient == 0:
-        return "its gradient is exactly 0"
-    if rate is None:
-        return "received a gradient, but the optimizer does not hold it"
-    return "the learning rate is 0" if rate == 0 else "received a gradient, and was not stepped"
+def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, moved: bool) -> str:
+    kind = str(dtype).removeprefix("torch.")
+    rounding = f"its steps at rate {rate:g} are lost in the rounding of {kind}: keep weights in float32" if rate else ""
+    reasons = (
+        (moved, "its gradient is exactly 0, and only weight decay moves it"),
+        (gradient < 0, "never received a gradient"),
+        (gradient == 0, "its gradient is exactly 0"),
+        (rate is None, "received a gradient, but the optimizer does not hold it"),
+        (rate == 0, "the learning rate is 0"),
+        (dtype in (torch.bfloat16, torch.float16), rounding),
+        (True, "received a gradient, and was not stepped"),
+    )
+    return next(words for is_so, words in reasons if is_so)
 
 
 PROOF = Proof(title="Every parameter moves", group="gradients", prove=every_parameter_moves)

@@ -20,10 +20,13 @@ from trueloop.engines.verify.bench import Bench, Work
 from trueloop.engines.verify.calling import is_criterion, outputs, pair
 from trueloop.engines.verify.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.engines.verify.proof import Proof
+from trueloop.engines.verify.tree import tensors
 from trueloop.ground.words import short
 
 ABOVE, BELOW = 1.5, 0.5
 """Times the expected loss. A last layer as PyTorch initialises it adds some percent; half of ln C is knowledge."""
+NEAR = (0.8, 1.3)
+"""Likewise, where the number of classes was only read off the output's shape: nearer, or it is not that."""
 WIDE = 3.0
 """Times the variance, for a number: a model that begins at 0 pays the mean's square too."""
 
@@ -57,7 +60,8 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     numbers = {"loss": loss, "expected": should.value}
     picture = Bars(title="Loss before training", values={"measured": loss, should.words: should.value}, unit="")
     told = f"The first loss is {short(loss)}, where {should.words} is {short(should.value)}"
-    if math.isfinite(loss) and BELOW <= ratio <= should.above:
+    low_end, high_end = (BELOW, should.above) if should.certain else NEAR
+    if math.isfinite(loss) and low_end <= ratio <= high_end:
         return Evidence(verdict=Verdict.HOLDS, sentence=f"{told}.", numbers=numbers, pictures=(picture,))
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
@@ -115,7 +119,8 @@ def _classes(count: int, *, certain: bool) -> Expected:
 
 def _guess(bench: Bench, work: Work, batch: Any) -> Expected:
     found = [each for each in outputs(work.model, bench.call(work.model, batch), bench.subject.seed) if each.dim() > 1]
-    if not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
+    whole = any(not leaf.is_floating_point() and leaf.dtype is not torch.bool for leaf in tensors(batch))
+    if not whole or not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
         raise NotApplicable("What this loss should begin at is not known: give classes= or expected=.")
     return _classes(found[0].shape[-1], certain=False)
 

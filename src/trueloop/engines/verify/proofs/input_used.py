@@ -53,10 +53,11 @@ def input_used(bench: Bench) -> Evidence:
             fix="Follow it through forward: is it overwritten, multiplied by zero, or is something else returned?",
             numbers={f"moves_{path}": value for path, value in moved.items()},
         )
-    told = ", ".join(f"{path} moves them by {short(value)}" for path, value in moved.items())
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"Every input moves the outputs ({told} of the greatest).",
+        sentence=f"Every input moves the outputs ({', '.join(moved)})."
+        if len(moved) > 1
+        else f"Changing the input moves the outputs, by {short(max(moved.values()))} of the greatest.",
         remarks=_idle_features(exact),
         numbers={f"moves_{path}": value for path, value in moved.items()},
     )

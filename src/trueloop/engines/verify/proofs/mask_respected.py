@@ -65,7 +65,7 @@ def mask_respected(bench: Bench) -> Evidence:
 
 def _hiding(bench: Bench) -> list[tuple[Any, Mask]]:
     """Return the samples that have masked positions, of the first batch that has any, with each mask it may be."""
-    for batch in bench.batches(BATCHES):
+    for batch in bench.stream(BATCHES):
         found: list[tuple[Any, Mask]] = []
         for mask in _masks(bench, batch):
             partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)

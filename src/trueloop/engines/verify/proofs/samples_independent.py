@@ -9,7 +9,7 @@ the loss falls all the same, and the model is of no use for one sample at a time
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -163,9 +163,8 @@ def _add_gradients(grid: list[list[float]], exact: Precise, which: list[int]) ->
             return
         weights = [torch.rand_like(leaf[i]) for leaf in rows]  # a plain sum of a softmax has no gradient
         total = torch.stack([(leaf[i] * w).sum() for leaf, w in zip(rows, weights, strict=True)]).sum()
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
-            total, list(real.values()), retain_graph=True, allow_unused=True
-        )
+        grads = torch.autograd.grad(total, list(real.values()), retain_graph=True, allow_unused=True)
+        found = cast("tuple[Tensor | None, ...]", grads)
         sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in found if g is not None]
         if not sizes:
             continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
 from torch import Tensor
@@ -27,6 +26,8 @@ class Read:
     first: dict[bytes, int]
     """Digest -> number of the first sample with it."""
     samples: int
+    whole: bool = True
+    """False where time or the number of samples was up."""
 
     @property
     def repeated(self) -> float:
@@ -45,7 +46,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
     if loader is None or val is None:
         raise NotApplicable("There are no two loaders: give loader= and val=.")
     shared = _shared_indices(loader, val)
-    train, held = _read(loader, samples), _read(val, samples)
+    train, held = _read(bench, loader, samples), _read(bench, val, samples)
     if not train.samples or not held.samples:
         raise NotApplicable("One of the loaders is empty.")
     both = [digest for digest in held.first if digest in train.first]
@@ -80,6 +81,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         f"{counted(train.samples, 'training sample')}.",
         numbers=numbers,
         pictures=(picture,),
+        remarks=() if train.whole and held.whole else ("That is as far as they were read in the time there is.",),
     )
 
 
@@ -94,10 +96,12 @@ def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -
     )
 
 
-def _read(loader: Any, most: int) -> Read:
+def _read(bench: Bench, loader: Any, most: int) -> Read:
     found: dict[bytes, int] = {}
-    count = 0
-    for digest in islice(_digests(loader), most):
+    count, started = 0, bench.clock()
+    for digest in _digests(loader):
+        if count >= most or (count and bench.clock() - started > bench.subject.seconds / 2):
+            return Read(first=found, samples=count, whole=False)
         found.setdefault(digest, count)
         count += 1
     return Read(first=found, samples=count)
