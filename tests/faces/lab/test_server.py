@@ -61,7 +61,9 @@ def test_another_name_for_this_machine_is_refused(lab: str, headers: dict[str, s
     assert Answer(lab, "GET", "/", **headers).status == 403
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil:80"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://[", "file://", "http://127.0.0.1:1", "http://localhost.evil:80"]
+)
 def test_another_origin_is_refused(lab: str, origin: str):
     assert post(lab, "arithmetic", {}, origin=origin).status == 403
 

@@ -132,4 +132,6 @@ def test_workers_live_and_die_as_they_should(monkeypatch: pytest.MonkeyPatch):
                 await part(workers)
 
     with ThreadPoolExecutor(1) as thread:  # where a browser is tested, this one has a loop of its own already
-        thread.submit(asyncio.run, all_of_it(question, hang, death, bounds, leaks, lambda workers: orphans(workers, monkeypatch))).result()
+        thread.submit(
+            asyncio.run, all_of_it(question, hang, death, bounds, leaks, lambda workers: orphans(workers, monkeypatch))
+        ).result()

@@ -72,3 +72,10 @@ def test_a_program_that_runs(tmp_path):
     assert (run.name, run.state, run.update) == ("train.py", "failed", 3)
     assert run.matches("TRAIN failed")
     assert not run.matches("train finished")
+
+
+def test_a_time_that_no_clock_shows_is_not_believed(tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "train.py"})
+    folder = tmp_path / "live" / writer.name
+    (folder / "feed.jsonl").write_text('{"event":"begun","time":1' + "0" * 400 + "}\n")
+    assert 0 <= listed_feed(folder).changed < 10
