@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import threading
@@ -27,12 +28,21 @@ async def waits(socket: Socket) -> None:
     await socket.receive()
 
 
+async def speaks(socket: Socket) -> None:
+    """Say much, and go when nobody listens."""
+    await socket.accept()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            while True:
+                await socket.send_bytes(bytes(1 << 20))
+
+
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(connections, "MOST", 3)
     monkeypatch.setattr(connections, "SLOWEST_S", 0.3)
     monkeypatch.setattr(connections, "UNREAD", 1 << 12)
-    app = Starlette(routes=[WebSocketRoute("/live", waits)])
+    app = Starlette(routes=[WebSocketRoute("/live", waits), WebSocketRoute("/speaks", speaks)])
     server = uvicorn.Server(uvicorn.Config(app, http=Http, ws=WebSocket, log_level="error", lifespan="off"))
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
@@ -83,11 +93,16 @@ def test_too_many_are_cut_and_the_first_ones_are_not(port: int):
     assert answered(port)
 
 
+def opened(port: int, path: str) -> socket.socket:
+    deaf = socket.create_connection(("127.0.0.1", port), timeout=20)
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    deaf.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n{upgrade}{key}\r\n".encode())
+    return deaf
+
+
 def test_pings_whose_answers_nobody_reads_end_the_connection(port: int):
-    with socket.create_connection(("127.0.0.1", port)) as deaf:
-        key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-        upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
-        deaf.sendall(f"GET /live HTTP/1.1\r\nHost: a\r\n{upgrade}{key}\r\n".encode())
+    with opened(port, "/live") as deaf:
         ping = b"\x89\xfd" + b"\0" * 4 + b"x" * 125
         with pytest.raises(OSError, match="reset|Broken pipe"):
             for _ in range(100_000):
@@ -95,3 +110,10 @@ def test_pings_whose_answers_nobody_reads_end_the_connection(port: int):
     with pytest.raises(ConnectionClosed), connect(f"ws://127.0.0.1:{port}/live") as one:
         one.send("so the next one is heard")
         one.recv(20)
+
+
+def test_what_nobody_takes_is_not_kept_for_ever(port: int):
+    with opened(port, "/speaks") as deaf, pytest.raises(OSError, match="reset|Broken pipe"):
+        for _ in range(200):
+            time.sleep(0.1)
+            deaf.sendall(b"\x8a\x80" + b"\0" * 4)  # a pong nobody asked for
