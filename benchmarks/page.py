@@ -414,6 +414,33 @@ def room() -> str:
     )
 
 
+def lab() -> str:
+    """Tell what the lab's page does in a second."""
+    told = result("lab")
+    found, many = told["found"], told["found"]["class"]
+    goals = {name: f"{value:g}" for name, value in told["goals"].items()}
+    rows = [[name, f"{value:.3g}", goals.get(name, "")] for name, value in found["one session"].items()]
+    late = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
+    words = (
+        f"Of {len(found['findings'])} failures that can be switched on, these are named later than the goal: {late}. "
+        "They are certain only once a schedule has ended, or kept weights are used.\n"
+    )
+    return (
+        "`trueloop lab` in headless Chromium on the same machine, its simulator training at full speed (`lab.py`):\n\n"
+        + table(["", "measured", "goal"], rows)
+        + (f"\n{words}" if late else "")
+        + f"\nWith {many['sessions']} sessions training at once, each paints "
+        f"{many['painted updates/s each, median']:.1f} times a second (the slowest "
+        f"{many['painted updates/s each, least']:.1f}), a question of another page is answered within "
+        f"{many['answer to a question p95, ms']:.0f} ms (95th percentile), and all processes together hold "
+        f"{many['memory of all processes, MiB']:.0f} MiB.\n"
+    )
+
+
+def _seconds(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.1f} s"
+
+
 def spread(measured: dict[str, float], digits: int) -> str:
     median, low, high = (f"{measured[name]:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} ({low} to {high})"
@@ -436,6 +463,7 @@ def figures() -> str:
         "journal": journal,
         "runs": runs,
         "room": room,
+        "lab": lab,
     }
     more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
     return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
         TrainConfig,
         Trainer,
         TrueloopError,
+        autograd,
         chunked_cross_entropy,
         evaluate,
         load_weights,
         plan,
+        verify,
         watch,
     )
 
@@ -52,10 +54,12 @@ __all__ = [
     "Trainer",
     "TrueloopError",
     "__version__",
+    "autograd",
     "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",
+    "verify",
     "watch",
 ]
 

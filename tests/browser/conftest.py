@@ -1,4 +1,4 @@
-"""A real browser for all tests, with a fresh context for each; the real server is `lab` in `tests/conftest.py`."""
+"""A real browser for each file, with a fresh context for each; the real server is `lab` in `tests/conftest.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright's loop runs until it is closed, and other files have loops of their own
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")

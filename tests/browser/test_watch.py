@@ -18,16 +18,19 @@ from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, R
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SCRIPT = """
+import sys, time
+from pathlib import Path
 import torch
 from torch import nn
 torch.manual_seed(0)
 x = torch.randn(256, 8)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-for step in range(40):
+while not Path(sys.argv[1]).exists():
     loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
     loss.backward()
     optimizer.step()
+    time.sleep(0.005)
 """
 
 
@@ -114,25 +117,31 @@ def test_several_runs_lie_over_each_other(journal, open_page, axe):
     axe(page)
 
 
-def test_a_script_under_run_lab_is_shown_and_stays(lab_home, lab, open_page, axe, tmp_path):
+def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, open_page, axe, tmp_path):
     (tmp_path / "mine.py").write_text(SCRIPT)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(lab_home / "session")}
-    done = subprocess.run(
-        [sys.executable, "-m", "trueloop", "run", "--lab", "mine.py"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    address = re.search(r"this run in the lab: (http\S+)", done.stderr)
-    assert address, done.stderr
-    assert address[1].startswith(lab), "the lab that runs already is the one that shows it"
-    page = open_page("watch", params=address[1].partition("?")[2])
-    head = page.locator(".watch-head")
-    expect(head).to_contain_text("mine.py")
+    command = [sys.executable, "-m", "trueloop", "run", "--lab", "mine.py", "enough"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr
+        address = re.search(r"this run in the lab: (http\S+)", running.stderr.readline())
+        assert address
+        assert address[1].startswith(lab), "the lab that runs already is the one that shows it"
+        page = open_page("watch", params=address[1].partition("?")[2])
+        head = page.locator(".watch-head")
+        expect(head).to_contain_text("mine.py")
+        expect(head).to_contain_text("● running")
+        expect(page.locator(".watch-finding").first).to_contain_text("GRD001", timeout=60_000)
+        updates = head.locator("dd").first
+        before = updates.inner_text()
+        expect(updates).not_to_have_text(before)
+        (tmp_path / "enough").touch()
+        running.communicate(timeout=60)
+    assert running.returncode == 0
     expect(head).to_contain_text("✓ finished")
-    expect(head).to_contain_text("40")
     finding = page.locator(".watch-finding").first
     expect(finding).to_contain_text("GRD001")
     expect(finding.locator(".hit")).to_contain_text("optimizer.step()")
+    expect(finding).to_contain_text("times")
     expect(finding.get_by_role("link")).to_have_attribute("href", "#/signatures?code=GRD001")
     expect(page.locator(".watch-parts")).to_contain_text("backward")
     cells = page.locator(".heat-cells")

@@ -106,3 +106,33 @@ def test_pytest_finds_it_by_its_entry_point(name: str):
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {name: pytest_plugin.__name__}
+
+
+PROVING = """\
+import torch
+from torch import nn
+
+BATCH = torch.randn(8, 4), torch.arange(8) % 2
+
+class Leaky(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+def test_holds(trueloop_verify):
+    found = trueloop_verify(nn.Linear(4, 2), loss=nn.CrossEntropyLoss(), batch=BATCH, select=["model"])
+    assert any(found)
+
+def test_leaks(trueloop_verify):
+    trueloop_verify(Leaky(4, 2), loss=nn.CrossEntropyLoss(), batch=BATCH, select=["samples-independent"])
+"""
+
+
+def test_a_proof_that_is_broken_fails_the_test(tmp_path: Path, forker: Any):
+    (tmp_path / "test_proving.py").write_text(PROVING)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    installed = entry_points(group="pytest11", name="trueloop")
+    plugin = [] if installed else ["-p", pytest_plugin.__name__]
+    done = forker.run("-m", "pytest", *plugin, "-p", "no:randomly", "-rA", "--tb=short", cwd=tmp_path)
+    assert "PASSED test_proving.py::test_holds" in done.stdout
+    assert "FAILED test_proving.py::test_leaks" in done.stdout
+    assert "<samples-independent: broken." in done.stdout

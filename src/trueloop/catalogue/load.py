@@ -95,6 +95,16 @@ def known_errors() -> Mapping[str, KnownError]:
     return found
 
 
+def error_page(kind: str) -> str:
+    """Return the page of an error of torch's: the docstring of its file.
+
+    Args:
+        kind: as `known_errors` names it.
+    """
+    module = importlib.import_module(f"{trueloop.catalogue.__name__}.{RAISED}.{kind.replace('-', '_')}")
+    return module.__doc__ or ""
+
+
 def _entries(package: ModuleType) -> Iterator[Entry]:
     for folder in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if not folder.ispkg or folder.name == f"{trueloop.catalogue.__name__}.{RAISED}":

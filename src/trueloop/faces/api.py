@@ -22,6 +22,7 @@ from trueloop.engines.train.evaluate import evaluate as evaluate_batches
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.engines.train.objective import Loss
 from trueloop.engines.train.weights import load_weights
+from trueloop.faces import autograd, verify
 from trueloop.faces.feed import batches_of
 from trueloop.faces.trainer import Trainer
 from trueloop.faces.watching import watch
@@ -47,10 +48,12 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "TrueloopError",
+    "autograd",
     "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",
+    "verify",
     "watch",
 ]
 

@@ -1,11 +1,11 @@
-"""The pytest fixture ``trueloop_watch``: a test that trains fails where its training has a silent failure.
+"""The pytest fixtures: ``trueloop_watch`` fails a test whose training has a silent failure, ``trueloop_verify`` proves.
 
 pytest loads this file in every run of everybody who has installed trueloop: it imports nothing before it is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +22,27 @@ def trueloop_watch() -> Generator[Watching]:
     watching = watch()
     yield watching
     watching.stop()
+
+
+@pytest.fixture
+def trueloop_verify() -> Callable[..., Any]:
+    """Prove on a model and its loop what is to hold, and fail the test with the evidence where something does not.
+
+    ``trueloop_verify(model, loss=..., batch=..., select=["overfits-one-batch"])``; takes what a
+    ``trueloop.verify.Subject`` consists of, and returns the list of evidence.
+    """
+
+    def verify(model: Any, *, select: Any = (), ignore: Any = (), **subject: Any) -> Any:
+        __tracebackhide__ = True
+        from trueloop.faces.verify import prove
+
+        found = prove({"model": model, **subject} if subject else model, select=select, ignore=ignore)
+        wrong = [each for each in found if not each.ok]
+        if wrong:
+            pytest.fail("\n".join(map(repr, wrong)), pytrace=False)
+        return found
+
+    return verify
 
 
 @pytest.hookimpl(wrapper=True)

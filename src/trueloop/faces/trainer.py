@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -40,6 +41,7 @@ from trueloop.faces.feed import Feed, Sampler, batches_of
 from trueloop.faces.following import check_store, following
 from trueloop.faces.heard import heard
 from trueloop.faces.run_folder import RunFolder
+from trueloop.faces.starting import look_around, refuse_fallback
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.findings import Finding
 from trueloop.ground.seams import BatchSource, Noted, Reporter
@@ -218,7 +220,9 @@ class Trainer:
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
         prepare_generators(self.config)
-        return resolve_device(local_device(self.config.device))
+        device = resolve_device(local_device(self.config.device))
+        refuse_fallback(self.config.device, device, os.environ)
+        return device
 
     def _join(self, device: torch.device) -> Processes:
         waiting = self.config.parallel
@@ -254,7 +258,9 @@ class Trainer:
 
     def _facts(self, parts: Assembly, feed: Feed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
         code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
-        number = {"run_id": folder.run_id()} if folder else {}
+        number: dict[str, Any] = {"run_id": folder.run_id()} if folder else {}
+        if parts.parallel.processes.first:
+            number["doctor"] = look_around(parts, self.config, folder.path if folder else None)
         return {**number, **describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
 
     def _folder(self, identity: Identity) -> RunFolder | None:

@@ -71,3 +71,5 @@ class Failure:
     detector: Callable[[], Detector] | None = None
     inject: Callable[[TeachingLoop], None] | None = None
     """Breaks one operation of the teaching loop."""
+    examined: bool = False
+    """`trueloop doctor` looks for it before a run."""

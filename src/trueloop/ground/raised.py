@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from trueloop.ground.findings import Site
 
+_OPERATION = re.compile(r"^\w+: ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSeen:
@@ -144,3 +146,13 @@ class KnownError:
     """Regular expressions; one of them matches from where the message begins."""
     explain: Callable[[Raised, re.Match[str]], Explanation | None]
     """None = it is not that kind of error after all."""
+
+    def match(self, message: str) -> re.Match[str] | None:
+        """Return where one of the texts matches a message, or what follows the operation newer versions of torch name.
+
+        Args:
+            message: torch's, as a whole: "addmm: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)".
+        """
+        bare = _OPERATION.sub("", message, count=1)
+        both = ((text, each) for text in self.texts for each in (message, bare))
+        return next((found for text, each in both if (found := re.match(text, each, re.DOTALL))), None)

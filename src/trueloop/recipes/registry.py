@@ -13,11 +13,10 @@ import importlib.util
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from trueloop import recipes
 from trueloop.ground.errors import InvalidConfig, MissingExtra
@@ -72,6 +71,19 @@ def load(spec: str) -> Recipe:
 
     Cost: imports torch, and runs the user's file.
     """
+    return _checked(made_by(spec), spec)
+
+
+def made_by(spec: str) -> Any:
+    """Return what the function that ``spec`` names returned, whatever it is; a `Recipe` for a built-in name.
+
+    Args:
+        spec: as for `load`.
+
+    Raises:
+        InvalidConfig: no such recipe, file or function.
+        MissingExtra: torch is not installed.
+    """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra("torch", "train")
     path, _, function = spec.rpartition(":") if ".py:" in spec else (spec, "", "build")
@@ -86,7 +98,7 @@ def load(spec: str) -> Recipe:
             f"{path} has no function {function!r}.",
             fix=f"Did you mean {path}:{close[0]}?" if close else f"Define def {function}() -> Recipe in it.",
         )
-    return _checked(cast("Callable[[], Any]", build), spec)
+    return build()
 
 
 def _built_in(name: str) -> Recipe:
@@ -117,10 +129,9 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _checked(build: Callable[[], Any], spec: str) -> Recipe:
+def _checked(recipe: Any, spec: str) -> Recipe:
     from trueloop.recipes.recipe import Recipe
 
-    recipe = build()
     if not isinstance(recipe, Recipe):
         raise InvalidConfig(
             f"{spec} returned {type(recipe).__name__}, not a Recipe.",

@@ -19,7 +19,7 @@ def test_every_experiment_has_a_name():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_claim_holds_on_the_runs(name: str):
+def test_the_claim_is_held_to_the_runs(name: str):
     progress: list[float] = []
     scenario = SCENARIOS[name]
     records = tried(scenario, INJECTS, progress.append)
@@ -30,7 +30,14 @@ def test_the_claim_holds_on_the_runs(name: str):
         assert record.update == list(range(variant.simulation.updates))
         assert len(record.evaluations) == variant.simulation.epochs
     verdict = scenario.judge(records)
-    assert verdict.holds, verdict.measured
+    if name == "adam":  # it holds for one rate of SGD and not for the next: not as told, with the best one tried
+        adam, *others = (reached(record, 0.3) for record in records)
+        assert adam
+        times = [update / adam for update in others if update]
+        assert times[0] > 5
+        assert min(times) < 3
+        assert all(f"{each:.1f} times" in verdict.measured for each in times)
+    assert verdict.holds == (name != "adam"), verdict.measured
     assert len(re.findall(r"\d", verdict.measured)) > 4
 
 

@@ -82,3 +82,8 @@ def test_shards_are_left_alone(model):
 
     model[0].weight.grad = model[0].weight.grad.as_subclass(Shard)
     assert LayerNorms(model).now_and_then(1.0) is None
+
+
+def test_sparse_gradients_are_left_alone(model):
+    model[0].weight.grad = model[0].weight.grad.to_sparse()
+    assert LayerNorms(model).now_and_then(1.0) is None

@@ -29,6 +29,7 @@ def raising(error: BaseException):
 def test_the_commands_are_these():
     assert sorted(commands()) == [
         "arena",
+        "doctor",
         "explain",
         "failures",
         "lab",
@@ -42,6 +43,7 @@ def test_the_commands_are_these():
         "template",
         "train",
         "tune",
+        "verify",
     ]
 
 

@@ -48,6 +48,8 @@ def test_the_script_is_bash_and_says_what_the_job_is_given(tmp_path: Path):
         "--time=1:30:00", "--signal=TERM@300", "--requeue", "--open-mode=append", "--output=%x-%j.log",
     ]  # fmt: skip
     assert "--gpus" not in job(gpus=0).text("slurm")
+    assert "export TRUELOOP_REQUIRE_GPU=1\n" in text
+    assert "TRUELOOP_REQUIRE_GPU" not in job(gpus=0).text("slurm")
 
 
 @pytest.mark.parametrize(("code", "requeued"), [(0, False), (1, False), (143, True)])
@@ -100,6 +102,8 @@ def test_the_pods_meet_at_the_first_and_may_do_nothing_they_need_not():
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert not re.search("privileged|hostPath|hostNetwork", json.dumps(made))
     assert container["resources"] == {"requests": {"cpu": "16"}, "limits": {"nvidia.com/gpu": "4"}}
+    assert {"name": "TRUELOOP_REQUIRE_GPU", "value": "1"} in container["env"], "no GPU, no run"
+    assert "TRUELOOP_REQUIRE_GPU" not in job(gpus=0).text("kubernetes")
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts == {"runs": "/runs", "shm": "/dev/shm"}
     assert "--rendezvous" not in manifest(nodes=1)[1]["spec"]["template"]["spec"]["containers"][0]["command"]

@@ -270,3 +270,9 @@ def test_sparks_run_from_the_least_to_the_greatest():
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == SPARKS
     assert sparkline([0.1 + 0.2, 0.3]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def test_the_doctors_line_stands_below_the_first():
+    display, out = plain()
+    display.report(started(facts={"doctor": {"line": "torch 2.13.0, 2 cores; nothing is wrong", "found": []}}))
+    assert out.getvalue().splitlines()[1:] == ["doctor: torch 2.13.0, 2 cores; nothing is wrong"]

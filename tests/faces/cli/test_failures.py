@@ -37,6 +37,7 @@ def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
         "fix": "Do otherwise.",
         "watched": True,
         "linted": False,
+        "examined": False,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,26 @@ def test_a_failed_request_was_a_visit_too():
             assert lively.idle_s >= 0.0
         else:
             raise AssertionError
+
+    asyncio.run(check())
+
+
+def test_a_question_that_the_end_cuts_off_is_told_so():
+    async def never(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def check():
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        question = asyncio.create_task(Lively(never)({"type": "http"}, None, send))
+        await asyncio.sleep(0)
+        question.cancel()
+        await question
+        assert sent[0]["status"] == 503
+        assert json.loads(sent[1]["body"])["stopping"] is True
 
     asyncio.run(check())
 

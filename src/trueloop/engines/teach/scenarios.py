@@ -87,11 +87,11 @@ def _adam(records: Sequence[Record]) -> Verdict:
         rate = f"SGD at {variant.simulation.learning_rate:g}"
         times = f"at update {update}, {update / adam:.1f} times as many" if update else "never"
         words.append(f"{rate} {times}")
-    tuned = others[1]
+    best = min((update for update in others if update), default=None)
     return Verdict(
         f"Adam at 0.01 reached a loss of {target} at update {adam}; {'; '.join(words)}. "
-        "How many times sooner is a question of SGD's own rate.",
-        tuned is not None and 3 <= tuned / adam <= 5,
+        "How many times sooner is a question of SGD's own rate, and the claim is held to the best of these.",
+        best is not None and 3 <= best / adam <= 5,
     )
 
 
@@ -163,8 +163,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         variants=(
             _given(_CIRCLES, "Adam, 0.01", optimizer="adam"),
             _given(_CIRCLES, "SGD, 0.01", optimizer="sgd"),
-            _given(_CIRCLES, "SGD, 0.06", optimizer="sgd", learning_rate=0.06),
             _given(_CIRCLES, "SGD, 0.1", optimizer="sgd", learning_rate=0.1),
+            _given(_CIRCLES, "SGD, 0.3", optimizer="sgd", learning_rate=0.3),
         ),
         judge=_adam,
     ),

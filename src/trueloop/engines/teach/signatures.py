@@ -96,6 +96,19 @@ class Recording:
         values.append(float(value))
 
 
+def recording(told: Mapping[str, Any]) -> Recording:
+    """Return a recording from its fields as JSON has them.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are not those of one.
+    """
+    curves = {name: told["curves"][name] for name in QUANTITIES}
+    return Recording(
+        curves={name: (list(updates), list(map(float, values))) for name, (updates, values) in curves.items()},
+        raised=str(told["raised"]),
+    )
+
+
 def record(text: str, simulation: Simulation, around: Callable[[Play], None]) -> Recording:
     """Run a script to its end, and return its curves.
 
@@ -107,21 +120,21 @@ def record(text: str, simulation: Simulation, around: Callable[[Play], None]) ->
     from trueloop.engines.teach.play import Play
     from trueloop.engines.teach.program import Program
 
-    recording = Recording()
+    recorded = Recording()
     gc.collect()  # what an earlier run has left is not to go in the middle of this one, when its memory is read
 
     def hear(play: Play) -> None:
-        _take(play, recording)  # evaluations are noted where they are asked for
-        recording.add("graphs", play.update, play.graphs)
-        recording.add("memory", play.update, max(0.0, play.memory_mib()))
+        _take(play, recorded)  # evaluations are noted where they are asked for
+        recorded.add("graphs", play.update, play.graphs)
+        recorded.add("memory", play.update, max(0.0, play.memory_mib()))
 
     play = Play(Program(text), hear, clip=simulation.clip)
     try:
         around(play)
     except Exception as error:  # noqa: BLE001 - what a broken script raises is a part of its signature
-        recording.raised = f"{type(error).__name__}: {str(error)[:200]}"
-    _take(play, recording)
-    return recording
+        recorded.raised = f"{type(error).__name__}: {str(error)[:200]}"
+    _take(play, recorded)
+    return recorded
 
 
 def _take(play: Play, recording: Recording) -> None:

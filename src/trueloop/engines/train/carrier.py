@@ -65,9 +65,9 @@ def fitting(parameters: Sequence[Tensor]) -> torch.dtype | None:
 def _parts(number: float) -> tuple[float, float, float]:
     if not math.isfinite(number):
         return 0.0, 0.0, number
-    high, low = divmod(number, _DIGIT)
-    whole = math.floor(low)
-    return high, float(whole), low - whole
+    low = math.fmod(number, _DIGIT)  # of the number's sign, and exact, as what a division leaves of it is not
+    rest = math.fmod(low, 1.0)
+    return (number - low) / _DIGIT, low - rest, rest
 
 
 def _whole(high: float, low: float, rest: float) -> float:

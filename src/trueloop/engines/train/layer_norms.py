@@ -60,8 +60,9 @@ class LayerNorms:
             for layer, parameters in self._layers.items()
         }
         flat = [gradient for some in gradients.values() for gradient in some]
-        if not flat or any(type(gradient) is not Tensor for gradient in flat):  # sharded: all processes would be asked
-            return {}
+        plain = all(type(each) is Tensor and each.layout is torch.strided for each in flat)
+        if not flat or not plain or len({gradient.device for gradient in flat}) > 1:
+            return {}  # of shards all processes would have to be asked
         found = torch.stack([norm.float() for norm in torch._foreach_norm(flat)]).tolist()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         place = 0
         norms: dict[str, float] = {}

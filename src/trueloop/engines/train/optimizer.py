@@ -6,7 +6,6 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import torch
@@ -16,6 +15,7 @@ from trueloop.engines.train.adamw import LeanAdamW
 from trueloop.engines.train.config import OptimConfig
 from trueloop.engines.train.dtensors import is_sharded
 from trueloop.ground.errors import InvalidConfig, InvalidModel
+from trueloop.ground.patterns import listed, matching
 
 CLASSES: Final[Mapping[str, type[torch.optim.Optimizer]]] = {
     "adamw": torch.optim.AdamW,
@@ -31,7 +31,6 @@ FUSED_DEVICES: Final[Mapping[str, frozenset[str]]] = {  # where torch 2.6 to 2.1
     "rmsprop": frozenset(),
     "adagrad": frozenset({"cpu"}),
 }
-NAMED_AT_MOST = 5  # parameters listed in a message, each way
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
@@ -52,14 +51,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
         InvalidConfig: a pattern matches no parameter.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in parameters):
-            raise InvalidConfig(
-                f"freeze has the pattern {pattern!r}, which matches no parameter.",
-                why="The part meant to be frozen would be trained.",
-                fix=_suggest(pattern, list(parameters)),
-            )
-    frozen = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    frozen = matching(list(parameters), patterns, asked="freeze", why="The part meant to be frozen would be trained.")
     for name in frozen:
         parameters[name].requires_grad_(False)
     return frozen
@@ -121,7 +113,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     }
     if any(problems.values()):
         raise InvalidModel(
-            "\n".join(f"{problem}: {_listed(named)}." for problem, named in problems.items() if named),
+            "\n".join(f"{problem}: {listed(named)}." for problem, named in problems.items() if named),
             why="What the optimizer lacks never learns; what it holds beside the model costs memory or moves unseen.",
             fix="Freeze and move the model first, then build the optimizer over what still requires a gradient.",
         )
@@ -178,7 +170,7 @@ def check_trainable(model: nn.Module) -> None:
     if not trainable:
         frozen = [name for name, _parameter in model.named_parameters()]
         raise InvalidModel(
-            f"The model has nothing to train: {_listed(frozen)} frozen." if frozen else "The model has no parameters.",
+            f"The model has nothing to train: {listed(frozen)} frozen." if frozen else "The model has no parameters.",
             why="The optimizer would have nothing to step.",
             fix="Narrow the `freeze` patterns, or undo requires_grad=False where it was set in the model's own code."
             if frozen
@@ -191,18 +183,7 @@ def check_trainable(model: nn.Module) -> None:
     ]
     if sparse:
         raise InvalidModel(
-            f"Embeddings with sparse=True: {_listed(sparse)}.",
+            f"Embeddings with sparse=True: {listed(sparse)}.",
             why="Clipping, weight decay and the fused kernels need dense gradients.",
             fix="Make them with sparse=False.",
         )
-
-
-def _suggest(pattern: str, names: list[str]) -> str:
-    prefixes = {name.rsplit(".", depth)[0] + ".*" for name in names for depth in range(1, name.count(".") + 1)}
-    near = difflib.get_close_matches(pattern, [*names, *sorted(prefixes)], n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"The parameters are called: {_listed(names)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED_AT_MOST
-    return ", ".join(names[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")

@@ -57,10 +57,12 @@ def _build_app() -> App:
     )
     for name, line in {
         "lint": "Find silent failures in source, without running it.",
-        "explain": "Print the page of a silent failure: trueloop explain GRD001.",
+        "doctor": "Look at this machine before a run does.",
+        "explain": "Explain a silent failure, or an error: trueloop explain GRD001.",
         "failures": "List every silent failure that is known.",
         "recipes": "List the built-in recipes.",
         "plan": "Count iterations, windows and updates before training.",
+        "verify": "Prove what should hold of your model and loop.",
         "template": "Write the file that starts a run on SLURM or Kubernetes.",
         "report": "Draw a run's curves and write its report.",
         "lab": "See a training loop and break it, in the browser.",

@@ -62,6 +62,7 @@ class ClusterJob:
             "CPUS": str(self.cpus),
             "GPUS": str(self.gpus),
             "GPU_LINES": _gpu_lines(kind, self.gpus),
+            "GPU_ENV": _gpu_variable(kind, self.gpus),
             "TIME": f"{minutes // 60}:{minutes % 60:02d}:00",
             "MINUTES": str(minutes),
             "BACKOFF": str(BACKOFF_EACH * self.nodes),
@@ -112,3 +113,12 @@ def _gpu_lines(kind: Kind, gpus: int) -> str:
     if kind == "slurm":
         return f"#SBATCH --gpus-per-node={gpus}\n"
     return f'            limits: {{nvidia.com/gpu: "{gpus}"}}\n'
+
+
+def _gpu_variable(kind: Kind, gpus: int) -> str:
+    """Write the line with which a run that was given GPUs is refused where it can use none."""
+    if not gpus or kind == "submitit":
+        return ""
+    if kind == "slurm":
+        return "# No GPU, no run: it would go on the CPU without a word.\nexport TRUELOOP_REQUIRE_GPU=1\n"
+    return '            - {name: TRUELOOP_REQUIRE_GPU, value: "1"}    # no GPU, no run\n'

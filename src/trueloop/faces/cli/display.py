@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -98,6 +98,9 @@ class Display:
     def _start(self, event: RunStarted) -> None:
         self._began = self._shown = self._now()
         self._say(_opening_line(event), "bold")
+        looked: Any = event.facts.get("doctor")
+        if isinstance(looked, dict):
+            self._say(f"doctor: {looked['line']}", "yellow" if looked["found"] else "dim")
         if self.mode == "live" and self._live is None:
             self._live = Live(self.view(), console=self._console, auto_refresh=False, transient=True)
             atexit.register(self.close)  # whatever ends the process, the cursor must come back

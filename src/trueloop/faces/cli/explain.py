@@ -1,48 +1,81 @@
-"""`trueloop explain GRD001`: the page of one silent failure, as its file in the catalogue tells it."""
+"""`trueloop explain GRD001`: the page of a silent failure, or of an error that torch raised, told by its traceback."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.syntax import Syntax
-from rich.text import Text
+from cyclopts import App, CycloptsError, Parameter
 
-from trueloop.catalogue.load import Entry
-from trueloop.catalogue.page import reflowed, sections
+from trueloop.catalogue.load import error_page, find, known_errors
 from trueloop.faces.choice import entry_named
-from trueloop.faces.live import COLOURS
+from trueloop.faces.cli.explained_page import answered, error_page_of, put
+from trueloop.faces.cli.explained_page import page as page_of
+from trueloop.faces.cli.failures import as_record
+from trueloop.faces.cli.options import Flag
+from trueloop.faces.cli.read_output import read_file, read_stream
+from trueloop.faces.explaining import answer_to
 
 
-def explain_command(failure: str) -> None:
-    """Print the page of a silent failure.
+def explain_command(
+    what: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    json: Flag = False,
+    echo: Flag = False,
+) -> int:
+    """Explain a silent failure, or an error that a program has printed.
+
+    Returns:
+        The exit code: 0, or 1 where nothing in a text is known.
 
     Args:
-        failure: Its code or its name: GRD001, never-cleared.
+        what: A code or name: GRD001, never-cleared; a kind of error: shape-mismatch; a message in quotes; a file with a
+            traceback, log or notebook; - is standard input, and so is nothing behind a pipe.
+        json: Print one JSON object and nothing else.
+        echo: Pass standard input on while it is read; to standard error with --json.
     """
-    entry, console = entry_named(failure), Console(highlight=False)
-    with console.capture() as printed:
-        for part in page(entry):
-            console.print(part)
-    for line in printed.get().splitlines():
-        console.file.write(line.rstrip() + "\n")
+    text = _text(what, echo=echo, json=json)
+    if text is not None:
+        answer = answer_to(text)
+        if json:
+            print(json_format.dumps(answer.as_json(), indent=2))
+        else:
+            put(answered(answer))
+        return 0 if answer.found else 1
+    word = what or ""
+    kind = word.lower().replace("_", "-")
+    known = known_errors().get(kind) if find(kind) is None else None
+    if known is not None:
+        record = {"kind": kind, "title": known.title, "page": error_page(kind)}
+    else:
+        entry = entry_named(word)
+        record = {**as_record(entry), "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
+    if json:
+        print(json_format.dumps(record, indent=2))
+    else:
+        put(error_page_of(kind, known) if known is not None else page_of(entry_named(word)))
+    return 0
 
 
-def page(entry: Entry) -> Iterator[RenderableType]:
-    """Yield what is printed, from top to bottom."""
-    failure = entry.failure
-    yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
-    finders = [name for name, way in (("run", failure.detector), ("lint", failure.rule)) if way]
-    how = " and ".join(f"trueloop {name}" for name in finders)
-    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'nobody yet'}\n", "dim")
-    for heading, text in sections(failure.doc):
-        if heading:
-            yield Text(heading, "bold cyan")
-        yield Padding(Text(reflowed(text)), (0, 0, 1, 2 if heading else 0))
-    for heading, script in (("A program that has it", failure.bad), ("The same without it", failure.good)):
-        yield Text(heading, "bold cyan")
-        code = inspect.cleandoc(script)
-        yield Padding(Syntax(code, "python", background_color="default", word_wrap=True), (0, 0, 1, 2))
-    yield Text.assemble(("In short: ", "bold green"), failure.fix)
+def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
+    """Return the text that is to be looked through; None where it is a word of the catalogue's.
+
+    Raises:
+        CycloptsError: there is neither a word nor a text.
+    """
+    if what == "-" or (what is None and sys.stdin is not None and not sys.stdin.isatty()):
+        text = read_stream(sys.stdin, (sys.stderr if json else sys.stdout) if echo else None)
+        if text.strip() or what == "-":
+            return text
+    if what is None:
+        raise CycloptsError(
+            msg="Name a failure (GRD001), or pipe an error in: python train.py 2>&1 | trueloop explain.",
+            app=App(name="trueloop explain"),
+        )
+    known = find(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors()
+    if not known and any(char.isspace() for char in what):
+        return what
+    return read_file(Path(what)) if not known and Path(what).is_file() else None

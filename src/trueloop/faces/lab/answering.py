@@ -42,6 +42,7 @@ class Answering:
         self._workers, self._runs, self._patience_s = workers, runs, patience_s
         self._free: list[Worker] = []
         self._turns = asyncio.Semaphore(CALCULATORS)
+        self._slow = asyncio.Semaphore(1)
         self._waiting = 0
 
     async def describe(self, request: Request) -> Response:
@@ -58,7 +59,8 @@ class Answering:
             given = parsed(await _body(request))
             asked = read(view.asked, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
-                return await self._calculated(request.path_params["page"], given)
+                async with self._slow if view.slow else contextlib.nullcontext():
+                    return await self._calculated(request.path_params["page"], given)
             known = (asked, self._runs) if view.needs_runs else (asked,)
             return _json(await run_in_threadpool(view.answer, *known))
         except InvalidConfig as error:

@@ -7,9 +7,23 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOK_S: Final = 60.0  # between two looks at the clock
+_stopping: Final = JSONResponse({"what": "The lab is being stopped.", "why": "", "fix": "", "stopping": True}, 503)
+
+
+class _Sending:
+    """Sends, and knows whether it has begun to."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.begun = True
+        await self._send(message)
 
 
 class Lively:
@@ -26,8 +40,12 @@ class Lively:
             await self._app(scope, receive, send)
             return
         self._open += 1
+        sending = _Sending(send)
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:  # the server stops: to the terminal no fault, and the page asks again
+            if scope["type"] == "http" and not sending.begun:
+                await _stopping(scope, receive, send)
         finally:
             self._open -= 1
             self._last_s = monotonic()

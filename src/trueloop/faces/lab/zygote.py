@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,6 +120,8 @@ def _warm_up() -> None:
 
     torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    if find_spec("sklearn"):
+        importlib.import_module("sklearn.datasets")
 
 
 def _reply(control: socket.socket, message: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -18,7 +19,7 @@ def short(monkeypatch, tmp_path):
     """A few epochs, and a cache of its own."""
     monkeypatch.setattr(signatures, "BASE", replace(signatures.BASE, epochs=3))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    signature._UNDER_WAY.clear()
+    signature._RECENT.clear()
     signature._healthy.cache_clear()
 
 
@@ -33,17 +34,35 @@ def test_a_signature_is_run_once_and_then_known(monkeypatch):
     assert told["changes"][0]["kind"] == "left out"
     assert told["address"].startswith("#/simulator?dataset=moons&")
     assert told["address"].endswith("&bugs=GRD001&twin=1")
-    monkeypatch.setattr(signature, "_run", lambda entry, seed: pytest.fail("it was run again"))
+    monkeypatch.setattr(signature, "_run", lambda entry, both: pytest.fail("it was run again"))
     assert written(answer(Asked(code="never-cleared"))) == written(told)
 
 
-def test_who_is_out_of_time_is_asked_again(monkeypatch):
+@pytest.mark.parametrize("cache", [True, False])
+def test_who_is_out_of_time_is_asked_again_and_goes_on(monkeypatch, tmp_path, cache):
+    if not cache:
+        (tmp_path / "trueloop").write_text("in the way")
     monkeypatch.setattr(signature, "TURN_S", 0.0)
-    asked = Asked(code="SCH002")
-    assert [answer(asked).get("done") for _ in range(2)] == [1, 2]
-    told = answer(asked)
+    for done in (1, 2):
+        assert answer(Asked(code="SCH002"))["done"] == done
+        if cache:
+            signature._RECENT.clear()  # another process is asked next
+        answer(Asked(code="SCH001"))  # and another page asks in between
+    told = answer(Asked(code="SCH002"))
     assert told["curves"]["plots"][1]["name"] == "rate"
-    assert signature._UNDER_WAY == {}
+
+
+def test_what_is_kept_of_a_seed_is_what_was_run():
+    entry = signature.find("GRD001")
+    assert entry
+    kept = signature.Kept(signature.cache_folder({"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}) / "signatures")
+    both = signature.pair(entry.failure.inject)
+    first = signature._new(entry, both, kept)
+    signature._RECENT.clear()
+    again = signature._known(entry, both, kept)
+    assert again is not None
+    assert written(asdict(again.broken)) == written(asdict(first.broken))
+    assert again.finding == first.finding
 
 
 def test_what_cannot_be_injected_has_no_curves():

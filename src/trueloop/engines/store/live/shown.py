@@ -109,6 +109,7 @@ def shown_feed(feed: FeedFollower) -> dict[str, Any]:
         "told": _judged(report),
         "error": _error(feed),
         **_reading(feed),
+        "changed": feed.began + now.seconds,
     }
 
 

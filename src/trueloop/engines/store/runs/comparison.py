@@ -34,8 +34,8 @@ _GROUPS: Mapping[str, Group] = {
     "model": "model",
     "optimizer": "model",
 }
-_NO_DIFFERENCE = ("run_id", "command", "store", "restart")
-"""Facts that differ between any two runs, or only say how one was asked for."""
+_NO_DIFFERENCE = ("run_id", "command", "store", "restart", "doctor")
+"""Facts that differ between any two runs, or only say how one was asked for, or what the machine had left then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from trueloop.ground.raised import KnownError, Raised, TensorSeen
 
 LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole
 LONGEST: Final = 300  # of its first sentence; some name every tensor there is
-_OPERATION: Final = re.compile(r"^\w+: ")  # "addmm: mat1 and mat2 ...", as newer versions of torch say
 CHAIN: Final = 10  # errors raised from one another that are looked at
 
 
@@ -71,7 +70,7 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
         (name, entry, match)
         for name, entry in known.items()
         if kind.__name__ in entry.types
-        for match in (_match(entry, message),)
+        for match in (entry.match(message),)
         if match is not None
     ]
     frames = stack(error) if matches else []
@@ -89,13 +88,6 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
                 made_at=made.made_at if made else None, made=_made(made) if made else "",
             )  # fmt: skip
     return None
-
-
-def _match(entry: KnownError, message: str) -> re.Match[str] | None:
-    bare = _OPERATION.sub("", message, count=1)
-    return next(
-        (match for text in entry.texts for m in (message, bare) if (match := re.match(text, m, re.DOTALL))), None
-    )
 
 
 def _short(message: str) -> str:

@@ -14,7 +14,7 @@
 set -u
 # Since SLURM 22.05 srun no longer takes --cpus-per-task from the job.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
-
+@GPU_ENV@
 # The machines, and where they meet, are read from the variables that srun sets. No `exec`: this shell requeues below.
 srun --kill-on-bad-exit=1 @COMMAND@
 code=$?

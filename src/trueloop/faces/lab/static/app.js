@@ -1,6 +1,7 @@
 // @ts-check
 // The shell: which pages there are, navigation, the address (#/page?name=value), colours, the live region.
 import { fill, h } from "./dom.js";
+import { back, there } from "./outage.js";
 
 /** @type {[string, [string, string][]][]} group -> its pages: [name, what the navigation says] */
 const PAGES = [
@@ -11,6 +12,7 @@ const PAGES = [
 ];
 const NAMES = PAGES.flatMap(([, pages]) => pages.map(([name]) => name));
 const HOME = "simulator";
+const SILENCE_MS = 250; // a page that is there sooner needs no word about it
 
 const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 let unmount = () => {};
@@ -54,8 +56,10 @@ async function show() {
   closeMenu();
   const root = h("div", { class: `page page-${name}` });
   fill(at("page"), root);
+  const waits = setTimeout(() => { if (!root.childElementCount) root.before(waiting()); }, SILENCE_MS);
+  new MutationObserver((_, seen) => { seen.disconnect(); at("waiting")?.remove(); }).observe(root, { childList: true });
   try {
-    const page = await import(`./pages/${name}.js`);
+    const [page] = await Promise.all([import(`./pages/${name}.js`), dressed(name)]);
     if (mine !== turn) return;
     at("title").textContent = page.title;
     document.title = `${page.title} · trueloop lab`;
@@ -66,9 +70,39 @@ async function show() {
     else unmount = left ?? (() => {});
   } catch (error) {
     if (mine !== turn) return;
+    if (!(await there())) return begin(mine);
     console.error(error);
     fill(root, h("p", { class: "error", role: "alert" }, `This page could not be shown: ${error}`));
+  } finally {
+    clearTimeout(waits);
   }
+}
+
+/** A page's own stylesheet is in place before the page is drawn; that of the page before goes. @param {string} name @returns {Promise<unknown>} */
+function dressed(name) {
+  document.head.querySelector("link[data-page]")?.remove();
+  return new Promise((done) => {
+    document.head.append(h("link", { rel: "stylesheet", href: `pages/${name}.css`, dataset: { page: name }, onload: done, onerror: done }));
+  });
+}
+
+/** Begin from nothing when the server is back: a module that did not come is not asked for twice. @param {number} mine */
+async function begin(mine) {
+  await back();
+  if (mine === turn) location.reload();
+}
+
+const waiting = () => h("p", { id: "waiting", class: "waiting", role: "status" }, "One moment: the server is getting the page ready …");
+
+/** Say that the server is away, for as long as it is. */
+function outages() {
+  const told = h("p", { class: "outage", role: "status" });
+  at("lead").before(told);
+  addEventListener("server", (event) => {
+    const lost = /** @type {CustomEvent} */ (event).detail === "lost";
+    told.textContent = lost ? "The lab's server does not answer. Is `trueloop lab` still running? The page goes on by itself when it is back." : "";
+    if (!lost) announce("The server is back.");
+  });
 }
 
 function arrived() {
@@ -115,5 +149,6 @@ function colours() {
 
 navigation();
 colours();
+outages();
 addEventListener("hashchange", show);
 show();

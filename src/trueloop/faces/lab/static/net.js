@@ -1,5 +1,8 @@
 // @ts-check
 // Talking to the server: questions (JSON in, JSON out) and live sessions (a WebSocket to a worker of one's own).
+import { back } from "./outage.js";
+
+const GONE = 0; // the status of a request that no server has answered
 
 /** A request that cannot be met, in the server's words. */
 export class Refused extends Error {
@@ -18,7 +21,20 @@ export function ask(page, asked, signal) {
 
 /** What a page can ask: the fields of its question. @param {string} page @returns {Promise<any[]>} */
 export function described(page) {
-  return fetched(`api/${page}`, {});
+  return patiently(() => fetched(`api/${page}`, {}));
+}
+
+/** Ask what changes nothing: where the server is gone, again when it is back.
+ * @template T @param {() => Promise<T>} question @param {AbortSignal} [signal] @returns {Promise<T>} */
+export async function patiently(question, signal) {
+  for (;;) {
+    try {
+      return await question();
+    } catch (error) {
+      if (!(error instanceof Refused && error.status === GONE) || signal?.aborted) throw error;
+      await back();
+    }
+  }
 }
 
 /** @param {string} path @param {RequestInit} options */
@@ -28,13 +44,13 @@ export async function fetched(path, options) {
     response = await fetch(path, options);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, 0);
+    throw new Refused({ what: "The lab's server does not answer.", fix: "Is `trueloop lab` still running?" }, GONE);
   }
   const answer = await response.json().catch((error) => {
     if (error instanceof DOMException && error.name === "AbortError") throw error; // given up while it was being read
     return { what: `The server answered ${response.status}.` };
   });
-  if (!response.ok) throw new Refused(answer, response.status);
+  if (!response.ok) throw new Refused(answer, answer.stopping ? GONE : response.status);
   return answer;
 }
 
@@ -46,7 +62,7 @@ export function newest(page) {
     going?.abort();
     const mine = (going = new AbortController());
     try {
-      const answer = await ask(page, asked, mine.signal);
+      const answer = await patiently(() => ask(page, asked, mine.signal), mine.signal);
       return mine.signal.aborted ? null : answer;
     } catch (error) {
       if (mine.signal.aborted) return null;

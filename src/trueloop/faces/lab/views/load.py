@@ -21,6 +21,8 @@ class View(NamedTuple):
     """Answered in the calculator's process, and not in the server's."""
     needs_runs: bool = False
     """Answered with the runs that the lab may show."""
+    slow: bool = False
+    """One question at a time: it computes for seconds."""
 
 
 @cache
@@ -29,6 +31,12 @@ def views() -> Mapping[str, View]:
     names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "load"]
     modules = {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
     return {
-        name: View(module.Asked, module.answer, module.NEEDS_TORCH, getattr(module, "NEEDS_RUNS", False))
+        name: View(
+            module.Asked,
+            module.answer,
+            module.NEEDS_TORCH,
+            getattr(module, "NEEDS_RUNS", False),
+            getattr(module, "SLOW", False),
+        )
         for name, module in modules.items()
     }

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import version
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from trueloop.catalogue.load import Entry, find
 from trueloop.engines.report.as_json import finding_to_json
-from trueloop.engines.teach.signatures import SEEDS, Pair, pair, plots, record
+from trueloop.engines.teach.signatures import SEEDS, Pair, Recording, pair, plots, record, recording
 from trueloop.engines.teach.simulation import Simulation
 from trueloop.faces.lab.code import highlighted
 from trueloop.faces.lab.kept import Kept, cache_folder
@@ -26,10 +27,12 @@ from trueloop.version import __version__
 
 if TYPE_CHECKING:
     from trueloop.engines.teach.play import Play
-    from trueloop.engines.teach.signatures import Recording
 
 NEEDS_TORCH = True
-TURN_S: Final = 4.0  # of computing for one question; what is missing then is asked for again
+SLOW = True
+"""One question of this kind at a time, so that quick ones find a process that is free."""
+TURN_S: Final = 1.5  # of computing for one question, to the end of a seed; what is missing then is asked for again
+RECENT: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,57 +62,84 @@ def answer(asked: Asked) -> dict[str, Any]:
     return {"code": entry.code, "curves": known, "address": _address(entry, both.simulation), **_text(both)}
 
 
-def _key(entry: Entry, both: Pair) -> str:
+def _key(entry: Entry, both: Pair, *more: str) -> str:
     file = inspect.getsourcefile(entry.failure.inject) if entry.failure.inject else None
     source = ""
     if file:
         with open(file, encoding="utf-8") as text:  # noqa: PTH123 - as inspect names it
             source = text.read()
-    return both.key(__version__, version("torch"), source)
-
-
-_UNDER_WAY: dict[str, dict[int, tuple[Recording, Recording, Any]]] = {}
-"""Seeds that were run for a question that was out of time, by key; of one failure at a time."""
+    return both.key(__version__, version("torch"), source, *more)
 
 
 def _computed(entry: Entry, kept: Kept, key: str) -> dict[str, Any]:
-    start_s = perf_counter()
-    if key not in _UNDER_WAY:
-        _UNDER_WAY.clear()
-    done = _UNDER_WAY.setdefault(key, {})
+    """Run what is missing, at least one seed and for `TURN_S`; return the whole, or how many seeds there are by now."""
+    start_s, ran = perf_counter(), False
+    seeds: list[_Seed] = []
     for seed in SEEDS:
-        if seed in done:
-            continue
-        done[seed] = _run(entry, seed)
-        if perf_counter() - start_s > TURN_S and len(done) < len(SEEDS):
-            return {"done": len(done)}
-    recordings = [done[seed] for seed in SEEDS]
+        assert entry.failure.inject is not None
+        both = pair(entry.failure.inject, seed)
+        found = _known(entry, both, kept)
+        if found is None:
+            if ran and perf_counter() - start_s > TURN_S:
+                return {"done": len(seeds)}
+            found, ran = _new(entry, both, kept), True
+        seeds.append(found)
     told = {
-        "plots": plots([healthy for healthy, _, _ in recordings], [broken for _, broken, _ in recordings]),
-        "raised": recordings[0][1].raised,
-        "finding": recordings[0][2],
-        "found": sum(found is not None for _, _, found in recordings),
-        "seeds": len(SEEDS),
-        "updates": len(recordings[0][0].curves["loss"][0]),
+        "plots": plots([seed.healthy for seed in seeds], [seed.broken for seed in seeds]),
+        "raised": seeds[0].broken.raised,
+        "finding": seeds[0].finding,
+        "found": sum(seed.finding is not None for seed in seeds),
+        "seeds": len(seeds),
+        "updates": len(seeds[0].healthy.curves["loss"][0]),
     }
     strict: dict[str, Any] = plain(told)
     kept.put(key, strict)
-    del _UNDER_WAY[key]
     return strict
 
 
-def _run(entry: Entry, seed: int) -> tuple[Recording, Recording, Any]:
-    """Run both scripts from one seed, the broken one watched for this failure."""
+class _Seed(NamedTuple):
+    """What both scripts did from one seed."""
+
+    healthy: Recording
+    broken: Recording
+    finding: dict[str, Any] | None
+
+
+_RECENT: OrderedDict[str, _Seed] = OrderedDict()
+"""The newest ones by key: where nothing can be kept, the next question goes on from here all the same."""
+
+
+def _known(entry: Entry, both: Pair, kept: Kept) -> _Seed | None:
+    """Return what was run before, by this process or another one."""
+    key = _key(entry, both, "one seed")
+    if key in _RECENT:
+        return _RECENT[key]
+    told = kept.get(key)
+    try:
+        return _Seed(recording(told["healthy"]), recording(told["broken"]), told["finding"]) if told else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _new(entry: Entry, both: Pair, kept: Kept) -> _Seed:
+    key, found = _key(entry, both, "one seed"), _run(entry, both)
+    kept.put(key, plain(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
+    _RECENT[key] = found
+    while len(_RECENT) > RECENT:
+        _RECENT.popitem(last=False)
+    return found
+
+
+def _run(entry: Entry, both: Pair) -> _Seed:
+    """Run both scripts, the broken one watched for this failure."""
     from trueloop.engines.watch.judge import Watched
     from trueloop.engines.watch.watch import Watch
 
-    assert entry.failure.inject is not None
-    both = pair(entry.failure.inject, seed)
     healthy = _healthy(both.healthy, both.simulation)
     watch = Watch([Watched(entry.failure, entry.slug)])
     broken = record(both.broken, both.simulation, partial(_watched, watch))
     found = next((finding for finding in watch.report().findings if finding.code == entry.code), None)
-    return healthy, broken, found and finding_to_json(replace(found, related=()))
+    return _Seed(healthy, broken, finding_to_json(replace(found, related=())) if found else None)
 
 
 @lru_cache(maxsize=12)

@@ -3,7 +3,7 @@
 import { codePanel } from "../code.js";
 import { form } from "../controls.js";
 import { fill, h, later, number } from "../dom.js";
-import { ask, described, newest } from "../net.js";
+import { ask, described, newest, patiently } from "../net.js";
 import { boards } from "./arena/boards.js";
 import { entryPanel } from "./arena/entry.js";
 import { handIn } from "./arena/hand_in.js";
@@ -23,7 +23,7 @@ const MOMENTUM = ["sgd", "nesterov", "rmsprop"], MOMENTS = ["adam", "adamw"];
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  const [told, fields] = await Promise.all([ask("arena", { do: "tracks" }), described("arena")]);
+  const [told, fields] = await Promise.all([patiently(() => ask("arena", { do: "tracks" })), described("arena")]);
   /** @type {any[]} */
   const settings = fields.find(({ name }) => name === "entry").fields;
   const plain = Object.fromEntries(settings.map((field) => [field.name, field.default]));
@@ -65,7 +65,6 @@ export async function mount(root, { params, setParams, announce }) {
   const hand = handIn({ asked: () => ({ track: track.name, entry: values }), judged: async (id) => { await refresh(); await entry.show(id); }, announce });
 
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/arena.css" }),
     h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the two boards have different winners. A rate that is quick on one seed and lost on the next is no win: the bar on the board shows how far the seeds lie apart. Warm-up, clipping and a good beginning buy a rate that would not hold without them."),
     h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),
     h("div", { class: "columns" },

@@ -42,7 +42,6 @@ export async function mount(root, { params, setParams, announce }) {
     next: () => { Object.assign(place, latest.moves.update); return update(); },
   });
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/arithmetic.css" }),
     h("div", { class: "columns" },
       h("form", { class: "panel sizes", "aria-label": "Sizes of the run", onsubmit: (/** @type {Event} */ event) => event.preventDefault(), oninput: () => soon() }, h("h2", {}, "Sizes"), inputs.element),
       h("div", {}, numbers, notesPanel)),

@@ -7,7 +7,6 @@ import { described, newest, Refused } from "../net.js";
 import { player } from "../player.js";
 import { memoryPanel } from "./modes/memory.js";
 import { side } from "./modes/side.js";
-import { styled } from "../styled.js";
 
 export const title = "Train and eval";
 export const lead = "One network, copied: the left copy is in train mode, the right one in eval mode. Forward sends the same inputs through both.";
@@ -32,8 +31,7 @@ export async function mount(root, { params, setParams, announce }) {
   const controls = form(fields, { values: asked, sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });
   const memory = memoryPanel({ announce });
 
-  await styled(root, "pages/modes.css");
-  root.append(
+  fill(root,
     h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
       "Press Forward several times. On the left every pass masks other units and moves the running statistics, so the outputs differ; on the right all passes agree, bit for bit. Then try a batch of one. Eval mode changes what layers do; whether a graph is kept is another switch, and ",
       h("a", { href: "#/modes", onclick: (/** @type {Event} */ event) => { event.preventDefault(); memory.element.scrollIntoView(); } }, "measured below"), ".")),

@@ -6,7 +6,6 @@ import { fill, h, later } from "../dom.js";
 import { described, newest, Refused } from "../net.js";
 import { player } from "../player.js";
 import { graphPanel } from "./operations/graph.js";
-import { styled } from "../styled.js";
 import { tensorCard } from "./operations/tensor.js";
 
 export const title = "The six operations";
@@ -46,8 +45,7 @@ export async function mount(root, { params, setParams, announce }) {
   });
   const settings = h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "What is trained, and how"), controls.element);
 
-  await styled(root, "pages/operations.css");
-  root.append(
+  fill(root,
     h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
       "Backward fills the gradients and moves no weight. The update moves the weights and leaves the gradients where they are, so something has to clear them. Forward builds a graph, and backward lets go of what it had saved. "),
       h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it came about and what it was made of.")),

@@ -46,7 +46,6 @@ export async function mount(root, { params, setParams, announce }) {
   const facts = h("ul", { class: "notes" }, h("li", { class: "muted" }, "Being drawn …"));
   const code = codePanel({ file: "pipeline.py", note: "This very program ran in the server; the pictures show what it drew. Needs pip install 'trueloop[train]'." });
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/pipeline.css" }),
     h("div", { class: "columns" },
       h("form", { class: "panel", "aria-label": "Settings of the pipeline", onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, h("h2", {}, "Settings"), inputs.element),
       h("div", { class: "drawing" },

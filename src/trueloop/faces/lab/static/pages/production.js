@@ -41,7 +41,6 @@ export async function mount(root, { params, setParams, announce }) {
     h("button", { type: "button", class: "quiet", disabled: true, onclick: () => choose(Object.fromEntries(names.map((name) => [name, name === "precision" ? "bf16" : true]))) }, "Everything"),
   ];
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/production.css" }),
     h("p", { class: "look" }, LOOK),
     h("div", { class: "row panel" },
       presets,

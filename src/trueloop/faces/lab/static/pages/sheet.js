@@ -2,7 +2,7 @@
 // Cheat sheet: what one looks up, on two printed pages.
 import { block, textOf } from "../code.js";
 import { fill, h } from "../dom.js";
-import { ask } from "../net.js";
+import { ask, patiently } from "../net.js";
 
 export const title = "Cheat sheet";
 export const lead = "Words, counts, loops, silent failures and the loader's arguments: each is taken from where trueloop keeps it, " +
@@ -14,7 +14,6 @@ export async function mount(root, { params, setParams, announce }) {
   const search = h("input", { type: "search", id: "sheet-search", value: params.get("find") ?? "", autocomplete: "off", oninput: () => filter(true) });
   const place = h("div", { class: "sheet" }, h("p", { class: "muted" }, "One moment …"));
   fill(root,
-    h("link", { rel: "stylesheet", href: "pages/sheet.css" }),
     h("div", { class: "row tools" },
       h("label", { for: "sheet-search" }, "Find"), search, found,
       h("button", { type: "button", class: "quiet", onclick: () => print() }, "Print")),
@@ -23,12 +22,12 @@ export async function mount(root, { params, setParams, announce }) {
   const failed = (/** @type {any} */ error) => h("p", { class: "error", role: "alert" }, error.message);
   let alive = true;
   try {
-    fill(place, parts(await ask("sheet", {}), loader));
+    fill(place, parts(await patiently(() => ask("sheet", {})), loader));
   } catch (error) {
     fill(place, failed(error));
     return () => {};
   }
-  ask("loader_arguments", {}).then((told) => fill(loader, argumentsOf(told)), (error) => fill(loader, failed(error))).then(() => alive && filter());
+  patiently(() => ask("loader_arguments", {})).then((told) => fill(loader, argumentsOf(told)), (error) => fill(loader, failed(error))).then(() => alive && filter());
   announce("The cheat sheet is there.");
 
   /** @param {boolean} [typed] */

@@ -1,7 +1,7 @@
 // @ts-check
 // The table of silent failures: what each looks like, what the sanitizer says of it, and its page.
 import { fill, h, later } from "../dom.js";
-import { ask } from "../net.js";
+import { ask, patiently } from "../net.js";
 import { opened, pieces } from "./signatures/page.js";
 import { key, multiple } from "./signatures/plot.js";
 
@@ -14,8 +14,7 @@ const AGAIN_MS = 2000;
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  document.head.querySelector("link[href='pages/signatures.css']") ?? document.head.append(h("link", { rel: "stylesheet", href: "pages/signatures.css" }));
-  const { families, failures } = await ask("signatures", { what: "table" });
+  const { families, failures } = await patiently(() => ask("signatures", { what: "table" }));
   const runnable = failures.filter((/** @type {any} */ each) => each.curves).length;
   let ended = false, wanted = params.get("code") ?? "", computed = 0;
   /** @type {Map<string, ReturnType<typeof row>>} */
@@ -57,6 +56,10 @@ export async function mount(root, { params, setParams, announce }) {
   async function compute() {
     const left = new Set(failures.filter((/** @type {any} */ each) => each.curves).map((/** @type {any} */ each) => each.code));
     while (left.size && !ended) {
+      if (document.hidden) {
+        await pause(AGAIN_MS);
+        continue;
+      }
       const visible = [...left].filter((code) => !rows.get(code)?.element.hidden);
       const code = left.has(wanted) ? wanted : visible[0] ?? [...left][0];
       const mine = /** @type {ReturnType<typeof row>} */ (rows.get(code));
@@ -73,7 +76,7 @@ export async function mount(root, { params, setParams, announce }) {
       } catch (error) {
         if (ended) return;
         mine.wait(`${error instanceof Error ? error.message : error} Trying again …`);
-        if (document.hidden || !(await pause(AGAIN_MS))) return;
+        if (!(await pause(AGAIN_MS))) return;
       }
       bar.value = computed;
       far.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;

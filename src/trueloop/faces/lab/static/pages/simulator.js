@@ -348,7 +348,7 @@ class View {
     });
     this.curves.draw(this.runs, still || this.frames % ALL_EVERY === 0);
     this.numbers.show(this.runs);
-    if (this.netSeen && run.began && (still || run.header?.weights)) {
+    if (this.netSeen && run.began && (still || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
     }

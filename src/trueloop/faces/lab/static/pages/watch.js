@@ -17,7 +17,6 @@ const MOST = 6, LIST_MS = 3000, LOST_MS = 2000;
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  document.head.querySelector("link[href='pages/watch.css']") ?? document.head.append(h("link", { rel: "stylesheet", href: "pages/watch.css" }));
   /** @type {string[]} */
   let chosen = (params.get("runs") ?? "").split(",").filter(Boolean).map(decodeURIComponent).slice(0, MOST);
   /** @type {Map<string, any>} */

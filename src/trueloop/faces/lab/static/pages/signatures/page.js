@@ -2,7 +2,7 @@
 // The page of one failure: all its curves, the broken script, what is known of it, and the two scripts side by side.
 import { block, codePanel } from "../../code.js";
 import { h, number } from "../../dom.js";
-import { ask } from "../../net.js";
+import { ask, patiently } from "../../net.js";
 import { multiple } from "./plot.js";
 
 /** Words, code and addresses as elements. @param {[string, string][]} given */
@@ -12,7 +12,7 @@ export function pieces(given) {
 
 /** @param {any} failure @param {any} known what the server computed, or null */
 export async function opened(failure, known) {
-  const page = await ask("signatures", { what: "page", code: failure.code });
+  const page = await patiently(() => ask("signatures", { what: "page", code: failure.code }));
   return h("div", { class: "sig-page" }, known && curves(known), page.sections.map(section),
     h("div", { class: "sig-two" },
       h("div", {}, h("h4", {}, "A script that has it"), block(page.bad)),

@@ -1,10 +1,11 @@
 // @ts-check
 // The network, layers from left to right: what each neuron says of the plane, and every weight as a line.
-import { colour, h, number, svg } from "../../dom.js";
+import { colour, h, svg } from "../../dom.js";
 import { mixed, palette, putBytes, rgb, ink } from "./shapes.js";
 
 const NEAR = 6; // pixels from a line that still count as on it
-const ROW = 23, LEAST = 150, MOST = 420;
+const ROW = 23, LEAST = 150;
+const HIGH = 20; // neurons above each other; a wider layer stands in several columns
 
 /** @typedef {{kind: "weight", layer: number, to: number, from: number} | {kind: "neuron", layer: number, to: number}} Picked layer: which weights, from 0; the head is the last */
 /** @typedef {{x: number, y: number, size: number}} Node_ */
@@ -24,10 +25,11 @@ export function network({ onhover, onpick }) {
     const width = place.clientWidth;
     if (!width || !layers.length) return;
     const counts = [layers[0].inputs, ...layers.map(({ neurons }) => neurons)];
-    const height = Math.max(LEAST, Math.min(MOST, Math.max(...counts) * ROW));
+    const most = Math.min(Math.max(...counts), HIGH), height = Math.max(LEAST, most * Math.max(ROW, Math.min(40, 320 / most)));
     columns = counts.map((count, column) => {
-      const size = Math.max(5, Math.min(34, height / count - 3)), x = 30 + (column / (counts.length - 1)) * (width - 60);
-      return Array.from({ length: count }, (_, i) => ({ x, y: (height / count) * (i + 0.5), size }));
+      const beside = Math.ceil(count / HIGH), rows = Math.ceil(count / beside), middle = 40 + (column / (counts.length - 1)) * (width - 80);
+      const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / beside - 4));
+      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (beside - 1) / 2) * (size + 3), y: (height / rows) * (i % rows + 0.5), size }));
     });
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
@@ -115,15 +117,14 @@ export function network({ onhover, onpick }) {
       const to = columns[column].findIndex((node) => Math.abs(node.x - x) <= node.size / 2 + 1 && Math.abs(node.y - y) <= node.size / 2 + 1);
       if (to >= 0) return { kind: "neuron", layer: column - 1, to };
     }
-    const layer = columns.findIndex((nodes, i) => columns[i + 1] && x > nodes[0].x + nodes[0].size / 2 && x < columns[i + 1][0].x - columns[i + 1][0].size / 2);
-    if (layer < 0 || !shown?.weights?.[layers[layer].weight]) return null;
-    const from_ = columns[layer], to_ = columns[layer + 1], left = from_[0].x + from_[0].size / 2, right = to_[0].x - to_[0].size / 2;
-    const share = (x - left) / (right - left), t = bezierAt(share), near = { far: NEAR, from: -1, to: -1 };
-    from_.forEach((a, from) => to_.forEach((b, to) => {
-      const far = Math.abs(a.y + (b.y - a.y) * t - y);
-      if (far < near.far) Object.assign(near, { far, from, to });
-    }));
-    return near.to < 0 ? null : { kind: "weight", layer, to: near.to, from: near.from };
+    const near = { far: NEAR, layer: -1, from: -1, to: -1 };
+    layers.forEach(({ weight }, layer) => shown?.weights?.[weight] && columns[layer].forEach((a, from) => columns[layer + 1].forEach((b, to) => {
+      const left = a.x + a.size / 2, right = b.x - b.size / 2;
+      if (x < left || x > right) return;
+      const far = Math.abs(a.y + (b.y - a.y) * bezierAt((x - left) / (right - left)) - y);
+      if (far < near.far) Object.assign(near, { far, layer, from, to });
+    })));
+    return near.to < 0 ? null : { kind: "weight", layer: near.layer, to: near.to, from: near.from };
   }
 
   canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => hover(under(event)));
@@ -183,6 +184,3 @@ export function legend() {
   return h("p", { class: "muted net-legend" }, h("span", {}, sample("positive", ""), " positive: blue, unbroken"), h("span", {}, sample("negative", "5 3"), " negative: orange, dashed"),
     h("span", {}, "wide = large"));
 }
-
-/** @param {any} value */
-export const weightText = (value) => number(value, 4);

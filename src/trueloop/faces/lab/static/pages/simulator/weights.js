@@ -10,7 +10,7 @@ export function weights({ onedit, enlarge, activation }) {
   /** @type {Record<string, any> | null} */ let values = null;
   /** @type {Picked | null} */ let picked = null;
   /** @type {Picked | null} */ let hovered = null;
-  let tabled = 0;
+  let tabled = 0, painted = false;
   const picture = h("canvas", { class: "neuron", width: 22, height: 22, "aria-hidden": "true" });
   const what = h("p", { class: "what" });
   const input = h("input", { type: "number", step: "any", id: "weight-value", onchange: set });
@@ -47,7 +47,8 @@ export function weights({ onedit, enlarge, activation }) {
     const at = hovered ?? picked;
     picture.hidden = true;
     if (!at || !layers[at.layer]) {
-      fill(what, "Point at a neuron to enlarge its map, at a line to read its weight; pick one to change it.");
+      fill(what, painted && !values ? "The weights of a network this large are not drawn. Point at a neuron to enlarge its map."
+        : "Point at a neuron to enlarge its map, at a line to read its weight; pick one to change it.");
       form.hidden = true;
       return;
     }
@@ -90,6 +91,7 @@ export function weights({ onedit, enlarge, activation }) {
     begin(given) {
       layers = given;
       values = null;
+      painted = false;
       if (picked && !(layers[picked.layer]?.neurons > picked.to && (picked.kind === "neuron" || layers[picked.layer].inputs > picked.from))) picked = null;
       hovered = null;
       const before = which.value;
@@ -102,6 +104,7 @@ export function weights({ onedit, enlarge, activation }) {
     /** @param {Record<string, any> | null} given */
     paint(given) {
       values = given;
+      painted = true;
       show();
       table();
     },

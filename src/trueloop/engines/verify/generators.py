@@ -1,0 +1,67 @@
+"""Everything random: seeded for a proof, and put back after it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, NumPy and torch on every device."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def captured() -> tuple[Any, ...]:
+    """Return the state of every global generator."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    return random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda, mps
+
+
+def restore(state: tuple[Any, ...]) -> None:
+    """Put every global generator back to where `captured` found it."""
+    python, numpy, cpu, cuda, mps = state
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(cpu)
+    for index, each in enumerate(cuda):
+        torch.cuda.set_rng_state(each, index)
+    if mps is not None:
+        torch.mps.set_rng_state(mps)
+
+
+@contextmanager
+def preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
+    """Whatever is drawn or seeded inside, every generator is afterwards as it was.
+
+    Args:
+        loaders: whose own generators are put back, too.
+    """
+    state = captured()
+    own = [(generator, generator.get_state()) for loader in loaders for generator in _own(loader)]
+    try:
+        yield
+    finally:
+        restore(state)
+        for generator, before in own:
+            generator.set_state(before)
+
+
+def reset(loaders: Iterable[Any], seed: int) -> None:
+    """Seed the loaders' own generators, as a new process would."""
+    for loader in loaders:
+        for generator in _own(loader):
+            generator.manual_seed(seed)
+
+
+def _own(loader: Any) -> list[torch.Generator]:
+    sampler = getattr(loader, "sampler", None)
+    found = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())

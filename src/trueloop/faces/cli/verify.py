@@ -1,0 +1,89 @@
+"""`trueloop verify SPEC`: proofs on a model and its loop."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cyclopts import App, CycloptsError, Parameter
+
+from trueloop.faces.cli.options import Flag
+from trueloop.ground.errors import InvalidConfig, MissingExtra, RunFolderError
+
+if TYPE_CHECKING:
+    from trueloop.engines.verify.evidence import Evidence
+
+
+@Parameter(name="*", negative=(), show_default=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user asks for, as options of the command line."""
+
+    select: Sequence[str] = ()
+    """Prove these only: names or groups, with commas between them."""
+    ignore: Sequence[str] = ()
+    """Leave these out."""
+    html: Path | None = None
+    """Write a page with plots to this file."""
+    causal: Flag = False
+    """The model may not see the future, though the file does not say so."""
+    verbose: Flag = False
+    """Say of every proof that does not apply why."""
+    list: Flag = False
+    """List the proofs, and prove nothing."""
+    json: Flag = False
+    """Print one JSON object and nothing else."""
+
+
+def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
+    """Prove on your own model and loop what is to hold: no leak between samples, exact accumulation, and so on.
+
+    Exit code: 0 all that applies holds, 1 something is broken or could not be judged, 2 wrong usage.
+
+    Args:
+        spec: path/to/file.py:build, a function that returns trueloop.verify.Subject(...), a dict of its fields, a model
+            or a Recipe; or a recipe's name.
+    """
+    wishes = wishes or Wishes()
+    if not spec and not wishes.list:
+        raise CycloptsError(
+            msg="Say what to verify: path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
+        )
+    try:
+        from trueloop.faces.cli.verify_page import Page, print_list
+        from trueloop.faces.verify import prove
+        from trueloop.faces.verifying import subject_of
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "torch", "train") from error
+    if wishes.list:
+        print_list()
+        return 0
+    if wishes.html and (not wishes.html.resolve().parent.is_dir() or wishes.html.is_dir()):
+        raise InvalidConfig(f"A page cannot be written to {str(wishes.html)!r}.", fix="Name a file in a folder.")
+    page = Page(quiet=wishes.json, verbose=wishes.verbose)
+    with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
+        subject = subject_of(spec)
+        subject = replace(subject, causal=True) if wishes.causal else subject
+        found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.began, ended=page.ended)
+    page.total(found)
+    ok = all(each.ok for each in found)
+    if wishes.html:
+        _write(wishes.html, found, spec)
+    if wishes.json:
+        told = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
+        print(json_format.dumps(told, indent=2, allow_nan=False))
+    return 0 if ok else 1
+
+
+def _write(path: Path, found: Sequence[Evidence], spec: str) -> None:
+    from trueloop.faces.verify_html import to_html
+
+    try:
+        path.write_text(to_html(found, spec), encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"The page could not be written to {path}: {error.strerror}.") from error

@@ -1,0 +1,52 @@
+"""Models whose output depends on how many samples there are."""
+
+import pytest
+import torch
+from torch import nn
+
+NAME = "batch-size-independent"
+
+
+class Squeezed(nn.Linear):
+    """Takes the batch of one away with the last dimension."""
+
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+class Fixed(nn.Linear):
+    """Has a size of its own in a reshape."""
+
+    def forward(self, x):
+        return super().forward(x.reshape(8, -1))
+
+
+class Standardised(nn.Linear):
+    """Standardises by the batch, in evaluation too."""
+
+    def forward(self, x):
+        return super().forward((x - x.mean(0)) / (x.std(0, correction=0) + 1))
+
+
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(16), nn.BatchNorm1d(16)])
+def test_what_does_not_depend_on_it_holds(holds, classes, net, norm):
+    evidence = holds(NAME, model=net(norm=norm), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert "1, 2, 4, 7, 8" in evidence.sentence
+
+
+@pytest.mark.parametrize(("model", "words"), [(Squeezed(8, 1), "shape"), (Standardised(8, 3), "differ by")])
+def test_what_does_is_found(broken, classes, model, words):
+    evidence = broken(NAME, model=model, batch=classes[0])
+    assert "sample 0 alone" in evidence.sentence
+    assert words in evidence.sentence
+
+
+def test_a_size_in_a_reshape_is_found(broken):
+    evidence = broken(NAME, model=Fixed(8, 3), batch=torch.randn(8, 8))
+    assert evidence.fault.startswith("batch of")
+    assert "raises RuntimeError" in evidence.sentence
+
+
+def test_batch_statistics_in_evaluation_are_found(broken, classes, net):
+    evidence = broken(NAME, model=net(norm=nn.BatchNorm1d(16, track_running_stats=False)), batch=classes[0])
+    assert evidence.fault == "batch of 1"

@@ -1,0 +1,79 @@
+"""One batch, learnt by heart or not."""
+
+import functools
+
+import torch
+from torch import nn
+
+NAME = "overfits-one-batch"
+FAST = functools.partial(torch.optim.Adam, lr=0.05)
+
+
+def test_a_model_that_can(holds, classes, net):
+    evidence = holds(NAME, model=net(dropout=0.5), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST)
+    curve = evidence.pictures[0]
+    assert curve.lines["loss"][-1] <= curve.level <= 0.1001 * curve.lines["loss"][0]
+
+
+def test_an_input_that_does_not_arrive_is_found(broken, classes):
+    class Blind(nn.Linear):
+        def forward(self, x):
+            return super().forward(x * 0)
+
+    evidence = broken(
+        NAME, model=Blind(8, 3), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST, options={"updates": 200}
+    )
+    assert "the input seems not to reach the output" in evidence.sentence
+    assert evidence.numbers["updates"] == 200
+
+
+def test_a_gradient_that_does_not_arrive_is_found(broken, classes, net):
+    class Cut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.scale = net(), nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.inner(x).detach() * self.scale
+
+    broken(NAME, model=Cut(), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=FAST, options={"updates": 100})
+
+
+def test_numbers_are_learnt_too(holds, broken):
+    torch.manual_seed(0)
+    x = torch.randn(16, 4)
+    batch = (x, x.sum(1, keepdim=True))
+    holds(NAME, model=nn.Linear(4, 1), loss=nn.MSELoss(), batch=batch, optimizer=FAST)
+    mixed = (x, torch.randn(16))  # [16, 1] against [16]: the classic broadcast
+
+    def loss(model, batch):
+        return ((model(batch[0]) - batch[1]) ** 2).mean()
+
+    broken(NAME, model=nn.Linear(4, 1), loss=loss, batch=mixed, optimizer=FAST, options={"updates": 100})
+
+
+def test_label_smoothing_has_a_floor(holds, classes, net):
+    holds(NAME, model=net(), loss=nn.CrossEntropyLoss(label_smoothing=0.3), batch=classes, optimizer=FAST)
+
+
+def test_a_floor_can_be_given(holds, classes, net):
+    def lifted(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 5
+
+    holds(NAME, model=net(), loss=lifted, batch=classes, optimizer=FAST, floor=5.0)
+
+
+def test_no_more_time_is_no_verdict(prove, classes, net):
+    evidence = prove(NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes, seconds=0.0)
+    assert evidence.verdict == "not judged"
+    assert not evidence.ok
+
+
+def test_a_model_too_small_for_the_batch_learns_a_few_samples(holds):
+    torch.manual_seed(0)
+    narrow = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 8))
+    batch = torch.randn(32, 8)
+    evidence = holds(
+        NAME, model=narrow, loss=lambda model, x: ((model(x) - x) ** 2).mean(), batch=batch, optimizer=FAST
+    )
+    assert "32 samples" in evidence.remarks[0]

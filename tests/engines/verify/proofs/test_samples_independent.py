@@ -1,0 +1,127 @@
+"""Samples that leak into each other, in several ways, and look-alikes that do not."""
+
+import pytest
+import torch
+from torch import nn
+
+NAME = "samples-independent"
+
+
+class Transposed(nn.Module):
+    """Reshapes the batch into the features: the classic view in the wrong order."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(x.t().reshape(x.shape))
+
+
+class AttentionOverBatch(nn.Module):
+    """Attention that takes the batch for the sequence: batch_first is forgotten."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.attention(x[:, None], x[:, None], x[:, None])[0][:, 0])
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch."""
+
+    def __init__(self, *, only_training=False):
+        super().__init__()
+        self.head, self.only_training = nn.Linear(8, 3), only_training
+
+    def forward(self, x):
+        return self.head(x if self.only_training and not self.training else x - x.mean(0))
+
+
+@pytest.mark.parametrize("model", [Transposed, AttentionOverBatch, Centred])
+def test_a_leak_is_found(broken, classes, model):
+    evidence = broken(NAME, model=model(), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert "in eval mode" in evidence.sentence
+    assert evidence.numbers["leaking_pairs"] > 0
+
+
+def test_the_module_at_fault_is_named(broken, classes):
+    inside = broken(NAME, model=AttentionOverBatch(), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert "attention" in inside.fault
+    before = broken(NAME, model=Transposed(), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert before.fault == "in the forward of Transposed, before head (Linear)"
+
+
+def test_a_leak_in_train_mode_only_is_found(broken, classes):
+    evidence = broken(NAME, model=Centred(only_training=True), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert "in train mode only" in evidence.sentence
+
+
+def test_batchnorm_in_train_mode_is_told_as_what_it_is(holds, classes, net):
+    evidence = holds(NAME, model=net(norm=nn.BatchNorm1d(16)), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert "BatchNorm" in evidence.remarks[0]
+    assert "(1)" in evidence.remarks[0]
+
+
+def test_batchnorm_without_running_statistics_leaks_when_it_is_used(broken, classes, net):
+    norm = nn.BatchNorm1d(16, track_running_stats=False)
+    evidence = broken(NAME, model=net(norm=norm), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert evidence.fault == "in 1 (BatchNorm1d)"
+
+
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(16), nn.GroupNorm(4, 16)])
+def test_what_stays_within_a_sample_is_quiet(holds, classes, net, norm):
+    evidence = holds(NAME, model=net(norm=norm, dropout=0.5), loss=nn.CrossEntropyLoss(), batch=classes)
+    assert not evidence.remarks
+    grid = evidence.pictures[0].values
+    assert all((grid[i][j] > 0) == (i == j) for i in range(6) for j in range(6))
+
+
+def test_tokens_are_changed_where_there_are_no_gradients(holds, broken, decoder, tokens, token_loss):
+    holds(NAME, model=decoder(), loss=token_loss, batch=tokens)
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = decoder()
+
+        def forward(self, ids):
+            return self.inner(ids.roll(1, 0))
+
+    assert "before inner" in broken(NAME, model=Mixed(), loss=token_loss, batch=tokens).sentence
+
+
+def test_a_leak_through_gradients_only_is_found(broken, classes):
+    class Passed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.mean(0, keepdim=True).expand_as(grad)
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(Passed.apply(x))
+
+    broken(NAME, model=Mean(), loss=nn.CrossEntropyLoss(), batch=classes)
+
+
+def test_one_sample_cannot_leak(idle, net, classes):
+    assert "1 of the 2" in idle(NAME, model=net(), batch=classes[0][:1]).sentence
+
+
+def test_an_output_without_rows_does_not_apply(idle, classes):
+    class Total(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).sum()
+
+    assert "row per sample" in idle(NAME, model=Total(8, 3), batch=classes[0]).sentence
