@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from workloads import SmallGPT
 
-from trueloop import chunked_cross_entropy
+from trueloop.engines.train.cross_entropy import chunked_cross_entropy
 from trueloop.engines.train.memory_format import use_channels_last
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.recipes.digits import network

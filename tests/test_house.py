@@ -45,7 +45,6 @@ PUBLIC = (
     "TrueloopError",
     "__version__",
     "autograd",
-    "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from trueloop import TrainConfig, Trainer, chunked_cross_entropy
+from trueloop import TrainConfig, Trainer, autograd
 from trueloop.engines.train.config import OptimConfig, ParallelConfig
 
 WORDS = 13
@@ -32,7 +32,7 @@ class Net(nn.Module):
         for block in self.blocks:
             hidden = block(hidden)
         if self.chunked:
-            term = chunked_cross_entropy(hidden, self.head, y, chunk=5)
+            term = autograd.chunked_cross_entropy(hidden, self.head, y, chunk=5)
             return term.sum, term.count
         return F.cross_entropy(self.head(hidden).flatten(0, 1), y.flatten(), reduction="sum"), (y != -100).sum()
 

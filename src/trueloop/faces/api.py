@@ -16,7 +16,6 @@ from trueloop.engines.train.config import (
     ScheduleConfig,
     TrainConfig,
 )
-from trueloop.engines.train.cross_entropy import chunked_cross_entropy
 from trueloop.engines.train.evaluate import Evaluation, MetricFactories
 from trueloop.engines.train.evaluate import evaluate as evaluate_batches
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
@@ -49,7 +48,6 @@ __all__ = [
     "Trainer",
     "TrueloopError",
     "autograd",
-    "chunked_cross_entropy",
     "evaluate",
     "load_weights",
     "plan",

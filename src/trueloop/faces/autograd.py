@@ -1,7 +1,8 @@
 """`trueloop.autograd`: what backward computes, and how to have it compute something else.
 
 Stable functions of logits, straight-through estimators, gradients reversed and scaled, freezing in the middle of a run,
-state without its graph, and several losses at once. Everything works on plain torch models and loops.
+state without its graph, several losses at once, and cross-entropy without the logits of a large vocabulary. Everything
+works on plain torch models and loops.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from trueloop.engines.autograd.gradnorm import Balance, GradNorm
 from trueloop.engines.autograd.normalised import entropy, log_softmax, log_sum_exp, softmax
 from trueloop.engines.autograd.through import fake_quantise, one_hot_through, round_through, sign_through
 from trueloop.engines.autograd.together import backward, gradients
+from trueloop.engines.train.cross_entropy import chunked_cross_entropy
 
 __all__ = [
     "Balance",
@@ -22,6 +24,7 @@ __all__ = [
     "Combined",
     "GradNorm",
     "backward",
+    "chunked_cross_entropy",
     "combine",
     "detach",
     "entropy",
