@@ -51,6 +51,15 @@ def test_colours_are_chosen_and_kept(open_page: Opened):
     assert page.evaluate(paper) == dark
 
 
+def test_paper_is_white_and_keeps_numbers_that_can_be_pressed(open_page: Opened):
+    page = open_page("modes", params="pass=1", dark=True)
+    expect(page.locator(".side .cell").first).to_be_visible()
+    page.emulate_media(media="print")
+    assert page.evaluate("() => getComputedStyle(document.documentElement).backgroundColor") == "rgb(251, 250, 248)"
+    expect(page.locator(".side .cell").first).to_be_visible()
+    expect(page.locator(".player").first).to_be_hidden()
+
+
 def test_on_a_phone_the_menu_opens_and_nothing_hangs_over(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("arithmetic", width=360, height=740)
     expect(page.locator("#nav")).to_be_hidden()

@@ -34,9 +34,11 @@ def test_numbers_follow_what_is_typed_and_the_address_says_it(open_page: Opened)
     shows(page, made)
     expect(page.locator("[data-key=repeated_per_epoch] .value")).to_have_text("5")
     expect(page.locator(".notes")).to_contain_text("1003 examples do not divide among 6 processes")
-    page.wait_for_function("() => location.hash.includes('processes=6')")
+    page.get_by_label("Learning rate").fill("0.5")
+    page.wait_for_function("() => location.hash.includes('processes=6') && location.hash.includes('lr=0.5')")
     page.reload()
     shows(page, made)
+    expect(page.get_by_label("Learning rate")).to_have_value("0.5")
     expect(page.get_by_label("Dataset size N")).to_have_value("1003")
     page.locator("summary", has_text="Time, memory").click()
     page.get_by_label("Milliseconds per update").fill("200")
@@ -45,7 +47,7 @@ def test_numbers_follow_what_is_typed_and_the_address_says_it(open_page: Opened)
     expect(page.locator("details.code-panel[open] .code")).to_have_text(counts(made), use_inner_text=False)
 
 
-def test_an_error_stands_beside_its_field_and_goes_with_it(open_page: Opened):
+def test_an_error_stands_beside_its_field_and_goes_with_it(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("arithmetic")
     batch = page.get_by_label("Batch size B")
     batch.fill("0")
@@ -55,6 +57,8 @@ def test_an_error_stands_beside_its_field_and_goes_with_it(open_page: Opened):
     expect(beside).to_have_text("batch is empty. It must be a whole number.")
     batch.fill("2.5")
     expect(beside).to_contain_text("batch is 2.5.")
+    expect(batch).to_have_attribute("aria-invalid", "true")
+    axe(page)  # what is out of date can still be read
     batch.fill("64")
     expect(page.locator(".error")).to_be_hidden()
     page.get_by_label("Dataset size N").fill("40")

@@ -70,17 +70,20 @@ def test_examples_move_for_who_wants_motion(open_page: Opened):
     assert page.evaluate(clicked % moving) == sum(len(draw.batches[0].numbers) for draw in read)
 
 
-def test_what_drop_last_leaves_out_and_the_address(open_page: Opened):
+def test_what_drop_last_leaves_out_and_the_address(open_page: Opened, axe: Callable[[Page], None]):
     page = open_page("pipeline", params="examples=43")
+    expect(page.locator(".batch.ahead").first).to_be_visible()
+    axe(page)
     page.get_by_label("drop_last").check()
     found = drawn(Pipeline(examples=43, drop_last=True))
     left = found.epochs[0][0].left_out
     expect(page.locator(".left-out")).to_have_text(f"left out: {', '.join(f'#{number}' for number in left)}")
     to_the_end(page)
     expect(page.locator(".examples .example.never")).to_have_count(3)
-    assert page.url.endswith("#/pipeline?examples=43&drop_last=true")
+    assert "#/pipeline?examples=43&drop_last=true&step=" in page.url
     page.reload()
     shows(page, found)
+    expect(page.locator(".examples .example.never")).to_have_count(3)  # still at the end
 
 
 def test_ranks_share_the_data_and_repeats_are_marked(open_page: Opened):

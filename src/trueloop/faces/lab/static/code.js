@@ -15,7 +15,7 @@ export function textOf(lines) {
  *   marked: lines (from 1) that stand out as `mark` ("changed", "broken", "current"); hit: one line that is at fault */
 export function block(lines, { marked = [], mark = "changed", hit = null, onpick } = {}) {
   const stands = new Set(marked);
-  return h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "Python code" }, h("code", {}, lines.map((line, i) => h("span", {
+  return h("pre", { class: "code", tabindex: "0", role: "group", "aria-label": "Python code" }, h("code", {}, lines.map((line, i) => h("span", {
     class: ["line", stands.has(i + 1) && mark, hit === i + 1 && "hit"].filter(Boolean).join(" "),
     dataset: { line: i + 1 },
     onclick: onpick && (() => onpick(i + 1)),

@@ -37,7 +37,10 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
       refusal.hidden = !words_;
       refusal.textContent = words_ ? [words_.what, words_.fix].filter(Boolean).join(" ") : "";
       const named = Object.entries(inputs).filter(([name]) => words_ && new RegExp(`(^|\\W)${name}\\b`).test(words_.what)).map(([, { element }]) => element);
-      for (const { element } of Object.values(inputs)) element.classList.toggle("refused", named.includes(element));
+      for (const { element } of Object.values(inputs)) {
+        element.classList.toggle("refused", named.includes(element));
+        element.querySelector("input, select")?.setAttribute("aria-invalid", String(named.includes(element)));
+      }
       (named[0] ?? refusal.parentElement)?.append(refusal); // beside the field that it is about
     },
     field: (name) => inputs[name].element,

@@ -4,7 +4,7 @@ import { codePanel } from "../code.js";
 import { form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { Refused, described, newest } from "../net.js";
-import { oneStep } from "./arithmetic/step.js";
+import { RATE, oneStep } from "./arithmetic/step.js";
 import { timeline } from "./arithmetic/timeline.js";
 
 export const title = "Arithmetic";
@@ -39,6 +39,8 @@ export async function mount(root, { params, setParams, announce }) {
   const line = timeline({ go: (to) => { Object.assign(place, to); return update(); }, announce });
   const step = oneStep({
     announce,
+    lr: Number(params.get("lr")) || RATE,
+    onrate: () => remember(),
     next: () => { Object.assign(place, latest.moves.update); return update(); },
   });
   fill(root,
@@ -66,13 +68,17 @@ export async function mount(root, { params, setParams, announce }) {
       latest = answer;
       Object.assign(place, { epoch: answer.timeline.epoch, iteration: answer.timeline.iteration });
       show(answer);
-      setParams(changed(own, inputs.values, place));
+      remember();
     } catch (error) {
       line.pause();
       if (!(error instanceof Refused)) throw error;
       root.classList.add("stale");
       inputs.refuse(error.words);
     }
+  }
+
+  function remember() {
+    setParams({ ...changed(own, inputs.values, place), ...(step.lr !== RATE && { lr: String(step.lr) }) });
   }
 
   /** A size that is being typed anew. */

@@ -28,6 +28,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let answer = null;
   let epoch = params.get("epoch") === "1" ? 1 : 0;
+  let wanted = Number(params.get("step")) || 0; // of an address; then where one is
   let gone = false;
   let before = -1;
   const given = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, value(kind, params.get(name) ?? "")]));
@@ -36,7 +37,7 @@ export async function mount(root, { params, setParams, announce }) {
     sliders: { examples: {}, batch: {}, ranks: {}, workers: {}, longest: {} },
   });
 
-  const epochs = [0, 1].map((number) => h("button", { type: "button", class: "quiet", onclick: () => { epoch = number; draw(0); remember(); } }, `Epoch ${number}`));
+  const epochs = [0, 1].map((number) => h("button", { type: "button", class: "quiet", onclick: () => { epoch = number; draw(0); } }, `Epoch ${number}`));
   const stages = player({ count: () => steps(), show: (step) => drawStep(step), label: "The pipeline", perStep_ms: 1100 });
   const says = h("p", { class: "says" });
   const examples = h("div", { class: "examples", role: "img" });
@@ -77,8 +78,7 @@ export async function mount(root, { params, setParams, announce }) {
       fill(facts, ...answer.facts.map((/** @type {string} */ fact) => h("li", {}, fact)));
       code.show(answer.code);
       stages.pause();
-      draw(Math.min(stages.step, steps() - 1));
-      remember();
+      draw(Math.min(wanted, steps() - 1));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       stages.pause();
@@ -89,7 +89,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   function remember() {
     const said = fields.filter((field) => inputs.values[field.name] !== field.default).map(({ name }) => [name, String(inputs.values[name])]);
-    setParams(Object.fromEntries([...said, ...(epoch ? [["epoch", "1"]] : [])]));
+    setParams(Object.fromEntries([...said, ...(epoch ? [["epoch", "1"]] : []), ...(wanted ? [["step", String(wanted)]] : [])]));
   }
 
   const ranks = () => answer.epochs[epoch];
@@ -105,6 +105,8 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {number} step */
   function drawStep(step) {
     if (!answer) return;
+    wanted = step;
+    if (!stages.playing()) remember();
     const turn = Math.min(Math.floor(step / PHASES), turns());
     const phase = turn === turns() ? -1 : step % PHASES;
     const text = sentence(ranks(), turn, phase);

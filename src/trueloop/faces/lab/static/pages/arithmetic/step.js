@@ -8,8 +8,10 @@ import { player } from "../../player.js";
 
 const WIDTH = 300, HEIGHT = 200;
 
-/** @param {{announce: (text: string) => void, next: () => any}} page */
-export function oneStep({ announce, next }) {
+export const RATE = 0.3;
+
+/** @param {{announce: (text: string) => void, next: () => any, lr: number, onrate: () => void}} page lr: the rate to begin with */
+export function oneStep({ announce, next, lr, onrate }) {
   const asking = newest("one_step");
   /** @type {any} */
   let made = null;
@@ -26,8 +28,8 @@ export function oneStep({ announce, next }) {
   const model = h("table", { class: "model" });
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "fit" });
   const code = codePanel({ title: "Show me the code of this update", file: "one_update.py", note: "The numbers above are what this program computed." });
-  const rate = h("input", { id: "step-lr", type: "range", min: 0.02, max: 1.4, step: 0.02, value: 0.3, oninput: () => { rateShown.textContent = rate.value; again(); } });
-  const rateShown = h("output", { for: "step-lr" }, "0.3");
+  const rate = h("input", { id: "step-lr", type: "range", min: 0.02, max: 1.4, step: 0.02, value: lr, oninput: () => { rateShown.textContent = rate.value; onrate(); again(); } });
+  const rateShown = h("output", { for: "step-lr" }, rate.value);
   const stages = player({ count: () => made?.stages.length ?? 1, show: draw, label: "One update", perStep_ms: 1500 });
   const onward = h("button", { type: "button", class: "quiet", onclick: carryOn }, "Keep these weights, next update");
   const reset = h("button", { type: "button", class: "quiet", onclick: () => { weights = { weight: 0, bias: 0 }; fetchStep(); } }, "Weights back to 0");
@@ -160,5 +162,5 @@ export function oneStep({ announce, next }) {
       svg("text", { x: 14, y: 16, class: "label" }, stage.kind === "update" ? "dashed: before, solid: after" : "the model before the update"));
   }
 
-  return { element, ask, unmount: () => stages.unmount() };
+  return { element, ask, get lr() { return Number(rate.value); }, unmount: () => stages.unmount() };
 }
