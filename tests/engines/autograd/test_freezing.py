@@ -137,6 +137,57 @@ def test_an_optimizer_made_from_names_keeps_them(model: nn.Module):
     optimizer.load_state_dict(optimizer.state_dict())
 
 
+EVERY = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, foreach=True),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "rprop": torch.optim.Rprop,
+    "nadam": torch.optim.NAdam,
+    "adafactor": torch.optim.Adafactor,
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_others_go_on_with_what_they_now_hold(model: nn.Module, name: str):
+    optimizer = EVERY[name](model.parameters())
+    step(model, optimizer)
+    freeze(model, "body.*", optimizer=optimizer)
+    step(model, optimizer)
+    thaw(model, "body.0.*", optimizer=optimizer)
+    before = copy.deepcopy(model.state_dict())
+    step(model, optimizer)
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"body.0.weight", "body.0.bias", "head.weight", "head.bias"}
+
+
+class Keeping(torch.optim.SGD):
+    """Keeps a list of its own until it is told of a change, as an optimizer may that is made to be quick."""
+
+    kept: tuple[nn.Parameter, ...] = ()
+
+    def step(self, closure=None):
+        self.kept = self.kept or tuple(self.param_groups[0]["params"])
+        with torch.no_grad():
+            for parameter in self.kept:
+                parameter.sub_(parameter.grad, alpha=0.1)
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.kept = ()
+
+
+def test_an_optimizer_that_keeps_lists_is_told(model: nn.Module):
+    optimizer = Keeping(model.parameters())
+    step(model, optimizer)
+    freeze(model, "body.*", optimizer=optimizer)
+    step(model, optimizer)
+    assert len(optimizer.kept) == 2
+    thaw(model, "body.1.*", optimizer=optimizer)
+    step(model, optimizer)
+    assert len(optimizer.kept) == 4
+
+
 def test_a_tied_weight_goes_by_any_of_its_names_and_comes_back_once(model: nn.Module):
     model.body[2].weight = model.body[0].weight = nn.Parameter(torch.randn(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -59,8 +59,10 @@ def freeze(model: nn.Module, *patterns: str, optimizer: torch.optim.Optimizer | 
         staying = [each for each in group["params"] if id(each) not in gone]
         taken_out += len(group["params"]) - len(staying)
         _refill(group, staying, {})
-    for parameter in chosen.values() if optimizer else ():
-        optimizer.state.pop(parameter, None)  # pyright: ignore[reportOptionalMemberAccess]
+    if optimizer is not None:
+        for parameter in chosen.values():
+            optimizer.state.pop(parameter, None)
+        _tell(optimizer)
     return Changed(parameters=changed, taken_out=taken_out, put_in=0)
 
 
@@ -102,6 +104,9 @@ def thaw(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for target, added in targets.values():
         _refill(target, _merged(target["params"], added, order), names)
+        _start(optimizer, target, added)
+    if optimizer is not None:
+        _tell(optimizer)
     return Changed(parameters=changed, taken_out=0, put_in=sum(len(added) for _target, added in targets.values()))
 
 
@@ -178,6 +183,18 @@ def _refill(group: Group, parameters: list[nn.Parameter], names: Mapping[int, st
         known = {id(each): name for each, name in zip(group["params"], group["param_names"], strict=True)}
         group["param_names"] = [known.get(id(each)) or names[id(each)] for each in parameters]
     group["params"] = parameters
+
+
+def _start(optimizer: torch.optim.Optimizer | None, group: Group, added: Sequence[nn.Parameter]) -> None:
+    """Make the state of an optimizer that makes it when it is built, not at the first step: Adagrad, of torch's own."""
+    if isinstance(optimizer, torch.optim.Adagrad):
+        made = {key: group[key] for key in ("lr", "initial_accumulator_value", "fused") if key in group}
+        optimizer.state.update(torch.optim.Adagrad(added, **made).state)
+
+
+def _tell(optimizer: torch.optim.Optimizer) -> None:
+    """Say that groups and state have changed, as ``load_state_dict`` does at its end: some keep lists of what was."""
+    optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
 
 
 def _merged(
