@@ -55,7 +55,9 @@ def read(kind: type[Record], given: Mapping[str, Any], *, where: str = "") -> Re
         if name not in fields:
             close = difflib.get_close_matches(str(name), fields, 1)
             meant = f"Did you mean {close[0]!r}? " if close else ""
-            raise InvalidConfig(f"There is no {_path(where, _shown(name))}.", fix=f"{meant}Known: {', '.join(fields)}.")
+            raise InvalidConfig(
+                f"There is no {_shown(_path(where, str(name)))}.", fix=f"{meant}Known: {', '.join(fields)}."
+            )
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in given:
