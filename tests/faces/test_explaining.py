@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 
 from trueloop.catalogue.load import known_errors
 from trueloop.catalogue.warned import WARNINGS
@@ -49,6 +50,8 @@ SAID = {
     "device-mismatch": "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
     "cuda:0 and cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)",
     "not-picklable": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "no-gpu": "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    "sharing-failed": "RuntimeError: unable to write to file </torch_18692_1954506624>",
     "out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     "worker-died": "RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.",
 }
@@ -74,6 +77,25 @@ def test_a_message_alone_is_known(kind: str):
     assert [told.kind for told in answer_to(SAID[kind].partition(": ")[2]).errors] == [kind], "without its type"
     logged = f"2026-11-21 22:00:00,123 ERROR trainer: failed: {SAID[kind].partition(': ')[2]}"
     assert [told.kind for told in answer_to(logged).errors] == [kind], "in a logger's line"
+
+
+@pytest.mark.parametrize(
+    ("raising", "meaning", "fix"),
+    [
+        (lambda: nn.Linear(4, 2)(torch.ones(2, 3)), "3 numbers per row arrive at a matrix that takes 4,", "=3"),
+        (lambda: nn.Conv2d(3, 1, 2)(torch.ones(2, 1, 8, 8)), "takes 3 channels, and the input of shape (2, 1, 8", "=1"),
+        (lambda: nn.functional.cross_entropy(torch.ones(6, 2), torch.zeros(2).long()), "6 predictions for 2", "flat"),
+        (lambda: default_collate([torch.ones(2, 3), torch.ones(4)]), "differ in shape: (2, 3) and (4)", "collate_fn"),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_message_are_said(raising: Callable[[], object], meaning: str, fix: str):
+    try:
+        raising()
+    except (RuntimeError, ValueError):
+        text = traceback.format_exc()
+    (told,) = answer_to(text).errors
+    assert meaning in told.meaning
+    assert fix in told.fix
 
 
 def test_every_known_error_is_tried_here():
@@ -133,8 +155,10 @@ def test_a_worker_that_died_is_known_by_its_signal():
     assert "shared memory" in told["raised"].meaning
 
 
-def test_a_type_of_another_library_does_not_speak_torchs_words():
-    assert not answer_to("MyError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
+def test_torchs_words_are_known_also_where_an_error_of_another_library_passes_them_on():
+    (told,) = answer_to("mine.StepError: step 3: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
+    assert (told.kind, told.error.type) == ("shape-mismatch", "")
+    assert told.error.message.startswith("mat1 and mat2")
 
 
 def test_failures_are_found_by_the_codes_that_our_messages_name():
@@ -175,6 +199,18 @@ def test_where_nothing_is_known_the_nearest_is_named():
     assert not answer.found
     assert answer.nearest == ["shape-mismatch"]
     assert answer_to("ValueError: no such colour").nearest == []
+
+
+def test_what_torch_says_before_it_aborts_is_known_without_a_traceback():
+    text = "terminate called after throwing\n  what():  CUDA error: device-side assert triggered"
+    assert [told.kind for told in answer_to(text).errors] == ["device-assert"]
+
+
+def test_a_long_log_is_searched_through_once(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr("trueloop.faces.explaining._told", lambda error, chain: asked.append(error.message))
+    answer_to("epoch 1: loss: 0.3: lr: 0.1\n" * 20_000 + "failed: CUDA out of memory. Tried to allocate 1.00 GiB")
+    assert asked == ["CUDA out of memory. Tried to allocate 1.00 GiB"]
 
 
 def test_json_holds_all_of_it():

@@ -12,9 +12,11 @@ from torch.utils.data import TensorDataset
 
 from trueloop.engines.train.config import TrainConfig
 from trueloop.faces import starting
+from trueloop.faces.run import run_recipe
 from trueloop.faces.starting import refuse_fallback
 from trueloop.faces.trainer import Trainer
 from trueloop.ground.errors import InvalidConfig
+from trueloop.recipes.recipe import Recipe
 
 CPU = torch.device("cpu")
 
@@ -61,6 +63,17 @@ def test_nothing_is_said_of_a_disk_that_nothing_is_written_to(monkeypatch: pytes
 )  # fmt: skip
 def test_a_device_that_was_meant_is_not_refused(asked: str, device: torch.device, said: str):
     refuse_fallback(asked, device, {"TRUELOOP_REQUIRE_GPU": said})
+
+
+def test_a_recipe_is_refused_before_its_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.setenv("TRUELOOP_REQUIRE_GPU", "1")
+    read: list[object] = []
+    recipe = Recipe(name="mine", summary="", train=TrainConfig(), options=None, assemble=read.append)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidConfig, match="TRUELOOP_REQUIRE_GPU"):
+        run_recipe(recipe, run_dir=tmp_path / "run", reporters=[])
+    assert not read
 
 
 def test_a_fallback_is_refused_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

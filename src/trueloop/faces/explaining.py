@@ -17,6 +17,8 @@ ORDER: Final = ("raised", "worker", "cause", "context")
 """What ended the program comes first, what was only being handled when that came last."""
 NEAR: Final = 0.5  # of a known message's words
 SHOWN: Final = 3  # near ones that are named
+LAST: Final = 100  # lines of a text without any error that are looked at for what is near
+LONGEST: Final = 2000  # characters of a message
 _CODE: Final = re.compile(r"\b[A-Z]{3}\d{3}\b")
 _PASSED_ON: Final = re.compile(r"Caught \w+ in ")  # by torch, from a worker or a replica
 _OURS: Final = "trueloop.ground.errors"
@@ -84,18 +86,19 @@ def answer_to(text: str) -> Answer:
     """
     bare = plain(text)
     seen = errors_in(text)
-    bare_lines = [] if seen else [ErrorText(type="", message=line) for line in _lines(bare)]
-    errors = list(_known(seen or bare_lines, seen))
+    errors = list(_known(seen, seen)) or list(_known(_said(bare), seen))
     explained = [told.error for told in errors]
     ours = [error for error in seen if error.module == _OURS]
-    rest = [error for error in seen or bare_lines if error not in explained and error not in ours]
+    rest = [error for error in seen if error not in explained and error not in ours]
     failures = {entry.code: entry for entry in (*map(find, _CODE.findall(bare)), *warned_of(bare)) if entry}
     return Answer(
         errors=errors,
         failures=list(failures.values()),
         ours=ours,
         unknown=[each for each in rest if each.how in ("raised", "worker") and not _PASSED_ON.match(each.message)],
-        nearest=[] if errors or failures or ours else _nearest(rest),
+        nearest=[]
+        if errors or failures or ours
+        else _nearest([error.message for error in rest] or bare.splitlines()[-LAST:]),
     )
 
 
@@ -136,15 +139,16 @@ def _users(error: ErrorText) -> Site | None:
     return next((site for site in reversed(error.frames) if not _LIBRARY.search(site.path)), None)
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Yield what follows each colon of a line, the last one first: a logger, a time or a type may stand before."""
-    for line in text.splitlines():
-        parts = line.strip().split(": ")
-        yield from (": ".join(parts[n:]) for n in reversed(range(len(parts))) if parts[n])
+def _said(text: str) -> Iterator[ErrorText]:
+    """Yield known messages that stand anywhere: in a logger's line, or said by torch's own code before it aborts."""
+    for entry in known_errors().values():
+        for words in entry.texts:
+            for found in re.finditer(words, text):
+                rest = text[found.start() :].partition("\n\n")[0]
+                yield ErrorText(type="", message=rest[:LONGEST].strip())
 
 
-def _nearest(errors: Iterable[ErrorText]) -> list[str]:
-    messages = [error.message for error in errors]
+def _nearest(messages: Sequence[str]) -> list[str]:
     weighed: Mapping[str, float] = {
         kind: max((_alike(text, message) for text in entry.texts for message in messages), default=0.0)
         for kind, entry in known_errors().items()

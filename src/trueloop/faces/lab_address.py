@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trueloop.engines.store.live.folder import enter, live_folder
+from trueloop.engines.store.live.folder import enter, is_ours, live_folder
 from trueloop.engines.store.live.process import lives, mark_of
 from trueloop.ground.errors import MissingExtra
 
@@ -43,8 +43,11 @@ def announce(environment: Mapping[str, str], port: int) -> None:
 
 def address(environment: Mapping[str, str]) -> str:
     """Return where a lab of this user runs, "http://127.0.0.1:8321"; "" where none does."""
+    folder = live_folder(environment)
+    if not is_ours(folder):
+        return ""
     try:
-        told: Any = json.loads((live_folder(environment) / ADDRESS).read_bytes()[:4096])
+        told: Any = json.loads((folder / ADDRESS).read_bytes()[:4096])
         port, pid, mark = int(told["port"]), int(told["pid"]), str(told["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

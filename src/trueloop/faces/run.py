@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from trueloop.engines.train.device import resolve_device
 from trueloop.engines.train.identity import Identity
 from trueloop.engines.train.result import FitResult
 from trueloop.engines.train.seeding import prepare_generators
@@ -15,6 +17,7 @@ from trueloop.engines.train.validate import validate
 from trueloop.faces.facts import source_of
 from trueloop.faces.following import check_store
 from trueloop.faces.run_folder import RunFolder
+from trueloop.faces.starting import refuse_fallback
 from trueloop.faces.trainer import Trainer
 from trueloop.ground.seams import Reporter
 from trueloop.recipes.recipe import Parts, Recipe
@@ -69,6 +72,8 @@ def run_recipe(
         TrueloopError: what cannot work, with what to do.
     """
     validate(recipe.train)
+    if recipe.train.device == "auto":  # refused now rather than after the data were read, as below
+        refuse_fallback("auto", resolve_device("auto"), os.environ)
     check_store(store, run_dir)
     if isinstance(run_dir, Path) and not smoke:
         RunFolder(run_dir)  # refused now rather than after the data were read

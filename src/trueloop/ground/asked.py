@@ -48,16 +48,15 @@ def read(kind: type[Record], given: Mapping[str, Any], *, where: str = "") -> Re
             record itself refuses.
     """
     if not isinstance(cast("Any", given), Mapping):
-        raise InvalidConfig(f"{where or 'This'} is {_shown(given)}.", fix="It must be an object of named fields.")
+        raise InvalidConfig(f"{where or 'This'} is {shown(given)}.", fix="It must be an object of named fields.")
     hints = get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(cast("Any", kind))}
     for name in given:
         if name not in fields:
             close = difflib.get_close_matches(str(name), fields, 1)
             meant = f"Did you mean {close[0]!r}? " if close else ""
-            raise InvalidConfig(
-                f"There is no {_shown(_path(where, str(name)))}.", fix=f"{meant}Known: {', '.join(fields)}."
-            )
+            unknown = shown(_path(where, str(name)))
+            raise InvalidConfig(f"There is no {unknown}.", fix=f"{meant}Known: {', '.join(fields)}.")
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in given:
@@ -180,7 +179,7 @@ def _choice(choices: tuple[Any, ...], value: Any, path: str) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:
             return choice
-    close = difflib.get_close_matches(str(value)[:SHOWN], [str(choice) for choice in choices], 1)
+    close = difflib.get_close_matches(shown(value).strip("'"), [str(choice) for choice in choices], 1)
     meant = f"{close[0]!r} perhaps; " if close else ""
     raise _refused(path, value, f"{meant}one of {', '.join(map(repr, choices))}")
 
@@ -217,10 +216,11 @@ def _numbers(kind: Any, bounds: Within) -> str:
 
 
 def _refused(path: str, value: Any, wanted: str) -> InvalidConfig:
-    return InvalidConfig(f"{path} is {_shown(value)}.", fix=f"It must be {wanted}.")
+    return InvalidConfig(f"{path} is {shown(value)}.", fix=f"It must be {wanted}.")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Quote what a stranger sent, as much of it as an error can."""
     try:
         said = repr(value)
     except (ValueError, RecursionError):  # a whole number of more digits than Python writes out

@@ -135,4 +135,4 @@ def test_another_library_with_similar_words(unexplained: Callable[[str], BaseExc
 
 
 def test_newer_versions_name_the_operation_first(as_torch):
-    as_torch("addmm: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x1)", "shape-mismatch", "do not fit")
+    as_torch("addmm: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x1)", "shape-mismatch", "in_features=5")

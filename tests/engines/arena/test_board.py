@@ -144,3 +144,38 @@ def test_a_row_that_somebody_wrote_by_hand_is_named(board: Board):
     base.close()
     with pytest.raises(BoardError, match=f"Entry {number} of the board is not as it was written"):
         board.entry(number)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("name", "\u202enobody\x1b[2J"),
+        ("name", b"\xff"),
+        ("config", "{"),
+        ("config", "[" * 5000),
+        ("seeds", "[]"),
+        ("seeds", str(list(range(1000)))),
+        ("trials", '{"a":' * 5000),
+        ("versions", "[1]"),
+        ("submitted", "yesterday"),
+        ("state", "first"),
+        ("why", "x" * (2 << 20)),
+    ],
+)
+def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Board, column: str, value: object):
+    number = board.submit(given(), 100.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute(f"UPDATE entries SET {column} = ?", (value,))
+    base.close()
+    with pytest.raises(BoardError, match="Entry 1 of the board is not as it was written") as refused:
+        board.entry(number)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Board):
+    number = board.submit(given(), 100.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute("INSERT INTO curves VALUES (?, 3, '[[1, 1e400, 0.5]]')", (number,))
+    base.close()
+    with pytest.raises(BoardError, match="not as it was written"):
+        board.curves(number)

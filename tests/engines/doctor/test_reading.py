@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trueloop.engines.doctor import reading
+from trueloop.engines.doctor.diagnosis import Need
+from trueloop.engines.doctor.examine import examine
 from trueloop.engines.doctor.machine import Package
 from trueloop.engines.doctor.reading import read_folder, read_machine
 
@@ -131,3 +136,47 @@ def test_standard_output_that_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert read_machine(tmp_path, root=tmp_path).output_waits
     monkeypatch.setattr(reading.sys, "stdout", io.TextIOWrapper(io.BytesIO(), write_through=True))
     assert not read_machine(tmp_path, root=tmp_path).output_waits
+
+
+FILES = (
+    "proc/self/cgroup", "proc/self/mountinfo", "proc/meminfo", "proc/driver/nvidia/version", "sys/fs/cgroup/cpu.max",
+    "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory.stat", "sys/fs/cgroup/pids.max",
+    "sys/fs/cgroup/pids.current", "sys/bus/pci/devices/0/vendor", "sys/bus/pci/devices/0/class",
+)  # fmt: skip
+WORDS = st.sampled_from(
+    [
+        "0::/",
+        "4:memory:/a",
+        "max",
+        "100000",
+        "-1",
+        "\u0663",
+        "0",
+        "MemTotal:",
+        "kB",
+        "inactive_file",
+        " - ",
+        "/",
+        "\n",
+        " ",
+        ":",
+        "Kernel Module",
+        "535.",
+        "0x10de",
+        "\\040",
+        "\x00",
+        "\ud800",
+    ]
+)
+
+
+@given(st.lists(st.lists(WORDS, max_size=12).map("".join), min_size=len(FILES), max_size=len(FILES)))
+@settings(max_examples=60, deadline=None)
+def test_no_kernels_file_can_end_a_run(texts: list[str]):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in zip(FILES, texts, strict=True):
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        seen = read_machine(Path(folder), root=Path(folder), environment={})
+        assert examine(seen, Need(workers=2, batch_bytes=1, checkpoint_bytes=1))

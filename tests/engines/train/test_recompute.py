@@ -94,6 +94,14 @@ def test_gradients_buffers_and_random_state_are_bitwise_the_same(settings, backw
     assert same(list(plain.buffers()), list(recomputed.buffers()))
 
 
+def test_only_the_blocks_that_are_named():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Tanh()) for _ in range(3)))
+    assert enable_recompute(model, only=["1"]) == ["1"]
+    assert ["forward" in vars(block) for block in model] == [False, True, False]
+    with pytest.raises(InvalidModel, match="'3' is no repeated block"):
+        enable_recompute(model, only=["0", "3"])
+
+
 def test_batchnorm_would_count_a_batch_twice_without_the_copies():
     block = Block(normalise=nn.BatchNorm1d)
     torch.utils.checkpoint.checkpoint(block, torch.randn(8, DIM), use_reentrant=False).sum().backward()

@@ -39,4 +39,6 @@ def test_a_word_that_names_nothing_gets_the_nearest():
 
 def test_the_page_lists_every_proof():
     page = (Path(__file__).parents[3] / "docs" / "verify.md").read_text()
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)) == set(proofs())
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page.partition("## What is proved")[2], flags=re.MULTILINE)) == set(
+        proofs()
+    )

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,10 +174,12 @@ def test_one_that_ends_of_itself_has_failed_and_the_next_one_runs(made_up, seed:
     assert (referee.run(job(seed)).end, referee.run(job(9)).end) == (End.FAILED, End.NOT_REACHED)
 
 
-def test_one_can_be_stopped(made_up):
+def test_one_can_be_stopped_and_leaves_nothing_behind(made_up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     referee = made_up()
     trial = referee.run(job(1), began=lambda number: threading.Timer(0.3, referee.stop, [number]).start())
     assert (trial.end, trial.why) == (End.STOPPED, "It was ended from outside.")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_left_idle_is_started_again(made_up):

@@ -32,6 +32,7 @@ def test_the_commands_are_these():
         "doctor",
         "explain",
         "failures",
+        "graph",
         "lab",
         "lint",
         "plan",

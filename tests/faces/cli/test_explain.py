@@ -105,6 +105,20 @@ def test_a_message_in_quotes_a_file_and_a_kind(capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_a_file_whose_name_has_blanks_and_a_message_that_is_no_name(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    (tmp_path / "my run.log").write_text(SHAPES)
+    assert main(["explain", str(tmp_path / "my run.log")]) == 0
+    assert "train.py:12" in capsys.readouterr().out
+    assert main(["explain", f"CUDA out of memory. {'x' * 5000} \0"]) == 0
+    assert "Out of memory" in capsys.readouterr().out
+
+
+def test_what_is_no_text_is_read_as_far_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n" + SHAPES.encode()), encoding="utf-8"))
+    assert main(["explain"]) == 0
+    assert "train.py:12" in capsys.readouterr().out
+
+
 def test_a_text_of_which_nothing_is_known_is_exit_code_1_and_names_the_nearest(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "RuntimeError: the mat1 shapes cannot be multiplied with mat2"]) == 1
     out = capsys.readouterr().out

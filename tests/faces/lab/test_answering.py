@@ -54,6 +54,42 @@ def question() -> Request:
     return Request(scope, receive)
 
 
+def asked_at_once(answering: Answering, *questions: Request) -> list[tuple[int, str]]:
+    async def asked() -> list[tuple[int, str]]:
+        answers = await asyncio.gather(*map(answering.answer, questions))
+        return [(answer.status_code, bytes(answer.body).decode()) for answer in answers]
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, asked()).result(30)
+
+
+def test_a_question_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trueloop.faces.lab.answering.SLOWEST_S", 0.02)
+    given: list[dict[str, Any]] = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def slow() -> dict[str, Any]:
+        return given.pop() if given else await asyncio.sleep(3600, {})
+
+    async def leaves() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    nothing: Any = None
+    scope = question().scope
+    late, left = asked_at_once(Answering(Workers(), nothing), Request(scope, slow), Request(scope, leaves))  # pyright: ignore[reportArgumentType]
+    assert late[0] == 408
+    assert "to arrive" in late[1]
+    assert left[0] == 400
+
+
+def test_only_so_many_questions_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trueloop.faces.lab.answering.WAITING", 1)
+    workers: Any = Workers("hangs", "hangs", "answers", "answers")
+    nothing: Any = None
+    answers = asked_at_once(Answering(workers, nothing, patience_s=0.1), *(question() for _ in range(5)))
+    assert sorted(status for status, _ in answers) == [200, 503, 503, 503, 503]
+    assert sum("questions wait" in words for _, words in answers) == 2
+
+
 @pytest.mark.parametrize(("behaves", "status", "words"), [("hangs", 503, "more than"), ("dies", 500, "has ended")])
 def test_a_worker_that_fails_is_not_asked_again(behaves: str, status: int, words: str):
     workers: Any = Workers(behaves, "answers")

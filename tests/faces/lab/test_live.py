@@ -102,12 +102,17 @@ class Socket:
         await asyncio.sleep(3600)
         return ""
 
+    async def send_text(self, text: str) -> None:
+        await asyncio.sleep(3600)  # it reads nothing
+
 
 class Worker:
-    def __init__(self, *, dies: bool = False) -> None:
-        self.dies, self.ended = dies, False
+    def __init__(self, *, dies: bool = False, speaks: bool = False) -> None:
+        self.dies, self.speaks, self.ended = dies, speaks, False
 
     async def receive(self) -> str:
+        if self.speaks:
+            return "{}"
         if self.dies:
             raise Gone("killed")
         await asyncio.sleep(3600)
@@ -131,6 +136,7 @@ class Workers:
         (Worker(), {"most": 0}, BUSY),
         (Worker(), {"idle_s": 0.02}, IDLE),
         (Worker(dies=True), {}, LOST),
+        (Worker(speaks=True), {"deaf_s": 0.02}, IDLE),
     ],
 )
 def test_a_session_is_closed_with_its_reason_and_its_worker_given_back(

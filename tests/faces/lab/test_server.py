@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from trueloop.faces.lab import answering, connections, frames, live, serving, simulator, zygote
 from trueloop.faces.lab.server import STATIC
 
 JSON = {"content-type": "application/json"}
@@ -61,7 +62,9 @@ def test_another_name_for_this_machine_is_refused(lab: str, headers: dict[str, s
     assert Answer(lab, "GET", "/", **headers).status == 403
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost.evil:80"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://[", "file://", "http://127.0.0.1:1", "http://localhost.evil:80"]
+)
 def test_another_origin_is_refused(lab: str, origin: str):
     assert post(lab, "arithmetic", {}, origin=origin).status == 403
 
@@ -114,3 +117,23 @@ def test_the_server_needs_no_torch(tmp_path: Path):
     script.write_text("import sys\nimport trueloop.faces.lab.serving\nprint('torch' in sys.modules)\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_documentation_tells_the_bounds_that_there_are():
+    docs = Path(__file__).parents[3] / "docs" / "lab.md"
+    told = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
+    assert answering.LARGEST == serving.LARGEST_MESSAGE
+    for words in (
+        f"a body above {answering.LARGEST >> 10} KiB",
+        f"may take {zygote.MEMORY >> 30} GiB more",
+        f"ends at {simulator.MOST_MIB:g} MiB",
+        f"at most {live.MOST} of them",
+        f"said nothing for {live.IDLE_S / 60:g} minutes",
+        f"taken nothing for {live.DEAF_S:g} seconds",
+        f"holds its training up after {frames.PATIENCE_S:g} seconds",
+        f"share {answering.CALCULATORS} such processes",
+        f"a question has {answering.PATIENCE_S:g} seconds, {answering.WAITING} may wait",
+        f"there may be {connections.MOST}",
+        f"within {connections.SLOWEST_S:g} seconds",
+    ):
+        assert words in told

@@ -80,6 +80,7 @@ async def bounds(workers: Workers) -> None:
     limits = Path(f"/proc/{worker.pid}/limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
     assert int(line.split()[3]) < 64 << 30
+    assert int(Path(f"/proc/{worker.pid}/oom_score_adj").read_text()) >= 500
     assert int(Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[16]) > 0, "behind the server"
     await worker.end()
 

@@ -24,7 +24,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     listed = ", ".join(f"{each.called} has the shape {each.size}" for each in seen)
     where = f" That happened in {module}." if module is not None and module.path else ""
     if not listed:
-        return Explanation(meaning=f"The shapes do not fit the operation.{where}", fix=_FIX)
+        meaning, fix = _by_its_words(raised.message)
+        return Explanation(meaning=f"{meaning}{where}", fix=fix)
     last = max((e for e in seen if e.made_at), key=lambda each: each.made_at.line if each.made_at else 0, default=None)
     related = tuple((e.made_at, f"{e.called} is made here") for e in seen if e.made_at and e is not last)
     listed = listed[0].upper() + listed[1:]
@@ -32,6 +33,40 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
 
 
 _FIX = "Print the shapes before this line, and bring the two into one order of dimensions (batch, channel, ...)."
+
+
+# What the message says by itself, where the tensors are not at hand: pattern, meaning, fix.
+_SAID: tuple[tuple[str, str, str], ...] = (
+    (
+        r"mat1 and mat2 shapes cannot be multiplied \(\d+x(?P<got>\d+) and (?P<wanted>\d+)x\d+\)",
+        "{got} numbers per row arrive at a matrix that takes {wanted}, in_features of a linear layer.",
+        "Build the layer with in_features={got}, or change what comes before it so that {wanted} arrive.",
+    ),
+    (
+        r".*expected input\[(?P<shape>[^\]]*)\] to have (?P<wanted>\d+) channels, but got (?P<got>\d+)",
+        "The convolution takes {wanted} channels, and the input of shape ({shape}) has {got}.",
+        "Build the layer with in_channels={got}, or bring the channels into second place: (batch, channel, ...).",
+    ),
+    (
+        r"Expected input batch_size \((?P<got>\d+)\) to match target batch_size \((?P<wanted>\d+)\)",
+        "There are {got} predictions for {wanted} targets.",
+        "Keep the batch apart from what is flattened, x.flatten(1), and give one target for each prediction.",
+    ),
+    (
+        r"each tensor to be equal size, but got \[(?P<got>[^\]]*)\] at entry 0 and \[(?P<wanted>[^\]]*)\]",
+        "Samples of one batch differ in shape: ({got}) and ({wanted}).",
+        "Bring them to one shape in the dataset, or pad them in a collate_fn.",
+    ),
+)
+
+
+def _by_its_words(message: str) -> tuple[str, str]:
+    """Return meaning and fix, as far as the numbers of the message tell."""
+    for pattern, meaning, fix in _SAID:
+        if found := re.search(pattern, message):
+            numbers = found.groupdict()
+            return meaning.format(**numbers), fix.format(**numbers)
+    return "The shapes do not fit the operation.", _FIX
 
 
 def _two(tensors: tuple[TensorSeen, ...]) -> list[TensorSeen]:

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 from trueloop.engines.arena.ranking import Judged
 from trueloop.engines.arena.trial import End, Point, Trial, thinned
-from trueloop.ground.asked import read
+from trueloop.ground.asked import Within, read
 from trueloop.ground.errors import BoardError, InvalidConfig
 
 WAITING: Final = 32  # entries in the queue at most: an hour of judging
@@ -25,6 +25,7 @@ KEPT: Final = 5000  # entries at most: about 125 MB with their curves
 ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
 BUSY_S: Final = 15.0  # how long a write waits for another process's
 NAME: Final = 32  # characters
+LONGEST: Final = 1 << 20  # characters of a field that is read
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -102,6 +103,22 @@ class Submission:
     config: str
     seeds: tuple[int, ...]
     baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What is read of a row as it stands; the file may be anybody's."""
+
+    id: Annotated[int, Within(0, 2**63)]
+    track: Annotated[str, Within(1, NAME)]
+    mark: Annotated[str, Within(1, 64)]
+    name: Annotated[str, Within(1, NAME)]
+    baseline: bool
+    config: Annotated[str, Within(2, 10_000)]
+    seeds: Annotated[tuple[Annotated[int, Within(0, 2**53)], ...], Within(1, 64)]
+    submitted: Annotated[float, Within(0, 1e11)]
+    ended: Annotated[float, Within(0, 1e11)] | None
+    why: Annotated[str, Within(0, LONGEST)]
 
 
 class Board:
@@ -248,7 +265,10 @@ class Board:
         """Return the curves of an entry, by seed."""
         with self._open() as base:
             found = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
-        return {seed: [(int(u), int(e), float(a)) for u, e, a in json.loads(points)] for seed, points in found}
+        try:
+            return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _loaded(points)] for seed, points in found}
+        except (ValueError, TypeError, OverflowError) as error:
+            raise BoardError(f"A curve of entry {entry} is not as it was written: {error}.") from error
 
     def judged_on(self, track: str, mark: str) -> list[Judged]:
         """Return the entries of a track that count: judged, on the track as it is now."""
@@ -279,6 +299,7 @@ class Board:
     def _open(self) -> Generator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self.path, timeout=BUSY_S)) as base, base:
+                base.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
                 base.execute("PRAGMA journal_mode = WAL")
                 base.execute("PRAGMA foreign_keys = ON")
                 yield base
@@ -307,31 +328,43 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
 
 
 def _row(found: Sequence[Any]) -> Row:
-    row, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why = found
+    told = dict(zip(_COLUMNS.split(", "), found, strict=True))
     try:
+        for name in ("seeds", "progress", "versions"):
+            told[name] = _loaded(told[name])
+        trials, state = told.pop("trials"), State(told.pop("state"))
+        progress, versions = _mapping(told.pop("progress")), _mapping(told.pop("versions"))
+        kept = read(_Kept, {**told, "baseline": bool(told["baseline"])})
+        _mapping(_loaded(kept.config))
         return Row(
-            id=row,
-            track=track,
-            mark=mark,
-            name=name,
-            baseline=bool(baseline),
-            config=config,
-            seeds=tuple(map(int, json.loads(seeds))),
-            state=State(state),
-            submitted=submitted,
-            ended=ended,
-            progress=json.loads(progress),
+            **{name: getattr(kept, name) for name in told},
+            state=state,
+            progress=progress,
+            versions={name: str(version) for name, version in versions.items()},
             trials=_trials(trials),
-            versions=json.loads(versions),
-            why=why,
         )
     except (ValueError, TypeError, InvalidConfig) as error:
-        raise BoardError(f"Entry {row} of the board is not as it was written: {error}.") from error
+        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {error}.") from error
+
+
+def _loaded(text: Any) -> Any:
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise TypeError("no text, or a very long one")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{str(value)[:60]!r} is no mapping")
+    return cast("dict[str, Any]", value)
 
 
 @lru_cache(maxsize=KEPT)  # a row that was judged stays as it is, and a board is asked for again and again
 def _trials(text: str) -> tuple[Trial, ...]:
-    return tuple(read(Trial, each) for each in json.loads(text))
+    return tuple(read(Trial, each) for each in _loaded(text))
 
 
 def _json(value: Any) -> str:

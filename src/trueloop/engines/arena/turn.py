@@ -26,7 +26,7 @@ def turn(board: Path) -> Generator[bool]:
         raise BoardError("This system has no file locks of the kind that the referee needs.") from error
     path = board.with_name(board.name + ".lock")
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise BoardError(f"{str(path)!r} cannot be written: {error.strerror}.", fix="Give another --board.") from error
     try:

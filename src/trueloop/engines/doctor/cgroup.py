@@ -20,7 +20,7 @@ def cores_quota(root: Path) -> float | None:
             quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
         else:
             quota, _, period = read_text(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.isdigit() and int(period):
+        if quota.isdecimal() and period.isdecimal() and int(period):
             found.append(int(quota) / int(period))
     return min(found, default=None)
 
@@ -41,9 +41,8 @@ def memory_left(root: Path) -> int | None:
         limit = read_text(folder / ("memory.limit_in_bytes" if first else "memory.max"))
         used = read_text(folder / ("memory.usage_in_bytes" if first else "memory.current"))
         cache = "total_inactive_file" if first else "inactive_file"
-        if limit.isdigit() and used.isdigit() and int(limit) < 2**60:
-            stat = dict(line.split(maxsplit=1) for line in read_text(folder / "memory.stat").splitlines())
-            found.append(int(limit) - int(used) + int(stat.get(cache, 0)))
+        if limit.isdecimal() and used.isdecimal() and int(limit) < 2**60:
+            found.append(int(limit) - int(used) + _entry(read_text(folder / "memory.stat"), cache))
     return min(found, default=None)
 
 
@@ -52,7 +51,7 @@ def processes_left(root: Path) -> int | None:
     found: list[int] = []
     for folder, _ in _folders(root, "pids"):
         limit, used = read_text(folder / "pids.max"), read_text(folder / "pids.current")
-        if limit.isdigit() and used.isdigit():
+        if limit.isdecimal() and used.isdecimal():
             found.append(int(limit) - int(used))
     return min(found, default=None)
 
@@ -62,10 +61,16 @@ def names(root: Path) -> str:
     return read_text(root / "proc/self/cgroup")
 
 
+def _entry(stat: str, name: str) -> int:
+    """Return one number of a table of names and numbers; 0 where it is not in it."""
+    words = (line.split() for line in stat.splitlines())
+    return next((int(pair[1]) for pair in words if len(pair) == 2 and pair[0] == name and pair[1].isdecimal()), 0)
+
+
 def _numbers(root: Path, controller: str, second: str, first: str) -> Iterator[int]:
     for folder, old in _folders(root, controller):
         text = read_text(folder / (first if old else second))
-        if text.isdigit():
+        if text.isdecimal():
             yield int(text)
 
 
@@ -86,5 +91,5 @@ def read_text(path: Path) -> str:
     """Return what a small file of the kernel says; "" where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # the kernel of a container names groups that it does not mount
+    except (OSError, ValueError):  # the kernel of a container names groups that it does not mount
         return ""

@@ -21,7 +21,7 @@ from trueloop.engines.doctor.torch_seen import read_torch
 FITTING: Final = ("torchvision", "torchaudio")
 """Packages with compiled code that fits one version of torch only."""
 PATIENCE_S: Final = 60.0  # to import one of them, on a slow network disk
-_DRIVER: Final = re.compile(r"Kernel Module.*?\s(\d{3,}\.[\d.]+)\s")
+_DRIVER: Final = re.compile(r"Kernel Module.*?\s(\d{3,}(?:\.\d+)+)\s")
 _MAKERS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _DISPLAYS: Final = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display; processing accelerators
 
@@ -135,7 +135,7 @@ def _memory(root: Path) -> tuple[int | None, int | None]:
     """Return the machine's memory, and what can still be taken of it and of the group's limit."""
     pairs = (line.split(":", 1) for line in cgroup.read_text(root / "proc/meminfo").splitlines() if ":" in line)
     sizes = {
-        name: int(text.split()[0]) * 1024 for name, text in pairs if text.split()[:1] and text.split()[0].isdigit()
+        name: int(text.split()[0]) * 1024 for name, text in pairs if text.split()[:1] and text.split()[0].isdecimal()
     }
     left = (sizes.get("MemAvailable"), cgroup.memory_left(root))
     return sizes.get("MemTotal"), min((each for each in left if each is not None), default=None)

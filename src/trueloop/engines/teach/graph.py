@@ -7,11 +7,13 @@ has let go of what it had saved, and says so itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from torch import Tensor
+
+from trueloop.ground.backward_graph import places, saved, walk
 
 MOST: Final = 200  # nodes; a picture of more tells nothing
 
@@ -82,19 +84,19 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     Returns:
         At most 200 nodes, the nearest to the root.
     """
-    nodes, edges, turns = _walk(named[root].grad_fn)
-    places = _places(edges, turns)
+    nodes, edges, turns, _cut = walk(named[root].grad_fn, MOST)
+    placed = places(edges, turns)
     names = {node: name for name, tensor in named.items() if (node := tensor.grad_fn) is not None}
     leaves = {id(tensor): name for name, tensor in named.items()}
     owners = {tensor.data_ptr(): name for name, tensor in reversed([*named.items()])}
     read: list[Node] = []
-    for node, (column, row) in zip(nodes, places, strict=True):
+    for node, (column, row) in zip(nodes, placed, strict=True):
         leaf = getattr(node, "variable", None)
         name = str(node.name()).rpartition("::")[2]
         of = names.get(node, "") if leaf is None else leaves.get(id(leaf), "")
         does = DOES.get(name, "").format(of=of or "the parameter")
-        saved = tuple(_saved(node, owners))
-        read.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=saved, column=column, row=row))
+        kept = tuple(_saved(node, owners))
+        read.append(Node(name=name, leaf=leaf is not None, of=of, does=does, saved=kept, column=column, row=row))
     everything = [each for node in read for each in node.saved]
     return Graph(
         root=root,
@@ -105,78 +107,15 @@ def read(root: str, named: Mapping[str, Tensor]) -> Graph:
     )
 
 
-def _walk(root: Any) -> tuple[list[Any], list[tuple[int, int]], list[float]]:
-    """Return the nodes, breadth first from the root, the edges, and how far each node lies off its first parent's row.
-
-    What an operation was given is drawn in its order: a layer's bias above, its inputs ahead, its weight below.
-    """
-    nodes, numbers, turns = [root], {root: 0}, [0.0]
-    edges: list[tuple[int, int]] = []
-    for place, node in enumerate(nodes):  # grows as it goes
-        given = [child for child, _ in node.next_functions if child is not None]
-        for slot, child in enumerate(given):
-            if child not in numbers and len(nodes) == MOST:
-                continue
-            if child not in numbers:
-                numbers[child] = len(nodes)
-                nodes.append(child)
-                turns.append(slot - (len(given) - 1) / 2)
-            edges.append((place, numbers[child]))
-    return nodes, edges, turns
-
-
 def _saved(node: Any, owners: Mapping[int, str]) -> Iterator[Saved]:
     """Yield what a node keeps; of a freed tensor only the name is left."""
-    prefix = "_saved_"
-    for attribute in dir(node):
-        if not attribute.startswith(prefix) or not hasattr(type(node), f"_raw{attribute}"):
-            continue
-        name = attribute.removeprefix(prefix)
-        try:
-            tensor = getattr(node, attribute)
-        except RuntimeError:  # torch: "Trying to backward through the graph a second time (or directly access ...)"
-            yield Saved(name=name, shape=(), size_b=0, of="", freed=True)
-            continue
+    for name, tensor, state in saved(node):
         if isinstance(tensor, Tensor):
             size = tensor.numel() * tensor.element_size()
             owner = owners.get(tensor.data_ptr(), "")
             yield Saved(name=name, shape=tuple(tensor.shape), size_b=size, of=owner, freed=False)
-
-
-def _places(edges: Sequence[tuple[int, int]], turns: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the column and the row of each node: its longest way from the root, and its turn off the way to it.
-
-    Args:
-        edges: (from, to), each node's first parent before the others.
-        turns: how far a node lies beside its first parent, in rows.
-    """
-    depth, rows = _depths(len(turns), edges), [0.0] * len(turns)
-    placed = {0}
-    for parent, child in edges:
-        if child not in placed:
-            placed.add(child)
-            rows[child] = rows[parent] + turns[child]
-    last, top = max(depth), min(rows)
-    return [(last - column, row - top) for column, row in zip(depth, rows, strict=True)]
-
-
-def _depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each node's longest way from the root, in edges."""
-    children: dict[int, list[int]] = {}
-    waits = [0] * count
-    for parent, child in edges:
-        children.setdefault(parent, []).append(child)
-        waits[child] += 1
-    depth = [0] * count
-    ready = [node for node in range(count) if not waits[node]]
-    while ready:
-        node = ready.pop()
-        for child in children.get(node, ()):
-            depth[child] = max(depth[child], depth[node] + 1)
-            waits[child] -= 1
-            if not waits[child]:
-                ready.append(child)
-    return depth
+        elif state == "freed":
+            yield Saved(name=name, shape=(), size_b=0, of="", freed=True)
 
 
 class Living:
@@ -191,7 +130,7 @@ class Living:
 
     def mark(self, tensor: Tensor) -> None:
         """Mark the operations behind a tensor that have no mark yet."""
-        for node in _walk(tensor.grad_fn)[0]:
+        for node in walk(tensor.grad_fn, MOST).nodes:
             # A parameter's AccumulateGrad node is no part of one forward: another graph may hold it too.
             if not hasattr(node, "variable") and _KEY not in node.metadata:
                 node.metadata[_KEY] = _Mark(self._next, self._alive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -17,7 +18,7 @@ from trueloop.ground.errors import InvalidModel
 WRITES_TWICE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9)
 
 
-def enable_recompute(model: nn.Module) -> list[str]:
+def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> list[str]:
     """Make the repeated blocks of a model keep only their inputs, and compute the rest again in backward.
 
     A block is one of two or more children of the same class in an ``nn.ModuleList`` or ``nn.Sequential``, with
@@ -35,12 +36,14 @@ def enable_recompute(model: nn.Module) -> list[str]:
 
     Args:
         model: modified; calling this twice changes nothing more.
+        only: names of blocks; None = all of them.
 
     Returns:
         The names of the blocks, in the model's order.
 
     Raises:
-        InvalidModel: no repeated blocks, or a block whose instance has a ``forward`` of its own.
+        InvalidModel: no repeated blocks, a name that is none of theirs, or a block whose instance has a ``forward`` of
+            its own.
 
     Cost: one more forward pass of the blocks per backward, and a copy of their buffers between the two passes.
     Source: Chen et al., 2016, arXiv:1604.06174.
@@ -53,6 +56,10 @@ def enable_recompute(model: nn.Module) -> list[str]:
             "parameters and more than a single layer each. Without them nothing would be saved.",
             fix="Put the blocks in an nn.ModuleList, or set recompute = false and use torch.utils.checkpoint yourself.",
         )
+    unknown = sorted(set(only or ()) - set(blocks))
+    if unknown:
+        raise InvalidModel(f"{unknown[0]!r} is no repeated block.", fix=f"The blocks are {', '.join(blocks)}.")
+    blocks = {name: block for name, block in blocks.items() if only is None or name in only}
     for name, block in blocks.items():
         _refuse_foreign_forward(name, block)
     for block in blocks.values():

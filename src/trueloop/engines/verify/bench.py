@@ -17,7 +17,7 @@ from trueloop.engines.verify.calling import Call, caught, mean_of
 from trueloop.engines.verify.evidence import NotApplicable
 from trueloop.engines.verify.generators import seed_all
 from trueloop.engines.verify.subject import Subject
-from trueloop.engines.verify.tree import cloned, moved, samples_in, taken
+from trueloop.engines.verify.tree import cloned, described, moved, samples_in, taken, tensors
 from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel
 
 RATE = 1e-3
@@ -186,6 +186,25 @@ class Bench:
         if samples < least:
             raise NotApplicable(f"The batch holds {samples} of the {least} samples that this takes.")
         return taken(batch, slice(0, most)) if samples > most else batch
+
+    def aligned(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, Call]:
+        """Return the first samples of the batch, and the model's call for them, whose rows are these samples.
+
+        Raises:
+            NotApplicable: they are not, as where the loss hands time over first.
+        """
+        batch = self.few(most, least=least)
+        call = self.call(model, batch)
+        samples = samples_in(batch)
+        if samples > least and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
+            samples -= 1  # or rows and columns could not be told apart
+            batch = taken(batch, slice(0, samples))
+            call = self.call(model, batch)
+        if samples_in(call.tree) != samples:
+            raise NotApplicable(
+                f"The model is called with {described(call.tree)} for {samples} samples: its rows are not the samples."
+            )
+        return batch, call
 
     def call(self, model: nn.Module, batch: Any) -> Call:
         """Return what the model is called with for a batch."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -110,11 +111,33 @@ def caught(subject: Subject, model: nn.Module, batch: Any) -> Call:
     return calls[0]
 
 
-def outputs(model: nn.Module, call: Call, seed: int) -> list[Tensor]:
-    """Call a model without a graph and return every tensor it gave; the same seed, the same dropout."""
+def outputs(model: nn.Module, call: Call, seed: int, *, reset: bool = True) -> list[Tensor]:
+    """Call a model without a graph and return every tensor it gave; the same seed, the same dropout.
+
+    Args:
+        model: in whatever mode it is.
+        call: what with.
+        seed: of everything random.
+        reset: put its buffers back: the power iteration of a spectral norm goes on with every call.
+    """
     seed_all(seed)
-    with torch.no_grad():
+    with torch.no_grad(), _same_buffers(model) if reset else nullcontext():
         return [leaf.detach().clone() for leaf in tensors(model(*call.args, **call.kwargs))]
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Generator[None]:
+    before = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, value in before:
+            buffer.copy_(value)
+            setattr(module, name, buffer)  # where the forward has put another one in its place
 
 
 def _number(value: Any) -> Tensor:

@@ -86,10 +86,10 @@ def _judged(proof: Proof, bench: Bench, options: Mapping[str, Any]) -> Evidence:
     except TrueloopError:
         raise
     except Exception as error:  # noqa: BLE001 - the subject's own code may raise anything; it is told, not hidden
-        told = " ".join(str(error).split())[:300]
+        told = " ".join(str(error).split())[:300].rstrip(".")
         return Evidence(
             verdict=Verdict.NOT_JUDGED,
-            sentence=f"The subject raised {type(error).__name__}: {told}{_place(error)}",
+            sentence=f"The subject raised {type(error).__name__}: {told}{_place(error)}.",
             fix="Mend this first: the proof ran into it on a copy of your model and your own batch.",
         )
 

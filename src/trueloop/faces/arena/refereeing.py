@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import selectors
+import shutil
 import signal
 import sys
 import tempfile
@@ -42,6 +43,7 @@ LINE_BYTES: Final = 1 << 16
 class _Running:
     job: Job
     process: int
+    folder: str
     deadline_s: float
     pending: bytes = b""
     done: bool = False
@@ -75,6 +77,8 @@ class Refereeing:
         finally:
             for running in self._running.values():
                 os.kill(running.process, signal.SIGKILL)
+                os.waitpid(running.process, 0)
+                shutil.rmtree(running.folder, ignore_errors=True)
 
     def _busy(self) -> bool:
         now = time.monotonic()
@@ -103,12 +107,14 @@ class Refereeing:
                 os.kill(running.process, signal.SIGKILL)
 
     def _start(self, job: Job) -> None:
+        folder = tempfile.mkdtemp(prefix="trueloop-arena-")  # removed by us: the job may be killed
         heard, tells = os.pipe()
         process = os.fork()
         if process == 0:
-            _in_child(job, tells, close=(heard, self._source, self._out, *self._running))
+            _in_child(job, Path(folder), tells, close=(heard, self._source, self._out, *self._running))
         os.close(tells)
-        self._running[heard] = _Running(job=job, process=process, deadline_s=time.monotonic() + WALL_S)
+        deadline_s = time.monotonic() + WALL_S
+        self._running[heard] = _Running(job=job, process=process, folder=folder, deadline_s=deadline_s)
         self._selector.register(heard, selectors.EVENT_READ, heard)
 
     def _hear(self, pipe: int) -> None:
@@ -127,6 +133,7 @@ class Refereeing:
         self._selector.unregister(pipe)
         os.close(pipe)
         _, status = os.waitpid(running.process, 0)
+        shutil.rmtree(running.folder, ignore_errors=True)
         if not running.done:
             trial = _cut_short(running, status)
             self._send({"id": running.job.id, "kind": "done", "trial": asdict(trial)})
@@ -176,7 +183,7 @@ def _cut_short(running: _Running, status: int) -> Trial:
     return Trial(seed=running.job.seed, end=end.value, why=why)
 
 
-def _in_child(job: Job, tells: int, close: tuple[int, ...]) -> None:
+def _in_child(job: Job, folder: Path, tells: int, close: tuple[int, ...]) -> None:
     """Run a job in the forked child, which ends here."""
     code = 1
     try:
@@ -184,21 +191,19 @@ def _in_child(job: Job, tells: int, close: tuple[int, ...]) -> None:
             os.close(handle)
         _bound()
         os.nice(NICE)
-        with tempfile.TemporaryDirectory(prefix="trueloop-arena-") as name:
-            errors = Path(name) / "stderr"
-            _redirect(errors)
+        errors = folder / "stderr"
+        _redirect(errors)
 
-            def told(points: list[Point]) -> None:
-                send(tells, {"kind": "curve", "points": points})
+        def told(points: list[Point]) -> None:
+            send(tells, {"kind": "curve", "points": points})
 
-            try:
-                trial = attempt(job, Path(name), told, lambda: _last_line(errors))
-            except MemoryError:
-                why = f"It took more than {ROOM_MIB} MiB of memory."
-                trial = Trial(seed=job.seed, end=End.STOPPED.value, why=why)
-            except TrueloopError as error:
-                trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
-            send(tells, {"kind": "done", "trial": asdict(trial)})
+        try:
+            trial = attempt(job, folder, told, lambda: _last_line(errors))
+        except MemoryError:
+            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=f"It took more than {ROOM_MIB} MiB of memory.")
+        except TrueloopError as error:
+            trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
+        send(tells, {"kind": "done", "trial": asdict(trial)})
         code = 0
     finally:
         os._exit(code)

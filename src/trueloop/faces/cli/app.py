@@ -49,6 +49,13 @@ def _build_app() -> App:
         version_flags=[],
     )
     built.command(
+        "trueloop.faces.cli.graph:graph_command",
+        name="graph",
+        help="Show the graph behind a loss, and what it keeps alive.",
+        help_flags=[],
+        version_flags=[],
+    )
+    built.command(
         "trueloop.faces.cli.run:run_command",
         name="run",
         help="Run a script and name what it silently does wrong.",

@@ -57,7 +57,7 @@ def table(rows: Sequence[Standing], by: By) -> str:
 def outcome(row: Row) -> str:
     """Say in a sentence what an entry came to."""
     reached = [trial.updates for trial in row.trials if trial.end == "reached"]
-    if row.state == State.REACHED:
+    if row.state == State.REACHED and reached:
         middle = sorted(reached)[len(reached) // 2]
         return f"Reached on all {len(reached)} seeds; {counted(middle, 'update')} in the median."
     if row.state == State.DISQUALIFIED:

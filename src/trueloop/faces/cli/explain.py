@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json as json_format
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from trueloop.faces.cli.explained_page import answered, error_page_of, put
 from trueloop.faces.cli.explained_page import page as page_of
 from trueloop.faces.cli.failures import as_record
 from trueloop.faces.cli.options import Flag
-from trueloop.faces.cli.read_output import read_file, read_stream
+from trueloop.faces.cli.read_output import is_file, read_file, read_stream
 from trueloop.faces.explaining import answer_to
 
 
@@ -67,6 +68,8 @@ def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
         CycloptsError: there is neither a word nor a text.
     """
     if what == "-" or (what is None and sys.stdin is not None and not sys.stdin.isatty()):
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a program may print anything
         text = read_stream(sys.stdin, (sys.stderr if json else sys.stdout) if echo else None)
         if text.strip() or what == "-":
             return text
@@ -75,7 +78,8 @@ def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
             msg="Name a failure (GRD001), or pipe an error in: python train.py 2>&1 | trueloop explain.",
             app=App(name="trueloop explain"),
         )
-    known = find(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors()
-    if not known and any(char.isspace() for char in what):
-        return what
-    return read_file(Path(what)) if not known and Path(what).is_file() else None
+    if find(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors():
+        return None
+    if is_file(what):
+        return read_file(Path(what))
+    return what if any(char.isspace() for char in what) else None

@@ -43,6 +43,14 @@ def read_file(path: Path) -> str:
     return "\n".join(_outputs(text)) if path.suffix == ".ipynb" else text
 
 
+def is_file(word: str) -> bool:
+    """Return True for the path of a file; a message may be longer than a path can be, or hold what none can."""
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _outputs(text: str) -> Iterable[str]:
     try:
         notebook: Any = json.loads(text)

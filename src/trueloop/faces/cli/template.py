@@ -29,8 +29,9 @@ class Sizes:
     """Cores of each machine; 8 for each process unless said."""
     hours: float = 24.0
     """Longest time (SLURM)."""
-    image: str = "trueloop:latest"
-    """Container image with your code and trueloop in it (Kubernetes)."""
+    image: str = ""
+    """Container image with your code and trueloop in it (Kubernetes); trueloop:cuda unless said, trueloop:cpu without
+    GPUs."""
     name: str = ""
     """Name of the job and of its run folder; the recipe's unless said."""
 
@@ -47,15 +48,16 @@ def template_command(
         output: Where to write it; standard output unless said.
     """
     sizes = sizes or Sizes()
+    gpus = sizes.processes if sizes.gpus is None else sizes.gpus
     job = ClusterJob(
         recipe=recipe,
         words=words,
         nodes=sizes.nodes,
         processes=sizes.processes,
-        gpus=sizes.processes if sizes.gpus is None else sizes.gpus,
+        gpus=gpus,
         cpus=8 * sizes.processes if sizes.cpus is None else sizes.cpus,
         hours=sizes.hours,
-        image=sizes.image,
+        image=sizes.image or ("trueloop:cuda" if gpus else "trueloop:cpu"),
         name=sizes.name,
         made_by=shlex.join(["trueloop", *sys.argv[1:]]),
     )

@@ -6,6 +6,7 @@ memory that it writes to.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -28,6 +29,7 @@ ENGINES: Final = ("trueloop.engines.teach", "trueloop.engines.data")
 """What pages are answered with: imported before anybody asks."""
 MEMORY: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
 NICE: Final = 5  # below the server, which has to stay responsive whatever is computed
+SPARED: Final = 500  # of 1000: how readily the system ends a worker when memory runs out
 MESSAGE: Final = 4096
 
 
@@ -89,6 +91,9 @@ def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -
 def _bound() -> None:
     """Stay behind the server, and within bounds of memory, where the system can tell how much is held."""
     os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # where memory runs out, we go first, and not what the user works with
+        Path("/proc/self/oom_score_adj").write_text(str(SPARED), encoding="ascii")
     statm = Path("/proc/self/statm")
     if statm.exists():
         held = int(statm.read_text().split()[0]) * resource.getpagesize()

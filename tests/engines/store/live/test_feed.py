@@ -150,6 +150,7 @@ def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
     [
         "[" * 100_000, "3", "{}", '{"event":"begun","schema":9,"time":1}', '{"event":"begun"}',
         '{"event":"numbers","series":[]}', '{"event":"numbers","series":{"loss":[[1],[2,3]]}}',
+        '{"event":"numbers","series":{"loss":[[1' + "0" * 400 + '],[1]]}}',
         '{"event":"numbers","series":{},"norms":3}', '{"event":"numbers","series":{"a":[["x"],["y"]]}}',
     ],
 )  # fmt: skip

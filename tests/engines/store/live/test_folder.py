@@ -30,6 +30,11 @@ def test_one_that_others_can_read_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(NotADirectoryError):
         enter(tmp_path / "link")
+    feed(tmp_path / "open", 1)
+    feed(tmp_path, 2)
+    assert names(tmp_path / "open") == names(tmp_path / "link") == [], "nor is what lies in it believed"
+    (tmp_path / "open").chmod(0o700)
+    assert len(names(tmp_path / "open")) == 1
 
 
 def test_names_lead_nowhere_else():

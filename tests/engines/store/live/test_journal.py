@@ -104,6 +104,8 @@ def test_norms_by_layer_are_taken_in(tmp_path):
         json.dumps({**UPDATES, "schema": 99}),
         json.dumps({"event": "__class__"}),
         json.dumps({**STARTED, "facts": 3}),
+        json.dumps({**STARTED, "facts": {}, "updates": 10**400}),
+        json.dumps({**UPDATES, "update": 2, "examples": 10**400}),
         '{"event":"updates",' + "9" * 10_000,
     ],
 )
@@ -156,3 +158,12 @@ def test_a_damaged_one_is_read_again_once_it_is_another(tmp_path):
 def test_a_run_folder_without_a_journal_says_so(tmp_path):
     follower = follow(tmp_path)
     assert "cannot be read" in follower.problem
+
+
+def test_a_split_for_every_evaluation_costs_no_more_than_a_few(tmp_path):
+    one = {"event": "evaluated", "time": 2.0, "epoch": 1, "tables": {}, "seconds": 1.0, "best": False}
+    lines = [{**one, "update": k, "split": f"s{k}", "metrics": {"loss": 1.0, "n" * 1000: 1.0}} for k in range(50)]
+    follower = follow(written(tmp_path / "r", *lines))
+    assert not follower.problem
+    assert [each.split for each in follower.evaluations] == [f"s{k}" for k in range(module.SPLITS)]
+    assert {name for each in follower.evaluations for name in each.metrics} == {"loss"}

@@ -72,3 +72,16 @@ def test_a_program_that_runs(tmp_path):
     assert (run.name, run.state, run.update) == ("train.py", "failed", 3)
     assert run.matches("TRAIN failed")
     assert not run.matches("train finished")
+
+
+def test_a_name_cannot_turn_the_direction_of_writing(tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "\u202eyp.niart", "command": "a\x1b[2J b"})
+    run = listed_feed(tmp_path / "live" / writer.name)
+    assert (run.name, run.what) == ("\ufffdyp.niart", "a\ufffd[2J b")
+
+
+def test_a_time_that_no_clock_shows_is_not_believed(tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "train.py"})
+    folder = tmp_path / "live" / writer.name
+    (folder / "feed.jsonl").write_text('{"event":"begun","time":1' + "0" * 400 + "}\n")
+    assert 0 <= listed_feed(folder).changed < 10

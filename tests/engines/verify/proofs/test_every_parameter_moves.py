@@ -116,3 +116,33 @@ def test_sparse_gradients(holds):
         batch=(torch.arange(12).view(4, 3), torch.tensor([0, 1, 2, 0])),
         optimizer=torch.optim.SparseAdam,
     )
+
+
+class Listed(nn.Module):
+    """Keeps layers where nobody looks: in a list, a dict, or in a list that it never uses."""
+
+    def __init__(self, how):
+        super().__init__()
+        torch.manual_seed(0)
+        made = nn.Linear(8, 8)
+        self.hidden = {"list": [made], "dict": {"first": made}, "teacher": [made], "registered": nn.ModuleList([made])}[
+            how
+        ]
+        self.head, self.how = nn.Linear(8, 3), how
+
+    def forward(self, x):
+        layer = self.hidden["first"] if self.how == "dict" else self.hidden[0]
+        if self.how == "teacher":
+            with torch.no_grad():
+                hint = layer(x)
+            return self.head(x + hint)
+        return self.head(layer(x))
+
+
+def test_layers_in_plain_lists_are_found(broken, holds, classes):
+    for how, place in {"list": "hidden[0].weight", "dict": "hidden['first'].weight"}.items():
+        evidence = broken(NAME, model=Listed(how), loss=nn.CrossEntropyLoss(), batch=classes)
+        assert evidence.fault == place
+        assert evidence.numbers == {"unregistered": 2, "trainable": 2}
+    for how in ("registered", "teacher"):
+        holds(NAME, model=Listed(how), loss=nn.CrossEntropyLoss(), batch=classes)

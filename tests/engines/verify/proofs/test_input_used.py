@@ -59,3 +59,17 @@ def test_a_feature_without_influence_is_remarked(holds, classes):
 
     evidence = holds(NAME, model=Cut(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)
     assert evidence.remarks == ("1 feature of 8 had no gradient in this batch: [7].",)
+
+
+def test_an_input_behind_no_grad_is_used_all_the_same(holds, classes):
+    class Encoded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            with torch.no_grad():
+                code = self.encoder(x)
+            return self.head(code)
+
+    assert not holds(NAME, model=Encoded(), loss=nn.CrossEntropyLoss(), batch=classes).remarks

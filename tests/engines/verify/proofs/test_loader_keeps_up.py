@@ -73,3 +73,10 @@ def test_a_list_of_batches_does_not_apply(idle, classes, net):
 
 def test_one_batch_cannot_be_timed(timed):
     assert timed(sample_s=0.001, update_s=0.1, size=64).verdict == "not applicable"
+
+
+def test_a_small_model_that_waits_for_a_quick_loader_is_no_alarm(timed):
+    evidence = timed(sample_s=0.0005, update_s=0.004)
+    assert evidence.verdict == "holds"
+    assert evidence.numbers["waiting"] == pytest.approx(0.5)
+    assert evidence.remarks

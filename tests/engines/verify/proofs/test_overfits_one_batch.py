@@ -77,3 +77,39 @@ def test_a_model_too_small_for_the_batch_learns_a_few_samples(holds):
         NAME, model=narrow, loss=lambda model, x: ((model(x) - x) ** 2).mean(), batch=batch, optimizer=FAST
     )
     assert "32 samples" in evidence.remarks[0]
+
+
+def test_an_optimizer_that_is_only_slow_is_remarked(holds, classes, net):
+    slow = functools.partial(torch.optim.SGD, lr=1e-3)
+    evidence = holds(
+        NAME, model=net(), loss=nn.CrossEntropyLoss(), batch=classes, optimizer=slow, options={"updates": 150}
+    )
+    assert "by Adam at a rate of 0.01" in evidence.remarks[0]
+
+
+def test_a_loss_whose_floor_is_not_known_is_no_alarm(idle, broken):
+    class Encoder(nn.Module):
+        """A variational autoencoder, whose loss ends well above zero."""
+
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.down, self.up = nn.Linear(8, 4), nn.Linear(2, 8)
+
+        def forward(self, x):
+            mean, log = self.down(x).chunk(2, 1)
+            return self.up(mean + torch.randn_like(mean) * (log / 2).exp()), mean, log
+
+    def loss(model, x):
+        back, mean, log = model(x)
+        return ((back - x) ** 2).sum(1).mean() + 0.5 * (mean**2 + log.exp() - log - 1).sum(1).mean()
+
+    torch.manual_seed(0)
+    batch = 2 * torch.randn(16, 8)
+    assert "floor=" in idle(NAME, model=Encoder(), loss=loss, batch=batch, optimizer=FAST).sentence
+
+    class Blind(Encoder):
+        def forward(self, x):
+            return super().forward(x * 0)
+
+    broken(NAME, model=Blind(), loss=loss, batch=batch, optimizer=FAST)

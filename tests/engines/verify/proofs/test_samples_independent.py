@@ -125,3 +125,29 @@ def test_an_output_without_rows_does_not_apply(idle, classes):
             return super().forward(x).sum()
 
     assert "row per sample" in idle(NAME, model=Total(8, 3), batch=classes[0]).sentence
+
+
+def test_a_state_that_goes_on_with_every_call_is_no_leak(holds, classes):
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16))
+    model = nn.Sequential(normed, nn.ReLU(), nn.Linear(16, 3))
+    holds(NAME, model=model, loss=nn.CrossEntropyLoss(), batch=classes)
+
+
+def test_time_that_comes_first_is_no_leak(idle, holds):
+    torch.manual_seed(0)
+
+    class Series(nn.Module):
+        def __init__(self, *, first):
+            super().__init__()
+            self.rnn, self.first = nn.GRU(4, 5, batch_first=first), first
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+    for length in (6, 9):  # as many as samples, and more
+        batch = torch.randn(6, length, 4)
+        told = idle(
+            NAME, model=Series(first=False), loss=lambda m, x: m(x.transpose(0, 1)).square().mean(), batch=batch
+        )
+        assert "its rows are not the samples" in told.sentence
+        holds(NAME, model=Series(first=True), loss=lambda m, x: m(x).square().mean(), batch=batch)

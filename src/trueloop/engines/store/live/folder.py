@@ -35,11 +35,23 @@ def enter(folder: Path) -> None:
         OSError: it cannot be made, or is somebody else's, a link, or open to others.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    seen = folder.lstat()
-    if not stat.S_ISDIR(seen.st_mode):
+    if not stat.S_ISDIR(folder.lstat().st_mode):
         raise NotADirectoryError(f"{folder} is not a folder.")
-    if hasattr(os, "getuid") and (seen.st_uid != _user() or seen.st_mode & 0o077):
+    if not is_ours(folder):
         raise PermissionError(f"{folder} belongs to somebody else, or others can read it.")
+
+
+def is_ours(folder: Path) -> bool:
+    """True for a folder, no link to one, that belongs to this user, and that nobody else can read or write to.
+
+    Where a folder for everybody's files is all there is, anybody can have made the one that we look for.
+    """
+    try:
+        seen = folder.lstat()
+    except OSError:
+        return False
+    private = not hasattr(os, "getuid") or (seen.st_uid == _user() and not seen.st_mode & 0o077)
+    return stat.S_ISDIR(seen.st_mode) and private
 
 
 def new_name(now: float, *, rank: int | None) -> str:
@@ -53,11 +65,13 @@ def is_name(word: str) -> bool:
 
 
 def names(folder: Path) -> list[str]:
-    """List the programs that have told something, the newest first."""
+    """List the programs that have told something, the newest first; none of a folder that is not ours."""
+    if not is_ours(folder):
+        return []
     try:
         with os.scandir(folder) as entries:
             found = [each.name for each in entries if is_name(each.name) and each.is_dir(follow_symlinks=False)]
-    except OSError:  # there is none yet
+    except OSError:  # it was removed meanwhile
         return []
     return sorted(found, reverse=True)
 

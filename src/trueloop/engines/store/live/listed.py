@@ -15,6 +15,7 @@ from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.folder import FEED, names
 from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.runs.lock import held
+from trueloop.ground.words import sentence
 
 FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
 LAST: Final = 2**14  # bytes at the end
@@ -168,4 +169,4 @@ def _record(line: bytes) -> Mapping[str, Any]:
 
 
 def _text(value: object) -> str:
-    return value[:LETTERS] if isinstance(value, str) else ""
+    return sentence(value[:LETTERS]) if isinstance(value, str) else ""

@@ -16,7 +16,7 @@ from trueloop.engines.store.panels import Panel
 from trueloop.engines.store.report import VERDICTS
 from trueloop.engines.store.runs.lock import held
 from trueloop.engines.store.sections import FINDING, SPENT
-from trueloop.ground.words import counted, duration
+from trueloop.ground.words import counted, duration, printable
 
 SETTINGS: Final = 200
 SHOWN: Final = 100  # notes, findings and checkpoints: the newest
@@ -262,4 +262,5 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, list | tuple):
         return ", ".join(_text(each) for each in list(cast("Iterable[object]", value))[:20])
-    return str(value)[:LETTERS]
+    lines = str(value)[:LETTERS].expandtabs(4).split("\n")
+    return "\n".join(map(printable, lines))  # what turns the direction of writing shows other code than there is

@@ -11,12 +11,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from trueloop.engines.verify.bench import Bench
-from trueloop.engines.verify.calling import Call
+from trueloop.engines.verify.calling import Call, outputs
 from trueloop.engines.verify.evidence import Evidence, Verdict
 from trueloop.engines.verify.influence import apart, precise, rows_of, size_of
 from trueloop.engines.verify.proof import Proof
-from trueloop.engines.verify.tree import taken
+from trueloop.engines.verify.tree import samples_in, taken
 from trueloop.ground.words import short
+
+RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
+"""What torch, or a check of the user's own, says to a size that does not fit."""
 
 
 def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
@@ -26,11 +29,14 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
         bench: of the subject; a batch of two at least, samples along the first dimension.
         samples: of the batch, that are looked at.
     """
-    batch = bench.few(samples, least=2)
     model = bench.work().model.eval()
-    call = bench.call(model, batch)
+    outputs(model, bench.call(model, bench.batch), bench.subject.seed)  # the size that it is made for
+    try:
+        _, call = bench.aligned(model, samples, least=2)
+        exact = precise(model, call, bench.subject.seed)
+    except RAISED as error:
+        return _broken(min(samples, samples_in(bench.batch)), 0, _words(error))
     B = size_of(call)
-    exact = precise(model, call, bench.subject.seed)
     whole = rows_of(exact.before, B)
     places = [place for place, leaf in enumerate(exact.before) if any(leaf is row for row in whole)]
     sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})
@@ -40,14 +46,18 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
             part = Call.of(taken(exact.call.tree, slice(start, start + count)))
             try:
                 after = exact.after(part)
-            except (RuntimeError, ValueError, IndexError, AssertionError) as error:
-                return _broken(count, start, f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            except RAISED as error:
+                return _broken(count, start, _words(error))
             got = [after[place] for place in places if place < len(after)]
             expected = [leaf[start : start + count] for leaf in whole]
             if told := _difference(expected, got, exact.tolerance):
                 return _broken(count, start, told)
     tried = ", ".join(map(str, [*sizes, B]))
     return Evidence(verdict=Verdict.HOLDS, sentence=f"A sample's output is the same in batches of {tried}.")
+
+
+def _words(error: Exception) -> str:
+    return f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> str:

@@ -31,8 +31,8 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
     model.eval()
     awake = [name for name, module in model.named_modules() if module.training]
     kept, seed = Kept(model), bench.subject.seed
-    first = outputs(model, call, seed)
-    again = [outputs(model, call, seed + time) for time in range(1, times)]
+    first = outputs(model, call, seed, reset=False)
+    again = [outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     changed = [name for name in kept.put_back() if "." in name or name in dict(model.named_buffers())]
     most = max((float(apart(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
     if most:

@@ -6,7 +6,11 @@ and nothing says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, cast
+
 import torch
+from torch import nn
 
 from trueloop.engines.verify.bench import Bench, Work
 from trueloop.engines.verify.evidence import Evidence, NotApplicable, Verdict
@@ -30,6 +34,16 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
     if not names:
         raise NotApplicable("No parameter is trainable.")
     batches = bench.batches(updates)
+    if unknown := _unregistered(work, batches[0]):
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"{counted(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
+            f"model.parameters(), so no optimizer gets them: {', '.join(unknown[:4])}"
+            f"{', ...' if len(unknown) > 4 else ''}.",
+            fault=unknown[0],
+            fix="Keep layers in an nn.ModuleList or nn.ModuleDict, not in a plain list or dict.",
+            numbers={"unregistered": len(unknown), "trainable": len(names)},
+        )
     late: list[str] = []
     left = set(names)
     reasons: dict[str, str] = {}
@@ -62,6 +76,52 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
         remarks=remarks,
         numbers={"trainable": len(names), "late": len(late)},
     )
+
+
+def _unregistered(work: Work, batch: object) -> list[str]:
+    """Name the parameters that lie in plain lists and dicts of the model's modules, and that the loss hangs on."""
+    if work.loss is None:
+        return []
+    held = {id(p) for group in work.optimizer.param_groups for p in group["params"]}
+    held |= {id(p) for p in work.model.parameters()}
+    kept: dict[int, str] = {}
+    for name, module in work.model.named_modules():
+        for attribute, value in vars(module).items():
+            if not attribute.startswith("_"):
+                for place, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
+                    kept.setdefault(id(parameter), place)
+    kept = {key: place for key, place in kept.items() if key not in held}
+    if not kept:
+        return []
+    used = {id(variable) for variable in _leaves(work.mean(batch))}
+    return [place for key, place in kept.items() if key in used]
+
+
+def _parameters_in(value: Any, place: str) -> Iterator[tuple[str, nn.Parameter]]:
+    if isinstance(value, nn.Parameter):
+        yield place, value
+    elif isinstance(value, nn.Module):
+        yield from ((f"{place}.{name}", parameter) for name, parameter in value.named_parameters())
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(cast("list[Any]", value)):
+            yield from _parameters_in(part, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for key, part in cast("dict[Any, Any]", value).items():
+            yield from _parameters_in(part, f"{place}[{key!r}]")
+
+
+def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield what a loss hangs on, at the far end of its graph."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [root.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [each for each, _ in node.next_functions]
 
 
 def _update(work: Work, batch: object, watched: set[str]) -> dict[str, str]:

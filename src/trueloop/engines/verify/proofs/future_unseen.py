@@ -49,9 +49,9 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
         bench: of a subject that says ``causal=True``, or whose targets are its inputs, one further on.
         positions: that are changed, spread over the sequence.
     """
-    batch = bench.few(2)
-    work = bench.work()
-    _check_causal(bench, work.model, batch)
+    model = bench.work().model
+    batch, _ = bench.aligned(model, 3)
+    _check_causal(bench, model, batch)
     seen = _look(bench, bench.work().model.eval(), batch, positions)
     remarks: tuple[str, ...] = ()
     when = "in eval mode"

@@ -27,8 +27,8 @@ ABOVE, BELOW = 1.5, 0.5
 """Times the expected loss. A last layer as PyTorch initialises it adds some percent; half of ln C is knowledge."""
 NEAR = (0.8, 1.3)
 """Likewise, where the number of classes was only read off the output's shape: nearer, or it is not that."""
-WIDE = 3.0
-"""Times the variance, for a number: a model that begins at 0 pays the mean's square too."""
+WIDE = 10.0
+"""Times the variance, for a number: a model that begins at 0 pays the mean's square too, which is told before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Expected:
     certain: bool = True
     """False where the number of classes was read off the output's shape."""
     above: float = ABOVE
+    remark: str = ""
 
 
 def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
@@ -62,7 +63,10 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     told = f"The first loss is {short(loss)}, where {should.words} is {short(should.value)}"
     low_end, high_end = (BELOW, should.above) if should.certain else NEAR
     if math.isfinite(loss) and low_end <= ratio <= high_end:
-        return Evidence(verdict=Verdict.HOLDS, sentence=f"{told}.", numbers=numbers, pictures=(picture,))
+        remarks = (should.remark,) if should.remark else ()
+        return Evidence(
+            verdict=Verdict.HOLDS, sentence=f"{told}.", numbers=numbers, pictures=(picture,), remarks=remarks
+        )
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
     if ratio < BELOW and isinstance(bench.subject.model, nn.Module):
@@ -100,7 +104,7 @@ def _expected(bench: Bench, work: Work, batch: Any) -> Expected:
     ):
         return Expected(value=math.log(2), words="ln 2")
     if isinstance(loss, nn.MSELoss) or loss is F.mse_loss:
-        return Expected(value=_variance(target), words="the target's variance", above=WIDE)
+        return Expected(value=_variance(target), words="the target's variance", above=WIDE, remark=_off_centre(target))
     if isinstance(loss, nn.L1Loss) or loss is F.l1_loss:
         real = target.double()
         return Expected(
@@ -130,6 +134,14 @@ def _variance(target: Tensor) -> float:
     if not found or not torch.isfinite(torch.tensor(found)):
         raise NotApplicable("All targets of the batch are one number.")
     return found
+
+
+def _off_centre(target: Tensor) -> str:
+    mean, deviation = float(target.double().mean()), float(target.double().std())
+    if abs(mean) < deviation:
+        return ""
+    spread = f"mean {short(mean)} and deviation {short(deviation)}"
+    return f"The target has {spread}: a model that begins at 0 learns that first."
 
 
 PROOF = Proof(title="The loss begins where knowing nothing is", group="training", prove=initial_loss)

@@ -8,6 +8,8 @@ frequencies, and looks as if it had learned something.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -87,7 +89,9 @@ def _idle_features(exact: Precise) -> tuple[str, ...]:
     if not given:
         return ()
     total = torch.stack([(out * torch.rand_like(out)).sum() for out in given]).sum()
-    gradient = torch.autograd.grad(total, watched)[0]
+    gradient = cast("Tensor | None", torch.autograd.grad(total, watched, allow_unused=True)[0])
+    if gradient is None:  # it only goes through what has none
+        return ()
     idle = (gradient == 0).all(0).nonzero().flatten().tolist()
     if not idle:
         return ()

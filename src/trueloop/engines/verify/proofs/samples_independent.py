@@ -54,8 +54,8 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
         bench: of the subject; a batch of two at least, samples along the first dimension.
         samples: of the batch, that are looked at.
     """
-    batch = bench.few(samples, least=2)
     model = bench.work().model
+    batch, _ = bench.aligned(model, samples, least=2)
     normalised = of_kind(model, BatchNorm)
     evaluated = _leaks(bench, model.eval(), batch)
     if evaluated.wrong:

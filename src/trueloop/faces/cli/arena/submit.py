@@ -21,6 +21,7 @@ from trueloop.faces.cli.columns import say
 from trueloop.faces.cli.entry_words import as_record, outcome, table
 from trueloop.faces.cli.judging_display import JudgingDisplay
 from trueloop.faces.cli.options import Flag
+from trueloop.ground.asked import shown
 from trueloop.ground.errors import InvalidConfig
 
 NOT_RANKED = 3
@@ -67,12 +68,12 @@ def _read(config: Path) -> dict[str, Any]:
         return tomllib.loads(config.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfig(f"Cannot read {str(config)!r}: {error.strerror}.", fix="Name a TOML file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, too big a number or too deeply nested
         raise InvalidConfig(f"{config} is not TOML: {error}.", fix='Write settings: optimizer = "adam".') from error
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        said = f"{name} is {value!r}." if value is not None else f"No {name} is named."
+        said = f"{name} is {shown(value)}." if value is not None else f"No {name} is named."
         raise InvalidConfig(said, fix=f"--{name}, or {name} = ... in the file; tracks are {', '.join(TRACKS)}.")
     return value

@@ -1,0 +1,69 @@
+"""`trueloop graph RECIPE`: the graph behind the loss, and what it keeps alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
+from trueloop.faces.cli.settings import Setting, override
+from trueloop.ground.errors import InvalidConfig
+
+FEW = 60  # nodes whose tree is printed unasked
+FLAGS = (
+    flag("tree", bool, False, "Print every operation, however many there are."),
+    flag("svg", Path | None, None, "Write a picture of it."),
+    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("json", bool, False, "Print one JSON object instead of the page."),
+)
+
+
+def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Run one batch of the recipe that the first word names forward, and show the graph behind its loss."""
+    if tokens and tokens[0] in ("--help", "-h"):
+        line = "Show the graph behind a recipe's loss: what it saves for backward, and what it never reaches."
+        print_overview("graph", line, FLAGS, "One batch is run forward; nothing is trained.")
+        return 0
+    spec, recipe, words = named_recipe(tokens, "graph")
+
+    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        from trueloop.engines.autograd.graph_picture import picture
+        from trueloop.faces.cli.configfile import read_config
+        from trueloop.faces.graphing import graph_of
+
+        from_file = read_config(flags["config"], settings) if flags["config"] else {}
+        svg: Path | None = flags["svg"]
+        if svg is not None and (svg.suffix != ".svg" or not svg.resolve().parent.is_dir()):
+            raise InvalidConfig(f"No picture can be written to {str(svg)!r}.", fix="Name a .svg file in a folder.")
+        asked = override(recipe, {**from_file, **overrides})
+        graph = graph_of(asked)
+        if svg is not None:
+            svg.write_text(picture(graph), encoding="utf-8")
+        if flags["json"]:
+            print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
+        else:
+            _print_page(asked.name, graph, svg, whole=flags["tree"] or len(graph.nodes) <= FEW)
+        return 0
+
+    return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
+
+
+def _print_page(name: str, graph: Any, svg: Path | None, *, whole: bool) -> None:
+    from trueloop.engines.autograd.graph_text import by_module, largest, overview, tree
+
+    print(f"The graph behind the loss of {name}, of one micro-batch:")
+    print(*(f"  {line}" for line in overview(graph)), sep="\n")
+    print("\nWhat it alone keeps, by module:", *(f"  {line}" for line in by_module(graph)), sep="\n")
+    print("\nThe largest, and who holds them:", *(f"  {line}" for line in largest(graph)), sep="\n")
+    if whole:
+        print("\nFrom the loss down:", *(f"  {line}" for line in tree(graph)), sep="\n")
+    else:
+        print(f"\n--tree prints all {len(graph.nodes)} nodes, --svg FILE.svg draws them.")
+    if svg is not None:
+        print(f"\nPicture: {svg}")

@@ -1,0 +1,70 @@
+"""The graph behind a recipe's loss: one micro-batch forward, as training would, and no backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.engines.autograd.graph import Graph, following, inspect
+from trueloop.engines.train.config import TrainConfig
+from trueloop.engines.train.device import move, resolve_device
+from trueloop.engines.train.objective import as_objective, check_graph
+from trueloop.engines.train.optimizer import freeze
+from trueloop.engines.train.precision import autocast
+from trueloop.engines.train.recompute import enable_recompute
+from trueloop.engines.train.seeding import prepare_generators, seed_process
+from trueloop.engines.train.validate import validate
+from trueloop.faces.feed import Feed
+from trueloop.recipes.recipe import Recipe
+
+
+def graph_of(recipe: Recipe) -> Graph:
+    """Return the graph of one micro-batch of a recipe: frozen parts frozen, precision and recomputing as it says.
+
+    Raises:
+        InvalidModel: the loss has no graph.
+        TrueloopError: what cannot work, with what to do.
+    """
+    config = recipe.train
+    validate(config)
+    prepare_generators(config)
+    parts = recipe.assemble(recipe.options)
+    device = resolve_device(config.device)
+    model = _made_ready(parts.model, config, device)
+    objective = as_objective(parts.objective)
+    objective.to(device)
+    alone = replace(config, workers=0)
+    source = Feed(alone, collate=parts.collate, pin=False).training(
+        parts.train, sampler=parts.sampler, labels=parts.labels
+    )
+    batch = move(next(iter(source.epoch(0))).data, device)
+    seed_process(config.seed, 0)
+    with following(model), autocast(config.precision, device), torch.enable_grad():
+        terms = objective(model, batch)
+        loss = torch.stack([term.weight * term.sum / (1 if term.count is None else term.count) for term in terms]).sum()
+    check_graph(loss)
+    outputs = {f"output {place}" if place else "output": term.output for place, term in enumerate(terms)}
+    return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
+
+
+def _made_ready(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    return model.to(device).train()
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a batch by the words that lead to them."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in cast("Mapping[Any, Any]", value).items():
+            yield from _named(f"{name}[{key!r}]" if name else str(key), each)
+    elif isinstance(value, tuple | list):
+        for place, each in enumerate(cast("tuple[Any, ...]", value)):
+            yield from _named(f"{name}[{place}]", each)
