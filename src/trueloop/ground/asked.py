@@ -55,7 +55,8 @@ def read(kind: type[Record], given: Mapping[str, Any], *, where: str = "") -> Re
         if name not in fields:
             close = difflib.get_close_matches(str(name), fields, 1)
             meant = f"Did you mean {close[0]!r}? " if close else ""
-            raise InvalidConfig(f"There is no {_path(where, shown(name))}.", fix=f"{meant}Known: {', '.join(fields)}.")
+            unknown = shown(_path(where, str(name)))
+            raise InvalidConfig(f"There is no {unknown}.", fix=f"{meant}Known: {', '.join(fields)}.")
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in given:

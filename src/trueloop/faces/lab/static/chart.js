@@ -11,9 +11,10 @@ import { colour, eachFrame, fill, h, number } from "./dom.js";
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
 /** A chart that redraws at most once per frame and follows the width of its place.
- * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean}} options
- *   tools: a switch for the log scale and a choice of the last N; legend: off where the page has one for all its charts */
-export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true, legend = true }) {
+ * @param {{title: string, lines: Line[], height?: number, x?: string, y?: string, log?: boolean, tools?: boolean, legend?: boolean, span?: [number, number]}} options
+ *   tools: a switch for the log scale and a choice of the last N; legend: off where the page has one for all its charts;
+ *   span: lowest and highest y, where they are known */
+export function chart({ title, lines, height = 180, x = "update", y = "", log = false, tools = true, legend = true, span }) {
   let logarithmic = log, last = 0;
   /** @type {(number | null | undefined)[][]} */
   let data = [[], ...lines.map(() => [])];
@@ -43,7 +44,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       width: Math.max(place.clientWidth, 120), height,
       hooks: { draw: [(/** @type {uPlot} */ drawn) => mark(drawn, marks)] },
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
-      scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : {} },
+      scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : span ? { range: span } : {} },
       axes: [{ ...axis, label: x, labelSize: 16, labelFont: "11px system-ui, sans-serif", size: 28 },
         { ...axis, size: 52, space: 22, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) }],
       series: [{ label: x },

@@ -65,7 +65,7 @@ export async function mount(root, { params, setParams, announce }) {
   const hand = handIn({ asked: () => ({ track: track.name, entry: values }), judged: async (id) => { await refresh(); await entry.show(id); }, announce });
 
   fill(root,
-    h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the two boards have different winners. A rate that is quick on one seed and lost on the next is no win: the bar on the board shows how far the seeds lie apart. Warm-up, clipping and a good beginning buy a rate that would not hold without them."),
+    h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the boards have different winners. A rate that is quick on one seed and lost on the next is no win: the bar on the board shows how far the seeds lie apart. Warm-up, clipping and a good beginning buy a rate that would not hold without them."),
     h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),
     h("div", { class: "columns" },
       h("section", { class: "panel", "aria-label": "Your loop" },

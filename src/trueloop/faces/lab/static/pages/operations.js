@@ -56,7 +56,7 @@ export async function mount(root, { params, setParams, announce }) {
         playing.element,
         h("div", { class: "now" }, h("div", { class: "row" }, line, where), says, words)),
       code.element),
-    h("section", { class: "panel", "aria-label": "Tensors" }, sum, tensors),
+    h("section", { class: "panel", "aria-label": "Tensors" }, h("h2", { class: "unseen" }, "Tensors"), sum, tensors),
     graph.element);
 
   function refresh() {

@@ -18,7 +18,7 @@ const MOST = 6, LIST_MS = 3000, LOST_MS = 2000;
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
   /** @type {string[]} */
-  let chosen = (params.get("runs") ?? "").split(",").filter(Boolean).map(decodeURIComponent).slice(0, MOST);
+  let chosen = (params.get("runs") ?? "").split(",").filter(Boolean).map(decoded).slice(0, MOST);
   /** @type {Map<string, any>} */
   const known = new Map();
   let focus = chosen[0] ?? "", timer = 0, listTimer = 0, ended = false, turn = 0;
@@ -117,4 +117,13 @@ export async function mount(root, { params, setParams, announce }) {
     drawn.unmount();
     shown.unmount();
   };
+}
+
+/** A name out of an address; one that was never encoded is what it is. @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }

@@ -4,6 +4,7 @@ import { chart } from "../../chart.js";
 import { h } from "../../dom.js";
 
 const PLACES = 3;
+const EMPTY = 100; // updates of a chart that has nothing but the target
 const LINES = [
   { label: "you", colour: "--data", width: 2.5 },
   { label: "target", colour: "--strong", dash: [2, 4], width: 1.2 },
@@ -12,7 +13,7 @@ const LINES = [
 ];
 
 export function race() {
-  const plot = chart({ title: "Held-out accuracy", lines: LINES, height: 260, x: "update", tools: false });
+  const plot = chart({ title: "Held-out accuracy", lines: LINES, height: 260, x: "update", tools: false, span: [0, 1] });
   /** @type {[number, number, number][]} */
   let own = [];
   /** @type {{name: string, baseline: boolean, points: [number, number, number][]}[]} */
@@ -23,7 +24,7 @@ export function race() {
     const base = others.filter(({ baseline }) => baseline).map(({ points }) => points);
     const leaders = others.filter(({ baseline }) => !baseline).map(({ points }) => points);
     const curves = [own, base[0] ?? [], ...Array.from({ length: PLACES }, (_, i) => leaders[i] ?? [])];
-    const last = Math.max(0, ...curves.map((curve) => curve.at(-1)?.[0] ?? 0));
+    const last = Math.max(0, ...curves.map((curve) => curve.at(-1)?.[0] ?? 0)) || EMPTY;
     const xs = Array.from({ length: last }, (_, i) => i + 1);
     const [you, baseline, ...places] = curves.map((curve) => held(curve, last));
     plot.set(xs, you, xs.map(() => target), baseline, ...places);

@@ -143,7 +143,7 @@ export function oneStep({ announce, next, lr, onrate }) {
       h("td", { class: `number ${updated ? "is-update" : ""}` }, number(updated ? made.after[i] : made.before[i])),
       h("td", { class: "number is-gradient" }, number(updated ? made.gradient[i] : sum)));
     fill(model,
-      h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", { class: "number" }, updated ? "✓ after the update" : "value"), h("th", { class: "number" }, updated ? ".grad, the mean" : ".grad, a sum"))),
+      h("thead", {}, h("tr", {}, h("td"), h("th", { class: "number" }, updated ? "✓ after the update" : "value"), h("th", { class: "number" }, updated ? ".grad, the mean" : ".grad, a sum"))),
       h("tbody", {}, row("weight", 0, held.weight_gradient), row("bias", 1, held.bias_gradient),
         h("tr", {}, h("th", { scope: "row" }, "loss, mean"), h("td", { class: "number" }, number(updated ? made.loss_after : made.loss_before)), h("td", { class: "number" }, ""))));
   }

@@ -94,6 +94,6 @@ const head = (text, said, kind = "") => h("th", { scope: "row" }, text, said && 
 
 /** @param {string} title @param {string} words @param {number} units @param {any[]} rows */
 function table(title, words, units, rows) {
-  return h("div", { class: "block" }, h("h3", {}, title, " ", h("span", { class: "muted" }, words)), h("div", { class: "scroll" }, roving(h("table", { class: "cells units", style: { "min-width": `${96 + 46 * units}px` } },
+  return h("div", { class: "block" }, h("h3", {}, title, " ", h("span", { class: "muted" }, words)), h("div", { class: "scroll" }, roving(h("table", { class: "cells units", style: { "min-width": `${96 + 56 * units}px` } },
     h("thead", {}, h("tr", {}, h("td"), Array.from({ length: units }, (_, i) => h("th", { scope: "col" }, `unit ${i}`)))), h("tbody", {}, rows)))));
 }

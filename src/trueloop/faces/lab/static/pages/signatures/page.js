@@ -15,8 +15,8 @@ export async function opened(failure, known) {
   const page = await patiently(() => ask("signatures", { what: "page", code: failure.code }));
   return h("div", { class: "sig-page" }, known && curves(known), page.sections.map(section),
     h("div", { class: "sig-two" },
-      h("div", {}, h("h4", {}, "A script that has it"), block(page.bad)),
-      h("div", {}, h("h4", {}, "Its correct twin"), block(page.good))));
+      h("div", {}, h("h3", {}, "A script that has it"), block(page.bad)),
+      h("div", {}, h("h3", {}, "Its correct twin"), block(page.good))));
 }
 
 /** @param {any} told */
@@ -26,10 +26,10 @@ function curves(told) {
   code.show(told.script, { marked: told.lines, mark: "broken", hit: finding?.line ?? null });
   const words = [`${number(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${number(finding.first_update)}, line ${finding.line}.`) : "While it ran the sanitizer could not prove it.", raised && `The broken script ended with ${raised}.`];
   const changed = told.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
-  return [h("h4", {}, "Every quantity, the most telling first"), h("p", { class: "muted" }, words.filter(Boolean).join(" ")), h("div", { class: "sig-all" }, plots.map(multiple)), h("h4", {}, "What was broken"), h("ul", {}, changed), code.element];
+  return [h("h3", {}, "Every quantity, the most telling first"), h("p", { class: "muted" }, words.filter(Boolean).join(" ")), h("div", { class: "sig-all" }, plots.map(multiple)), h("h3", {}, "What was broken"), h("ul", {}, changed), code.element];
 }
 
 /** @param {any} given */
 function section({ heading, blocks }) {
-  return [heading && h("h4", {}, heading), blocks.map((/** @type {any} */ each) => (each.kind === "list" ? h("ul", {}, each.items.map((/** @type {any} */ item) => h("li", {}, pieces(item)))) : each.kind === "code" ? h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "Code" }, h("code", {}, each.text)) : h("p", {}, pieces(each.pieces))))];
+  return [heading && h("h3", {}, heading), blocks.map((/** @type {any} */ each) => (each.kind === "list" ? h("ul", {}, each.items.map((/** @type {any} */ item) => h("li", {}, pieces(item)))) : each.kind === "code" ? h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": "Code" }, h("code", {}, each.text)) : h("p", {}, pieces(each.pieces))))];
 }
