@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -136,3 +137,27 @@ def test_workers_live_and_die_as_they_should(monkeypatch: pytest.MonkeyPatch):
         thread.submit(
             asyncio.run, all_of_it(question, hang, death, bounds, leaks, lambda workers: orphans(workers, monkeypatch))
         ).result()
+
+
+def test_a_process_that_cannot_start_is_not_started_again_and_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trueloop.faces.lab.workers.sys.executable", shutil.which("false"))
+    starts: list[Workers] = []
+    start = Workers.start
+
+    async def counted(workers: Workers) -> None:
+        starts.append(workers)
+        await start(workers)
+
+    monkeypatch.setattr(Workers, "start", counted)
+
+    async def several() -> None:
+        workers = Workers()
+        await workers.start()
+        for _ in range(6):
+            with pytest.raises(Gone):
+                await workers.fork("calculator")
+        await workers.stop()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, several()).result()
+    assert len(starts) <= 2, "the first one may have ended before anybody asked"

@@ -91,6 +91,7 @@ class Workers:
         self._children: dict[int, str] = {}
         """Workers by process, with the mark that tells them from another process of that number."""
         self._rests_until_s = 0.0
+        self._ended: list[asyncio.subprocess.Process] = []
 
     async def start(self) -> None:
         """Start the process that has torch imported; returns before it is ready."""
@@ -147,9 +148,9 @@ class Workers:
 
     async def stop(self) -> None:
         """End the zygote; its workers end when the server hangs up on them."""
-        self._stopped, zygote = True, self._zygote
+        self._stopped = True
         self._drop()
-        if zygote is not None:
+        for zygote in self._ended:
             await zygote.wait()
 
     async def _await_ready(self) -> None:
@@ -211,9 +212,11 @@ class Workers:
 
     def _drop(self) -> None:
         """Have no process to fork from any more."""
-        if self._zygote is not None and self._zygote.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._zygote.kill()
+        if self._zygote is not None:
+            self._ended.append(self._zygote)
+            if self._zygote.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._zygote.kill()
         if self._control is not None and self._writer is not None:
             self._control.close()
             self._writer.close()
