@@ -38,7 +38,7 @@ class Entry:
         "constant"
     )
     warmup: Annotated[int, Within(0, 500), "updates in which the rate climbs to its highest"] = 0
-    updates: Annotated[int, Within(10, UPDATES), "planned updates: the schedule's length, and the end"] = UPDATES
+    updates: Annotated[int, Within(10, UPDATES), "the schedule's length, and the end"] = UPDATES
     clip: Annotated[float, Within(0.0, 100.0), "largest norm of the gradient; 0 = it is not clipped"] = 0.0
     label_smoothing: Annotated[float, Within(0.0, 0.5), "share of the target that goes to all classes alike"] = 0.0
     initialisation: Annotated[

@@ -66,10 +66,16 @@ export function knobs(fields, { config, onchange }) {
 /** What the page calls a field. @param {string} name */
 export const called = (name) => /** @type {Record<string, string>} */ (LABELS)[name] ?? words(name);
 
+/** @param {any} value */
+function spoken(value) {
+  if (typeof value === "boolean") return value ? "on" : "off";
+  return Array.isArray(value) ? value.join(", ") || "none" : value;
+}
+
 /** In a few words how a setup differs from another: its own values. @param {import("./run.js").Setup} of @param {import("./run.js").Setup} from */
 export function difference(of, from) {
   const parts = Object.keys(of.config).filter((name) => JSON.stringify(of.config[name]) !== JSON.stringify(from.config[name]))
-    .map((name) => `${called(name)} ${Array.isArray(of.config[name]) ? of.config[name].join(", ") || "none" : of.config[name]}`);
+    .map((name) => `${called(name)} ${spoken(of.config[name])}`);
   const more = of.bugs.filter((code) => !from.bugs.includes(code)), less = from.bugs.filter((code) => !of.bugs.includes(code));
   if (more.length) parts.push(`with ${more.join(", ")}`);
   if (less.length) parts.push(`without ${less.join(", ")}`);
