@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trueloop.engines.watch.recorder import POINTS, Thinned
 from trueloop.engines.watch.watch import Watch
+from trueloop.ground.thinned import POINTS, Thinned
 
 APART = (
     type,

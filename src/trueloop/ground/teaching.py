@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from trueloop.ground.errors import TrueloopError
@@ -234,25 +235,29 @@ class TeachingLoop:
 
 def changing(where: Piece, old: str, new: str) -> Callable[[TeachingLoop], None]:
     """Return an ``inject`` that changes some characters of one piece."""
-    return lambda loop: loop.replace(where, old, new)
+    return partial(_change, where=where, old=old, new=new)  # no closure: the linter's processes are handed failures
 
 
 def adding(where: Piece, line: str) -> Callable[[TeachingLoop], None]:
     """Return an ``inject`` that adds a line at the end of one piece."""
-
-    def inject(loop: TeachingLoop) -> None:
-        loop.pieces[where] += "\n" + line
-
-    return inject
+    return partial(_add, where=where, line=line)
 
 
 def repeating(piece: Piece, at: Piece) -> Callable[[TeachingLoop], None]:
     """Return an ``inject`` that does what one piece does again, behind another one."""
+    return partial(_repeat, piece=piece, at=at)
 
-    def inject(loop: TeachingLoop) -> None:
-        loop.pieces[at] += "\n" + loop.pieces[piece]
 
-    return inject
+def _change(loop: TeachingLoop, *, where: Piece, old: str, new: str) -> None:
+    loop.replace(where, old, new)
+
+
+def _add(loop: TeachingLoop, *, where: Piece, line: str) -> None:
+    loop.pieces[where] += "\n" + line
+
+
+def _repeat(loop: TeachingLoop, *, piece: Piece, at: Piece) -> None:
+    loop.pieces[at] += "\n" + loop.pieces[piece]
 
 
 def _differences(before: list[str], after: list[str], line: int) -> Iterator[Broken]:

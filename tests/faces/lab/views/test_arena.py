@@ -99,7 +99,7 @@ def test_a_finding_is_told_with_its_line(ask: Any):
         ({"do": "board", "track": "mnist"}, "no track"),
         ({"do": "submit", "entry": {"batch": 10**9}}, "entry.batch"),
         ({"do": "submit", "entry": {"lr": float("nan")}}, "entry.lr"),
-        ({"do": "submit", "entry": {"code": "1"}}, "entry.'code'"),
+        ({"do": "submit", "entry": {"code": "1"}}, r"entry\.code"),
         ({"do": "submit", "name": "a" * 33}, "name"),
         ({"do": "submit", "name": "baseline"}, "name"),
         ({"do": "judged", "updates": 1}, "updates"),
