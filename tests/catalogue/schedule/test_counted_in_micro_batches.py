@@ -31,6 +31,19 @@ for epoch in range(EPOCHS):
             optimizer.zero_grad()
         scheduler.step()  # <- SCH002
 """,
+    "certain_only_past_its_end": """
+EPOCHS = 80
+UPDATES = EPOCHS * len(loader) // K  # as many as 20 epochs have micro-batches
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=UPDATES)
+for epoch in range(EPOCHS):
+    for i, (a, b) in enumerate(loader):
+        loss = F.mse_loss(model(a), b) / K
+        loss.backward()
+        scheduler.step()  # <- SCH002
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
     "before_the_step": """
 class Trainer:
     def __init__(self):
