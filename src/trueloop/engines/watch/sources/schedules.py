@@ -111,7 +111,7 @@ class Schedules:
         since, known.steps = steps - known.steps, steps
         beyond = 0 if known.horizon is None else _count(scheduler) + 1 - known.horizon
         # After the first ones at powers of two: some windows later too, however long a window is
-        past = 0 < beyond and (beyond <= PAST or beyond & (beyond - 1) == 0)
+        past = beyond > 0 and (beyond <= PAST or beyond & (beyond - 1) == 0)
         return rates(optimizer) if self._stream.full or since >= RARELY or past else None
 
     def _steps(self, optimizer: Any) -> int:
