@@ -60,6 +60,7 @@ def test_examples_walk_into_batches(open_page: Opened):
 def test_examples_move_for_who_wants_motion(open_page: Opened):
     page = open_page("pipeline", params="sampler=distributed")
     moving = "() => document.getAnimations().filter((animation) => animation.effect.target.matches('.chip')).length"
+    expect(page.locator(".station").first).to_be_visible()  # the answer is there: before, there is nothing to step to
     page.get_by_label("One step forward").click()
     expect(page.locator(".station.active").first).to_be_visible()
     assert page.evaluate(moving) == 0
