@@ -115,11 +115,9 @@ def _modules() -> Iterator[str]:
 
 
 def _warm_up() -> None:
-    """Import what torch imports late: the first optimizer brings some 800 modules."""
-    import torch
-
-    torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    """Import what is imported late otherwise, once for all workers."""
+    simulator: Any = sys.modules[WORKERS["simulator"]]
+    simulator.warm_up()
     if find_spec("sklearn"):
         importlib.import_module("sklearn.datasets")
 

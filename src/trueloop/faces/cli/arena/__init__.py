@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from trueloop.faces.cli.grouped import grouped
+
 BoardPath = Annotated[Path | None, Parameter(name="--board")]
 
 SUBCOMMANDS = {
@@ -20,13 +22,6 @@ SUBCOMMANDS = {
 
 def arena_app() -> App:
     """Return the sub-application; nothing of its commands is imported yet."""
-    app = App(
-        name="arena",
-        help="Compete: reach a target accuracy in the fewest updates.",
-        version_flags=[],
-        result_action="return_value",
-        suppress_keyboard_interrupt=False,
+    return grouped(
+        __name__, name="arena", line="Compete: reach a target accuracy in the fewest updates.", commands=SUBCOMMANDS
     )
-    for name, line in SUBCOMMANDS.items():
-        app.command(f"{__name__}.{name}:{name}_command", name=name, help=line, version_flags=[])
-    return app

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from trueloop.faces.cli.grouped import grouped
+
 Root = Annotated[Path, Parameter(name="--root")]
 
 SUBCOMMANDS = {
@@ -24,13 +26,6 @@ SUBCOMMANDS = {
 
 def runs_app() -> App:
     """Return the sub-application; nothing of its commands is imported yet."""
-    app = App(
-        name="runs",
-        help="Ask what runs did: list, compare, plot, roll back.",
-        version_flags=[],
-        result_action="return_value",
-        suppress_keyboard_interrupt=False,
+    return grouped(
+        __name__, name="runs", line="Ask what runs did: list, compare, plot, roll back.", commands=SUBCOMMANDS
     )
-    for name, line in SUBCOMMANDS.items():
-        app.command(f"{__name__}.{name}:{name}_command", name=name, help=line, version_flags=[])
-    return app
