@@ -31,6 +31,8 @@ class Windows:
     """Parameters whose gradient is multiplied by a GradScaler's factor."""
     fresh: Refs = NONE
     """Parameters to whose gradient a backward added something that no step has used."""
+    stepped_at: Place | None = None
+    """The latest step."""
     _known: Sequence[weakref.ref[Tensor]] = ()
     _known_for: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
@@ -43,14 +45,16 @@ class Windows:
         for known in self.program.optimizers.facts():
             known.begin(whole=False)
 
-    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs) -> None:
+    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: Place | None) -> None:
         """An optimizer has stepped: its window begins anew.
 
         Args:
             known: of the optimizer.
             holds: all its parameters, and ``parameters`` their refs.
+            place: of the step.
         """
         known.begin(whole=True)
+        self.stepped_at = place
         self.account.stepped(holds)
         self.fresh -= parameters
         self.scaled -= parameters

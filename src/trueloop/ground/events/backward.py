@@ -115,6 +115,8 @@ class GradientsClipped(Event):
     """Of those, still multiplied by a GradScaler's factor."""
     probe: bool
     """The limit is infinite: only the norm was wanted."""
+    exhausted: bool = False
+    """What was given is a generator that had been gone through to its end before."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

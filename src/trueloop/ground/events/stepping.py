@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trueloop.ground.events.event import Event, Ref, Refs
+from trueloop.ground.events.event import NONE, Event, Ref, Refs
 from trueloop.ground.findings import Place
 
 
@@ -61,6 +61,10 @@ class StepTaken(Event):
     """Those whose norm was read, in order."""
     norms: tuple[float, ...] = ()
     """L2 norm of the gradient of each of them; empty where it would have had to be waited for."""
+    used: Refs = NONE
+    """Of those with a gradient: nothing was added to it since a step used it, of this optimizer or of another."""
+    used_at: Place | None = None
+    """That step, where it was another optimizer's or another line's."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -49,6 +49,7 @@ class _Before(NamedTuple):
     graded: list[Tensor]
     reused: list[Tensor]
     reused_from: Place | None
+    used: list[Tensor]
     norms: _Norms
     frozen: list[tuple[Tensor, Tensor | None]]
     place: Place | None
@@ -181,7 +182,8 @@ class Steps:
         holds = parameters_of(optimizer)
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
         graded = [p for p in holds if p.grad is not None]
-        reused, reused_from = self._windows.account.mixed(graded)
+        account = self._windows.account
+        reused, reused_from = account.mixed(graded)
         frozen = [
             (p, p.detach().flatten()[:SLICE].clone() if p.grad is not None and p.is_cpu else None)
             for p in holds
@@ -191,8 +193,9 @@ class Steps:
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         return _Before(
-            holds, graded, reused, reused_from, norms, frozen, here(), rates(optimizer), closure, perf_counter()
-        )
+            holds, graded, reused, reused_from, account.used(graded), norms, frozen, here(), rates(optimizer), closure,
+            perf_counter(),
+        )  # fmt: skip
 
     def _end(self, optimizer: Optimizer, known: Known, before: _Before) -> None:
         seconds = perf_counter() - before.start_s
@@ -230,12 +233,14 @@ class Steps:
                 seconds=seconds,
                 graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
                 norms=tuple(norms.each),
+                used=many(before.used) if before.used else NONE,
+                used_at=self._windows.stepped_at if before.used else None,
             )
         if self._owned != (ref, parameters):
             self._owned = ref, parameters
             for parameter in parameters:
                 self._owners[parameter] = ref
-        self._windows.stepped(known, holds, parameters)
+        self._windows.stepped(known, holds, parameters, before.place)
 
 
 def _nobody() -> None:
