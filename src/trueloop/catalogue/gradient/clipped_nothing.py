@@ -87,7 +87,10 @@ def find(source: Source) -> Iterator[Hit]:
         yield Hit(
             message=f"{dotted(given)} is a generator, and gone through {why}: nothing is clipped.",
             node=clip.node,
-            related=((made, "made here, to be gone through once"), *(((taken.node, "gone through here"),) if taken else ())),
+            related=(
+                (made, "made here, to be gone through once"),
+                *(((taken.node, "gone through here"),) if taken else ()),
+            ),
             fix=fix,
         )
 

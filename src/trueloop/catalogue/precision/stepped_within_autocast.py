@@ -9,7 +9,7 @@ Why nothing raises
 
 Look-alikes
     A ``with`` around each forward, also one that goes on to the step, ends before the next forward. Weights that are
-    in the lower type already are not copied, nor are those under ``cache_enabled=False``, ``torch.clear_autocast_cache``
+    in the lower type are not copied, nor are those under ``cache_enabled=False``; ``torch.clear_autocast_cache``
     drops the copies, and forwards without an update between them may share one. A run proves it: the graph of a forward
     after a step holds a cast of a weight that was made before that step. The text shows it where a loop stands within
     an autocast, and the call of a model and a step of its optimizer within that loop.
@@ -103,7 +103,10 @@ def find(source: Source) -> Iterator[Hit]:
                     message="The optimizer steps within the autocast that the next forward runs in, which goes on with "
                     "the copies of the weights from before.",
                     node=step.node,
-                    related=((call.node, "computes with the copies"), (loop.node, "the autocast goes on over this loop")),
+                    related=(
+                        (call.node, "computes with the copies"),
+                        (loop.node, "the autocast goes on over this loop"),
+                    ),
                 )
                 break
 
@@ -127,6 +130,7 @@ def inject(loop: TeachingLoop) -> None:
     precision = loop.settings["precision"]
     loop.require(precision in ("bfloat16", "float16"), "There is no autocast.", precision="bfloat16")
     head = f'with torch.autocast("cpu", dtype=torch.{precision}):'
+    loop.require(not loop.around, "Another failure has put something around the loop.")
     loop.unwrap(Piece.FORWARD, head)
     loop.around = head
 

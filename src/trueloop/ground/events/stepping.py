@@ -61,6 +61,9 @@ class StepTaken(Event):
     """Those whose norm was read, in order."""
     norms: tuple[float, ...] = ()
     """L2 norm of the gradient of each of them; empty where it would have had to be waited for."""
+    scaled: Refs = NONE
+    """Of those with a gradient: it is still as the backward of a scaled loss has left it, multiplied by a GradScaler's
+    factor, and the program has not asked for that factor since."""
     used: Refs = NONE
     """Of those with a gradient: nothing was added to it since a step used it, of this optimizer or of another."""
     used_at: Place | None = None

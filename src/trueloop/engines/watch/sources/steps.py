@@ -49,6 +49,7 @@ class _Before(NamedTuple):
     graded: list[Tensor]
     reused: list[Tensor]
     reused_from: Place | None
+    scaled: Refs
     used: list[Tensor]
     norms: _Norms
     frozen: list[tuple[Tensor, Tensor | None]]
@@ -193,8 +194,8 @@ class Steps:
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         return _Before(
-            holds, graded, reused, reused_from, account.used(graded), norms, frozen, here(), rates(optimizer), closure,
-            perf_counter(),
+            holds, graded, reused, reused_from, self._windows.still_scaled(graded), account.used(graded), norms, frozen,
+            here(), rates(optimizer), closure, perf_counter(),
         )  # fmt: skip
 
     def _end(self, optimizer: Optimizer, known: Known, before: _Before) -> None:
@@ -233,6 +234,7 @@ class Steps:
                 seconds=seconds,
                 graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
                 norms=tuple(norms.each),
+                scaled=before.scaled,
                 used=many(before.used) if before.used else NONE,
                 used_at=self._windows.stepped_at if before.used else None,
             )
