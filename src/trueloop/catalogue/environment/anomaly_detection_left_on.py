@@ -61,8 +61,8 @@ class Detector:
         if event.update - self._since < UPDATES:
             return None
         return Evidence(
-            message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow, and meant for "
-            "debugging.",
+            message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow, and meant "
+            "for debugging.",
             place=event.anomaly_at or event.place,
             update=self._since,
         )
