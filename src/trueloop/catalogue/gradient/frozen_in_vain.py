@@ -51,7 +51,8 @@ MISSPELLED: Final = frozenset((
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each assignment of a truth value to such an attribute."""
-    read = {each.attr for each in ast.walk(source.tree) if _is_read(each)}
+    loads = (each for each in ast.walk(source.tree) if isinstance(each, ast.Attribute))
+    read = {each.attr for each in loads if isinstance(each.ctx, ast.Load) and each.attr != "requires_grad_"}
     for bound in source.acts(Act.BOUND, Act.FROZEN):
         target = bound.node
         if not isinstance(target, ast.Attribute) or not isinstance(_value(bound), bool):
@@ -73,12 +74,6 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _is_read(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
-        return False
-    return node.attr in MISSPELLED - {"requires_grad_"}
-
-
 def _value(bound: Deed) -> object:
     return bound.value if bound.act is Act.FROZEN else bound.things[0].constant() if bound.things else None
 
@@ -93,7 +88,7 @@ def _kept(source: Source, target: ast.Attribute) -> bool:
     ]
     same = any(dotted(each.value) in (owner, "self") for each in reads)
     asked = any(
-        isinstance(each, ast.Constant) and each.value == RIGHT and not isinstance(each.value, bool)
+        isinstance(each, ast.Constant) and each.value == RIGHT
         for call in source.all_calls
         if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
         for each in call.args[1:2]

@@ -103,7 +103,13 @@ def _before(source: Source, made: Deed, loop: Loop) -> Fix | None:
     plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
     given = [*call.args, *(each.value for each in call.keywords)] if plain else []
     own = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
-    if not plain or not own or not is_statement(loop.node) or not all(isinstance(each, ast.Constant) for each in given):
+    if (
+        statement is None
+        or not plain
+        or not own
+        or not is_statement(loop.node)
+        or not all(isinstance(each, ast.Constant) for each in given)
+    ):
         return None
     edits = source.text.moved(statement, before=loop.node)
     return Fix(edits, safe=False, words="Make it before the loop") if edits else None

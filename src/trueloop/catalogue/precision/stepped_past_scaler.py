@@ -125,7 +125,14 @@ def _by_the_scaler(source: Source, step: Deed, backward: Deed) -> Fix | None:
     scaling = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
     names = [each.func.value for each in scaling if isinstance(each.func, ast.Attribute) and each.func.attr == "scale"]
     plain = isinstance(statement, ast.Expr) and statement.value is call and isinstance(call.func, ast.Attribute)
-    if len(names) != 1 or not plain or call.args or call.keywords or backward.function is not step.function:
+    if (
+        statement is None
+        or len(names) != 1
+        or not plain
+        or call.args
+        or call.keywords
+        or backward.function is not step.function
+    ):
         return None
     scaler = source.text.of(names[0])
     edits: tuple[Edit | None, ...] = (source.text.replace(call, f"{scaler}.step({source.text.of(call.func.value)})"),)

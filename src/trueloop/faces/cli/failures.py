@@ -50,7 +50,7 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
 
 
 def markdown(entries: Iterable[Entry]) -> str:
-    """Write the list as a Markdown table, with who finds each: a watched run, the linter, and whether the lab has it."""
+    """Write the list as a Markdown table: what finds each, a watched run or the linter, and whether the lab has it."""
     heads = ("code", "failure", "severity", "run time", "text", "lab", "title")
     return "\n".join(map(_row, (heads, ["---"] * len(heads), *map(_cells, entries))))
 
