@@ -128,6 +128,21 @@ except RuntimeError:
     with torch.autograd.detect_anomaly():
         update()
 """,
+    "a trial": """
+def culprit():
+    with torch.autograd.set_detect_anomaly(True):
+        try:
+            update()
+        except RuntimeError as error:
+            return str(error)
+""",
+    "another trial": """
+try:
+    with torch.autograd.set_detect_anomaly(True):
+        update()
+except RuntimeError as error:
+    print(error)
+""",
     "in a test": """
 def test_gradients():
     with torch.autograd.detect_anomaly():

@@ -48,6 +48,19 @@ for part in (backbone, head):
     print(getattr(part, "requires_grad", True))
 head.requires_grad = False
 """,
+    "parameters of a layer": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 1)
+        self.fc.bias.requires_grad = False
+        self.scale = nn.Parameter(torch.ones(1))
+        self.scale.requires_grad = False
+from torchvision import models
+net = models.resnet18()
+net.conv1.weight.requires_grad = False
+net.cls_token.requires_grad = False
+""",
     "leaves": """
 x = torch.randn(4, 6)
 x.requires_grad = True
@@ -86,6 +99,11 @@ def build():
         param.requires_gradient = False  # <- GRD012
     return vgg
 model = build()
+""",
+    "a part of somebody else's": """
+from torchvision import models
+net = models.resnet18()
+net.fc.requires_grad = True  # <- GRD012
 """,
     "the method overwritten, in a helper": """
 def freeze(module: nn.Module):

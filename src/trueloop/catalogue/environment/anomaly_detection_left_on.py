@@ -8,8 +8,9 @@ Why nothing raises
     operation of the forward and looks at each gradient of the backward, which costs time and is always right.
 
 Look-alikes
-    A few updates under it, while somebody looks for something, and a switch (``if args.debug:``). It is a note, told
-    where it is still on after 32 updates; in the text, where it is switched on without a condition and never off.
+    A few updates under it, while somebody looks for something, a switch (``if args.debug:``), and a trial whose error
+    is caught. It is a note, told where it is still on after 32 updates; in the text, where it is switched on without a
+    condition and never off.
 
 Fix
     Take it out, or put it behind a switch. ``trueloop run`` names the operation that makes a NaN without it (GRD007).
@@ -107,16 +108,18 @@ def _package(source: Source, call: ast.Call) -> str:
 
 
 def _unconditional(tree: ast.AST) -> set[int]:
-    """Return, by id, the nodes that stand under no condition but ``if __name__ == "__main__"``, and in no test."""
-    found, queue = set[int](), [tree]
+    """Return, by id, the nodes under no condition but ``if __name__ == "__main__"``, in no test, and in no trial."""
+    found, queue = set[int](), [(tree, False)]
     while queue:
-        node = queue.pop()
+        node, tried = queue.pop()
         main = isinstance(node, ast.If) and "__name__" in words(node.test)
         tested = isinstance(node, ast.FunctionDef) and node.name.startswith("test")
-        if tested or (isinstance(node, ast.If | ast.IfExp | ast.ExceptHandler | ast.BoolOp) and not main):
+        tried = (tried or isinstance(node, ast.Try)) and not isinstance(node, ast.FunctionDef)
+        trial = isinstance(node, ast.With) and (tried or any(isinstance(each, ast.Try) for each in ast.walk(node)))
+        if tested or trial or (isinstance(node, ast.If | ast.IfExp | ast.ExceptHandler | ast.BoolOp) and not main):
             continue
         found.add(id(node))
-        queue += ast.iter_child_nodes(node)
+        queue += [(each, tried) for each in ast.iter_child_nodes(node)]
     return found
 
 
