@@ -20,10 +20,10 @@ Fix
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
-    pytorch/pytorch#148259, "Raise a warning when clip_grad_norm_ receives an exhausted generator": "no gradient
-    clipping occurs—silently", https://github.com/pytorch/pytorch/issues/148259
-    PixArt-alpha/PixArt-alpha#160: parameters kept by ``filter`` were "iterable only once", "so no gradient clipping
-    would be done", https://github.com/PixArt-alpha/PixArt-alpha/pull/160
+    pytorch/pytorch#148259, "Raise a warning when torch.nn.utils.clip_grad_norm_ receives an exhausted generator": "no
+    gradient clipping occurs—silently", https://github.com/pytorch/pytorch/issues/148259
+    PixArt-alpha/PixArt-alpha#160: "the lora_layers was initialized with filter()", "so no gradient clipping would be
+    done", https://github.com/PixArt-alpha/PixArt-alpha/pull/160
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ References
     Optimizer.step, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.step.html
     MishaLaskin/curl#28, "encoder updated twice for curl loss": "the parameters of critic.encoder are carried by both
     optimizer", "updated twice using the same gradient", https://github.com/MishaLaskin/curl/issues/28
-    mzolfaghari/ECO-pytorch#1, "fixes duplicate optimizer step", which was "performed even outside the iter_size 'if'
-    clause": "Accuracy improves", https://github.com/mzolfaghari/ECO-pytorch/pull/1
+    mzolfaghari/ECO-pytorch#1, "fixes duplicate optimizer step": "Original code performed step even outside the
+    iter_size 'if' clause. Accuracy improves", https://github.com/mzolfaghari/ECO-pytorch/pull/1
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from trueloop.ground.findings import Place
 SLICE: Final = 4096  # values of a frozen parameter that are compared over a step
 _STEP_CODE: Final = cast("Any", Optimizer.profile_hook_step(lambda: None)).__code__
 """Of the function that torch wraps around every step."""
+_DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # by a root, to which they add an epsilon
+LOST: Final = 2.0**-25  # half of the smallest float16: what is smaller rounds to zero
 _PLAIN: Final = frozenset(("SGD", "ASGD"))  # hold no moments unless asked to
 
 
@@ -234,6 +236,7 @@ class Steps:
                 seconds=seconds,
                 graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
                 norms=tuple(norms.each),
+                epsilon_lost=_epsilon_lost(optimizer),
                 scaled=before.scaled,
                 used=many(before.used) if before.used else NONE,
                 used_at=self._windows.stepped_at if before.used else None,
@@ -270,6 +273,18 @@ def _norms(graded: Sequence[Tensor]) -> _Norms:
     zero = [p for p, norm in zip(graded, norms, strict=True) if norm == 0]
     wild = [p for p, norm in zip(graded, norms, strict=True) if not math.isfinite(norm)]
     return _Norms(joint, norms, zero, wild)
+
+
+def _epsilon_lost(optimizer: Optimizer) -> float | None:
+    """Return an epsilon that is zero in the type of what it is for."""
+    kind = type(optimizer)
+    if kind.__name__ not in _DIVIDING or not kind.__module__.startswith("torch.optim"):
+        return None
+    for group in optimizer.param_groups:
+        half = bool(group["params"]) and group["params"][0].dtype is torch.float16
+        if half and not group.get("fused") and 0 < group["eps"] < LOST:
+            return float(group["eps"])
+    return None
 
 
 def _moved(parameter: Tensor, values: Tensor) -> bool:
