@@ -100,6 +100,15 @@ for _ in range(3):
     mse(model(x), y).backward()
     adam.step()
 """,
+    "written into the gradients without a trace": """
+server = torch.optim.SGD(model.parameters(), lr=1.0)
+for p in model.parameters():
+    p.grad = torch.zeros_like(p)
+for turn in range(4):
+    for p in model.parameters():
+        p.grad.data.copy_(0.1 * torch.randn_like(p))
+    server.step()
+""",
     "once only": """
 mse(model(x), y).backward()
 optimizer.step()

@@ -29,11 +29,11 @@ References
 from __future__ import annotations
 
 import ast
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.ground.events import Event, StepTaken
+from trueloop.ground.events import NONE, Event, Ref, Refs, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.source.operations import Act
@@ -45,6 +45,7 @@ from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
 TIMES: Final = 2  # once might be a probe
+LATEST: Final = 4  # steps that are remembered: two rounds of two optimizers
 WAITING: Final = (Act.ESCAPED, Act.BACKWARD, Act.CLEARED, Act.GRADIENTS, Act.STATE_LOADED, Act.CLIPPED, Act.UNSCALED)
 """Between two steps: the second one may use something else."""
 
@@ -56,12 +57,15 @@ class Detector:
 
     def __init__(self) -> None:
         self._again: Counter[Place | None] = Counter()
+        self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=LATEST)
+        """Parameters and the norms of their gradients, at the latest steps."""
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where a line has done so again and again."""
-        if not event.used or event.closure:
-            return None
-        moved = event.used - event.zero - event.frozen
+        moved = event.used - event.zero - event.frozen if event.used and not event.closure else NONE
+        if moved and event.norms:
+            moved -= self._others(event)
+        self._latest.append((event.graded, event.norms))
         if not moved:
             return None
         self._again[event.place] += 1
@@ -73,6 +77,14 @@ class Detector:
             place=event.place,
             related=((event.used_at, "used here before"),) if event.used_at else (),
         )
+
+    def _others(self, event: StepTaken) -> Refs:
+        """Return the parameters whose gradient has another norm than before: by ``grad.data``, without a trace."""
+        before: dict[Ref, float] = {}
+        for parameters, norms in self._latest:
+            before.update(zip(parameters, norms, strict=False))
+        now = zip(event.graded, event.norms, strict=False)
+        return frozenset(each for each, norm in now if before.get(each, norm) != norm)
 
     def abstains(self) -> str:
         """Return ""; steps are always seen while watching in full."""
