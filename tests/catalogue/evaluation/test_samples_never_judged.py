@@ -42,12 +42,6 @@ class Stream(IterableDataset):
 held_out = DataLoader(Stream(), batch_size=8, drop_last=True)
 """
     + MEASURED,
-    "batch normalisation is estimated again": """
-fresh = DataLoader(held_out_set, batch_size=8, drop_last=True)
-for epoch in range(2):
-    train_epoch()
-    torch.optim.swa_utils.update_bn(fresh, model)
-""",
     "unlabelled samples are trained on": """
 unlabelled = DataLoader(held_out_set, batch_size=8, drop_last=True)
 for epoch in range(2):

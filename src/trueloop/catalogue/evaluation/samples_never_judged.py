@@ -10,7 +10,7 @@ Why nothing raises
 
 Look-alikes
     A held-out set that is a whole number of batches; training loaders; a loader of unlabelled samples that is trained
-    on; a sweep in train mode, which re-estimates batch normalisation; streams, whose length nobody knows. A fixed
+    on; a sweep in train mode, which measures nothing; streams, whose length nobody knows. A fixed
     shape on purpose, for a compiled model, drops samples all the same: pad the last batch and mask it. In the text,
     where the number of samples does not show, a held-out loader with ``drop_last=True`` is a note.
 
