@@ -39,8 +39,10 @@ from trueloop.ground.events.forward import (
     BatchNormOfOne,
     DropoutUntold,
     ForwardBypassed,
+    FrozenInName,
     ModelCalled,
     ModeSet,
+    StatisticsForgotten,
     StrangerCalled,
 )
 from trueloop.ground.events.states import (
@@ -69,6 +71,7 @@ __all__ = [
     "ErrorRaised",
     "Event",
     "ForwardBypassed",
+    "FrozenInName",
     "Gap",
     "GeneratorCopied",
     "GradientsCleared",
@@ -98,6 +101,7 @@ __all__ = [
     "StateCaptured",
     "StateLoaded",
     "StateUsed",
+    "StatisticsForgotten",
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
