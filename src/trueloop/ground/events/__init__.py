@@ -32,6 +32,7 @@ from trueloop.ground.events.data import (
     OrderSeen,
     ScaledTogether,
     SeedRepeated,
+    WorkersRepeat,
 )
 from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, ReplicaStepped
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
@@ -109,4 +110,5 @@ __all__ = [
     "StrangerCalled",
     "WatchEnded",
     "WindowLeftOver",
+    "WorkersRepeat",
 ]
