@@ -11,8 +11,8 @@ Why nothing raises
 Look-alikes
     A stream that asks ``torch.utils.data.get_worker_info()`` for its part, or is given it by ``worker_init_fn``; one
     that draws at random without end, where workers are seeded differently; a single worker; a stream whose batches are
-    all equal. Reported is a loader all of whose workers give the same first batch, and then another. Where it is a copied
-    generator that makes them alike, that is told instead (DAT005). What a dataset iterates over may ask for the worker
+    all equal. Reported is a loader all of whose workers give the same first batch, and then another. Where a copied
+    generator makes them alike, that is told instead (DAT005). What a dataset iterates over may ask for the worker
     itself, as streams of Hugging Face do, so a text does not tell.
 
 Fix

@@ -11,9 +11,9 @@ Why nothing raises
 Look-alikes
     A single sample without a batch, [classes], where 0 is right; ``cross_entropy``, which knows its dimension itself;
     contrastive losses over the columns of a matrix of similarities, which transpose it; attention over positions
-    inside a model; log-probabilities that are reshaped to [tokens, classes] before the loss. Reported is an ``nll_loss``
-    whose input comes from a ``log_softmax`` with views between them at most, over another dimension than the classes.
-    How many dimensions a tensor has does not show in a text, so it is found at run time only.
+    inside a model; log-probabilities that are reshaped to [tokens, classes] before the loss. Reported is ``nll_loss``
+    on what comes from a ``log_softmax``, with views between them at most, over another dimension than the classes. How
+    many dimensions a tensor has does not show in a text, so it is found at run time only.
 
 Fix
     ``log_softmax(x, dim=1)``, or ``dim=-1`` where the classes come last; or ``cross_entropy`` on the logits.

@@ -34,7 +34,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import Event, FrozenInName, ModelCalled, StepTaken
+from trueloop.ground.events import Event, FrozenInName, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.source.operations import Act
@@ -52,19 +52,18 @@ PARTS = re.compile(
 class Detector:
     """Waits for a step of what is frozen in name."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (FrozenInName, ModelCalled, StepTaken)
+    moments: ClassVar[tuple[type[Event], ...]] = (FrozenInName, StepTaken)
 
     def __init__(self) -> None:
         self._frozen: list[FrozenInName] = []
         self._trained = False
 
-    def observe(self, event: FrozenInName | ModelCalled | StepTaken) -> list[Evidence] | None:
+    def observe(self, event: FrozenInName | StepTaken) -> list[Evidence] | None:
         """Return evidence when parameters of such a module are stepped."""
         if isinstance(event, StepTaken):
             self._trained = True
             return self._stepped(event) if self._frozen else None
-        if isinstance(event, FrozenInName):
-            self._frozen.append(event)
+        self._frozen.append(event)
         return None
 
     def _stepped(self, event: StepTaken) -> list[Evidence]:

@@ -16,7 +16,8 @@ Look-alikes
     the text only.
 
 Fix
-    ``nn.ModuleList([Block() for _ in range(12)])``. To share on purpose, make the layer first, under a name that says so.
+    ``nn.ModuleList([Block() for _ in range(12)])``. To share on purpose, make the layer first, under a name that says
+    so.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -33,6 +34,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trueloop.ground.failure import Failure, Rule, Severity
+from trueloop.ground.questions.assigned import assigned
 from trueloop.ground.questions.registered import has_weights
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
@@ -63,22 +65,11 @@ def find(source: Source) -> Iterator[Hit]:
 
 
 def _written_out(source: Source, call: ast.Call, given: ast.expr) -> ast.expr:
-    """Return what an argument is: of a name that is assigned once in the function around, what is assigned."""
+    """Return what an argument is: of a name, what it was given."""
     name = given.value if isinstance(given, ast.Starred) else given
     if not isinstance(name, ast.Name):
         return given
-    functions = [
-        each
-        for each in ast.walk(source.tree)
-        if isinstance(each, ast.FunctionDef) and each.lineno <= call.lineno <= (each.end_lineno or 0)
-    ]
-    around = max(functions, key=lambda each: each.lineno, default=source.tree)
-    assigned = [
-        each.value
-        for each in ast.walk(around)
-        if isinstance(each, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name.id for to in each.targets)
-    ]
-    return assigned[0] if len(assigned) == 1 else given
+    return assigned(source, call, name.id) or given
 
 
 def _products(given: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple, ast.expr]]:

@@ -6,7 +6,7 @@ Symptom
 
 Why nothing raises
     In torch ``momentum`` is the weight of the new batch: ``running = (1 - momentum) * running + momentum * batch``, 0.1
-    if nothing is said. In TensorFlow, Keras and Caffe it is the weight of the old value, 0.99. Both lie between 0 and 1.
+    if nothing is said. In TensorFlow, Keras and Caffe it is that of the old value, 0.99. Both lie between 0 and 1.
 
 Look-alikes
     ``momentum=None``, the mean over all batches so far; ``momentum=1.0``, which takes the latest batch on purpose; the
@@ -39,9 +39,8 @@ from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 
-LAYERS = tuple(
-    f"torch.nn.{lazy}BatchNorm{dimensions}d" for lazy in ("", "Lazy") for dimensions in (1, 2, 3)
-) + ("torch.nn.SyncBatchNorm",)  # fmt: skip
+_BATCH_NORM = [f"{lazy}BatchNorm{dimensions}d" for lazy in ("", "Lazy") for dimensions in (1, 2, 3)]
+LAYERS = tuple(f"torch.nn.{name}" for name in (*_BATCH_NORM, "SyncBatchNorm"))
 LARGE = 0.9  # torch's own 0.1, taken the other way
 
 

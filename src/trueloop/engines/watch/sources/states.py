@@ -292,7 +292,9 @@ def _matched(state: Any, result: Any) -> NamesMatched | None:
     if not strange or not absent:
         return None
     matched = given - len(strange)
-    return NamesMatched(given, len(absent) + matched, matched, *(("", "") if matched else (strange[0], _like(strange[0], absent))))
+    return NamesMatched(
+        given, len(absent) + matched, matched, *(("", "") if matched else (strange[0], _like(strange[0], absent)))
+    )
 
 
 def _like(name: str, others: list[str]) -> str:
