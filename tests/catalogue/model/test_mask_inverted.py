@@ -1,4 +1,4 @@
-"""MDL007: masks the wrong way round, and everything that only looks like it."""
+"""MDL006: masks the wrong way round, and everything that only looks like it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Own()(q, mask=torch.tril(torch.ones(5, 5)), key_padding_mask=tokens != PAD)
 }
 
 GUILTY = {
-    "a function": "out = F.scaled_dot_product_attention(  # <- MDL007\n"
+    "a function": "out = F.scaled_dot_product_attention(  # <- MDL006\n"
     "    q, k, v, torch.triu(torch.ones(5, 5), diagonal=1).bool())\n",
     "a buffer, as a book has it": """
 class Attention(nn.Module):
@@ -55,7 +55,7 @@ class Attention(nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
         mask = self.mask[: x.shape[1], : x.shape[1]]
-        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- MDL007
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- MDL006
 """,
     "a layer in a class": """
 class Model(nn.Module):
@@ -64,27 +64,27 @@ class Model(nn.Module):
         self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), num_layers=2)
     def forward(self, x):
         past = torch.ones(len(x), len(x), device=x.device).tril() == 1
-        return self.encoder(x, mask=past)  # <- MDL007
+        return self.encoder(x, mask=past)  # <- MDL006
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters())
 """,
     "padding, in a helper": """
 def encode(x, tokens):
-    return encoder(x, src_key_padding_mask=tokens != PAD)  # <- MDL007
+    return encoder(x, src_key_padding_mask=tokens != PAD)  # <- MDL006
 print(encode(q, tokens))
 """,
     "a tokenizer's mask": """
 def step(batch, x):
     keep = batch["attention_mask"].bool()
     with torch.autocast("cuda", torch.bfloat16):
-        return attention(x, x, x, key_padding_mask=keep)[0]  # <- MDL007
+        return attention(x, x, x, key_padding_mask=keep)[0]  # <- MDL006
 """,
 }
 
 
 @pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
 def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script, "MDL007")
+    untold(HEAD + script, "MDL006")
 
 
 @pytest.mark.parametrize("name", GUILTY)

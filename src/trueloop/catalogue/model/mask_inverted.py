@@ -201,7 +201,7 @@ print(f"loss {loss.item():.3f}")
 """
 
 FAILURE = Failure(
-    code="MDL007",
+    code="MDL006",
     title="An attention mask is inverted",
     severity=Severity.WARNING,
     doc=__doc__ or "",

@@ -116,17 +116,6 @@ class StatisticsForgotten(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class FrozenInName(Event):
-    """A module in a model that is trained for the first time has an attribute ``requires_grad = False`` of its own."""
-
-    name: str
-    """Of the module in the model, "" for the model itself."""
-    model: Ref
-    parameters: Refs
-    """Of the module; all of them want gradients."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
 class ModeSet(Event):
     """RARE. ``train()`` or ``eval()`` was called by the program; not told for the children it passes on to."""
 

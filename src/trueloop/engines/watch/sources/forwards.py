@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-from trueloop.engines.watch.attributes import forgetful, frozen_in_name
+from trueloop.engines.watch.layer_settings import forgetful
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
@@ -26,7 +26,6 @@ from trueloop.ground.events import (
     BatchNormOfOne,
     Event,
     ForwardBypassed,
-    FrozenInName,
     ModelCalled,
     Ref,
     Refs,
@@ -61,7 +60,7 @@ class _Known:
         self.used = False
         """Its latest graph, made in eval mode, was run backward."""
         self.looked = False
-        """Its modules' attributes were looked at."""
+        """Its layers' settings were looked at."""
 
 
 class _Modes(NamedTuple):
@@ -94,7 +93,6 @@ class Forwards:
     tells: ClassVar[tuple[type[Event], ...]] = (
         BatchNormOfOne,
         ForwardBypassed,
-        FrozenInName,
         ModelCalled,
         StatisticsForgotten,
         StrangerCalled,
@@ -221,22 +219,19 @@ class Forwards:
         )
         if graphs and not program.in_backward:
             self._direct()
-            if not known.looked and modes.training:
+            if not known.looked and modes.normalising:
                 known.looked = True
-                self._tell_attributes(model, known.ref)
+                self._tell_settings(model, known.ref)
         if graphs and not modes.training and not program.in_backward and not _transformed():
             _mark(graphs, known)
 
-    def _tell_attributes(self, model: nn.Module, ref: Ref) -> None:
+    def _tell_settings(self, model: nn.Module, ref: Ref) -> None:
         stream, of, place = self._stream, self._stream.registry.of, here()
         for found in forgetful(model):
             stream.emit(
                 StatisticsForgotten, place, module=of(found.first), model=ref, momentum=found.momentum,
                 layers=found.layers,
             )  # fmt: skip
-        for name, module in frozen_in_name(model):
-            parameters = stream.registry.many(module.parameters())
-            stream.emit(FrozenInName, place, name=name, model=ref, parameters=parameters)
 
     def _within(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
         if isinstance(module, _BatchNorm) and module.training:

@@ -1,4 +1,4 @@
-"""Attributes of modules that do not do what they seem to say; read once for each model, when it is first trained."""
+"""Settings of layers that do not mean what they seem to; read once for each model, when it is first trained."""
 
 from __future__ import annotations
 
@@ -28,22 +28,3 @@ def forgetful(model: nn.Module) -> list[Forgetful]:
             if isinstance(momentum, float) and LARGE <= momentum < 1:
                 found.setdefault(momentum, []).append(each)
     return [Forgetful(layers[0], momentum, len(layers)) for momentum, layers in found.items()]
-
-
-def frozen_in_name(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the outermost modules with an attribute ``requires_grad = False``, all of whose parameters want gradients.
-
-    Returns:
-        Each with its name in the model, "" for the model itself.
-    """
-    found: list[tuple[str, nn.Module]] = []
-    waiting = [("", model)]
-    while waiting:
-        name, each = waiting.pop(0)
-        if vars(each).get("requires_grad") is False:
-            own = list(each.parameters())
-            if own and all(parameter.requires_grad for parameter in own):
-                found.append((name, each))
-        else:
-            waiting.extend((f"{name}.{word}" if name else word, child) for word, child in each.named_children())
-    return found
