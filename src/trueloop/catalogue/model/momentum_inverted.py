@@ -18,11 +18,12 @@ Fix
     Take one minus it: ``momentum=0.01`` for 0.99 of TensorFlow.
 
 References
+    pytorch/vision#8250, "MaxVIT Model - BatchNorm momentum is incorrect", 0.99 in a model of torchvision's,
+    https://github.com/pytorch/vision/issues/8250
     eriklindernoren/PyTorch-YOLOv3#230, "only 10% of the previous trained weight is kept",
     https://github.com/eriklindernoren/PyTorch-YOLOv3/issues/230
-    kazuto1011/deeplab-pytorch#79, momentum=0.999, https://github.com/kazuto1011/deeplab-pytorch/issues/79
+    kazuto1011/deeplab-pytorch#79, 0.999, https://github.com/kazuto1011/deeplab-pytorch/issues/79
     r9y9/tacotron_pytorch#19, https://github.com/r9y9/tacotron_pytorch/issues/19
-    Cadene/pretrained-models.pytorch#44, https://github.com/Cadene/pretrained-models.pytorch/issues/44
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
 
