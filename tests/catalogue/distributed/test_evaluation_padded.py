@@ -56,6 +56,12 @@ GUILTY = {
         "held_out = shared(Subset(held_out_set, range(9)), 4, shuffle=False)" + LOOP,
         "12 samples of 9, 3 of them twice",
     ),
+    "within a batch sampler": (
+        "inner = DistributedSampler(held_out_set, 2, 0, shuffle=False)\n"
+        "held_out = DataLoader(held_out_set, batch_sampler=torch.utils.data.BatchSampler(inner, 8, False))  # here"
+        + LOOP,
+        "22 samples of 21, 1 of them twice",
+    ),
     "left out instead": (
         "held_out = shared(held_out_set, 4, shuffle=False, drop_last=True)" + LOOP,
         "20 samples of 21, and leaves 1 out",

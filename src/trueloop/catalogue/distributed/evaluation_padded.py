@@ -61,11 +61,9 @@ class Detector:
     def observe(self, event: Event) -> list[Evidence] | None:
         """Return evidence when the next update begins, or the run ends."""
         if isinstance(event, LoaderStarted) and event.sampler == "DistributedSampler":
-            sampler: Any = event.live.sampler
-            samples = len(sampler.dataset)
-            if sampler.total_size != samples:
-                made_at = event.made_at or event.place
-                self._shared[event.loader] = _Shared(samples, sampler.total_size, sampler.num_replicas, made_at)
+            shared = _shared(event)
+            if shared is not None:
+                self._shared[event.loader] = shared
         swept = self._sweeps.observe(event)
         if not swept:
             return None
@@ -89,6 +87,16 @@ class Detector:
             related=((sweep.calls[0].place, "measured here"),) if sweep.calls[0].place else (),
             update=sweep.update,
         )
+
+
+def _shared(event: LoaderStarted) -> _Shared | None:
+    """Return how a set is shared out; None where each sample is given once."""
+    sampler: Any = getattr(event.live.batch_sampler, "sampler", event.live.sampler)
+    given, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
+    if not isinstance(given, int) or not isinstance(processes, int):  # another class of this name
+        return None
+    samples = len(sampler.dataset)
+    return None if given == samples else _Shared(samples, given, processes, event.made_at or event.place)
 
 
 FAILURE = Failure(
