@@ -132,6 +132,17 @@ def test_the_text_is_told_of_it_in_a_note_and_put_right(told, name):
     told(HEAD + EPOCH + GUILTY[name], fixes=True)
 
 
+@pytest.mark.parametrize(("samples", "batch", "fitted_to"), [(88, 8, 8), (80, 8, 6), (40, 64, 7), (100, 20, 19)])
+def test_the_lesson_is_fitted_so_that_some_points_are_left_out(samples, batch, fitted_to):
+    from trueloop.catalogue.load import catalogue
+    from trueloop.engines.teach.broken import fitted
+    from trueloop.engines.teach.simulation import Simulation
+
+    inject = catalogue()["EVL008"].failure.inject
+    assert fitted(Simulation(samples=samples, batch=batch), [inject]).simulation.batch == fitted_to
+    assert -(-samples // 5) % fitted_to
+
+
 @pytest.mark.parametrize("name", ["nothing dropped", "unlabelled samples are trained on", "a sampler of our own"])
 def test_the_text_of_look_alikes(untold, name):
     untold(HEAD + EPOCH + QUIET[name], "EVL008")

@@ -134,6 +134,11 @@ RULE = Rule(words=("DataLoader", "drop_last"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
+    samples, batch = loop.settings["samples"], loop.settings["batch"]
+    held_out = -(-samples // 5)
+    sizes = range(min(batch, held_out - 1), 1, -1)
+    left_out = next((size for size in sizes if held_out % size and (samples - held_out) % size != 1), batch)
+    loop.require(left_out == batch, f"{held_out} held-out points fill their batches of {batch}.", batch=left_out)
     loop.replace(
         Piece.LOADERS, "(held_out_set, batch_size=batch_size)", "(held_out_set, batch_size=batch_size, drop_last=True)"
     )

@@ -19,6 +19,7 @@ from trueloop.ground.events.backward import (
     GradientsUnscaled,
     LossScaled,
     LossSeen,
+    ScalerCreated,
     WindowLeftOver,
 )
 from trueloop.ground.events.data import (
@@ -97,6 +98,7 @@ __all__ = [
     "Refs",
     "ReplicaStepped",
     "ScaledTogether",
+    "ScalerCreated",
     "ScheduleAdvanced",
     "SeedRepeated",
     "StateCaptured",

@@ -38,6 +38,9 @@ class ModelCalled(Event):
     """LIVE: the module."""
     output: Any
     """LIVE."""
+    cast: tuple[Ref, int] | None = None
+    """A parameter near the end of its graph that autocast has cast to another type, and the number of the operation
+    that did: those of later ones are higher. None = none was found, or there is no autocast."""
     graph_used: bool = False
     """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
+from trueloop.engines.watch.casts import weight_cast
 from trueloop.engines.watch.layer_settings import forgetful
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
@@ -215,6 +216,7 @@ class Forwards:
             seconds=seconds,
             live=model,
             output=output,
+            cast=self._cast(graphs) if autocast and graphs else None,
             graph_used=used,
         )
         if graphs and not program.in_backward:
@@ -232,6 +234,10 @@ class Forwards:
                 StatisticsForgotten, place, module=of(found.first), model=ref, momentum=found.momentum,
                 layers=found.layers,
             )  # fmt: skip
+
+    def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
+        found = weight_cast(graphs)
+        return found and (self._stream.registry.parameter(found[0]), found[1])
 
     def _within(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
         if isinstance(module, _BatchNorm) and module.training:
