@@ -37,7 +37,8 @@ def _axes(plot: dict[str, Any]) -> str:
     middle = math.sqrt(low * high) if plot["log"] else (low + high) / 2
     values = ((0.0, low), (0.5, middle), (1.0, high)) if high > low else ((0.5, low),)
     labels = "".join(
-        f'<text x="{LEFT - 5}" y="{_y(place) + 3.5:.1f}" text-anchor="end">{value:.3g}</text>' for place, value in values
+        f'<text x="{LEFT - 5}" y="{_y(place) + 3.5:.1f}" text-anchor="end">{value:.3g}</text>'
+        for place, value in values
     )
     return (
         f'<path class="axis" d="M{LEFT} {TOP}V{foot}H{WIDTH - 4}" fill="none"/>{labels}'

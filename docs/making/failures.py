@@ -19,7 +19,7 @@ from trueloop.catalogue.page import reflowed, sections
 INDEX: Final = "failures/index.md"
 ERRORS: Final = "failures/errors.md"
 MARK: Final = {True: "yes", False: ""}
-_CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3})`(?![\w\]])", re.MULTILINE | re.DOTALL)
+_CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3})`(?![\w\]])", re.M | re.DOTALL)
 
 
 def path_of(entry: Entry) -> str:
@@ -144,14 +144,18 @@ def _index() -> str:
     entries = catalogue()
     told = [
         "# Silent failures",
-        f"All {len(entries)} mistakes that trueloop knows and that no exception tells of. Each page says what one "
-        "sees, why nothing raises, which correct programs look like it, and what to do; where it can be put into a "
-        "training script, it shows the curves that were measured with and without it. `trueloop failures` lists the "
-        "same in a terminal, `trueloop explain CODE` prints a page.",
-        "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
-        "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). `lab`: can be "
-        "switched on in [the lab](../lab.md), and was measured. `error`: no correct program does this. `warning`: a "
-        "correct program hardly ever does. `note`: slow or fragile, not wrong.",
+        (
+            f"All {len(entries)} mistakes that trueloop knows and that no exception tells of. Each page says what one "
+            "sees, why nothing raises, which correct programs look like it, and what to do; where it can be put into a "
+            "training script, it shows the curves that were measured with and without it. `trueloop failures` lists the "
+            "same in a terminal, `trueloop explain CODE` prints a page."
+        ),
+        (
+            "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
+            "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). `lab`: can be "
+            "switched on in [the lab](../lab.md), and was measured. `error`: no correct program does this. `warning`: a "
+            "correct program hardly ever does. `note`: slow or fragile, not wrong."
+        ),
     ]
     for family, members in groupby(entries.values(), key=lambda entry: entry.family):
         told += [f"## {family.capitalize()}", _table(members)]
@@ -174,8 +178,10 @@ def _table(members: Iterator[Entry]) -> str:
 def _errors() -> str:
     told = [
         "# Errors that torch raises",
-        "They are not silent, but hard to read. `python train.py 2>&1 | trueloop explain` names the one in a "
-        "traceback ([how](../explain.md)); under `trueloop run` the answer has the shapes and the lines of your program.",
+        (
+            "They are not silent, but hard to read. `python train.py 2>&1 | trueloop explain` names the one in a "
+            "traceback ([how](../explain.md)); under `trueloop run` it has the shapes and the lines of your program."
+        ),
     ]
     for kind, known in known_errors().items():
         types = " or ".join(f"`{name}`" for name in sorted(known.types))

@@ -78,7 +78,8 @@ def _code_css() -> str:
         ".codehilite, .codehilite pre, .codehilite .err { background: none !important; border-color: var(--line); }",
         ".codehilite pre { background: var(--panel) !important; }",
     ]
-    return "\n".join(line for part in told for line in part.splitlines() if not line.startswith(("pre ", "td.", "span.")))
+    lines = "\n".join(told).splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("pre ", "td.", "span.")))
 
 
 __all__ = ["on_files", "on_page_markdown", "on_post_build"]

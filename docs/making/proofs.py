@@ -49,8 +49,10 @@ def pages(guides: Iterable[str]) -> dict[str, str]:
     """Return the page of tests."""
     told = [
         "# The tests behind the promises",
-        "Every test that a guide names, as it stands in the repository today. `make test` runs them all; one of them is "
-        "run by `.venv/bin/python -m pytest PATH -k NAME`.",
+        (
+            "Every test that a guide names, as it stands in the repository. `make test` runs them all; one of them is "
+            "run by `.venv/bin/python -m pytest PATH -k NAME`."
+        ),
     ]
     file = ""
     for path, name in named(guides):

@@ -10,7 +10,7 @@ _SPECIAL: Final = re.compile(r"([\\*_<>\[\]])")
 
 
 def as_markdown(text: str) -> str:
-    """Return Markdown that looks as the text is meant: code between backquotes, addresses, and everything else as it is.
+    """Return Markdown that looks as the text is meant: code, addresses, and everything else as it is.
 
     Indented code, and lists, stay what they are.
     """

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -43,9 +43,11 @@ def _index() -> str:
     rows = [f"| [`{name}`]({name}.md) | {as_markdown(_summary(getattr(trueloop, name)))} |" for name in names()]
     told = [
         "# The Python API",
-        f"Everything that `import trueloop` offers: {len(trueloop.__all__)} names, `__version__` among them. They are "
-        "imported at first use, so that `import trueloop` alone brings no torch. What is not listed here may change "
-        "without notice.",
+        (
+            f"Everything that `import trueloop` offers: {len(trueloop.__all__)} names, `__version__` among them. They are "
+            "imported at first use, so that `import trueloop` alone brings no torch. What is not listed here may change "
+            "without notice."
+        ),
         "\n".join(["| name | what |", "|---|---|", *rows]),
     ]
     return "\n\n".join(told) + "\n"
@@ -81,9 +83,7 @@ def _class(thing: type, name: str, level: int) -> Iterator[str]:
     fields = list(_fields(thing))
     if fields:
         yield "**Fields**"
-        yield "\n".join(f"<dt>{_term(field, kind)}</dt><dd markdown='1'>\n\n{told}\n\n</dd>" for field, kind, told in fields).join(
-            ("<dl markdown='1'>\n", "\n</dl>")
-        )
+        yield _terms((_term(field, kind), told) for field, kind, told in fields)
     for method, member in _methods(thing):
         yield f"{'#' * (level + 1)} {method} {{ #{name.replace('.', '-')}-{method} }}"
         if isinstance(member, property):
@@ -130,8 +130,9 @@ def _plain(default: str) -> str:
 
 
 def _words_below(node: ast.AST | None) -> str:
-    told = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    return as_markdown(" ".join(inspect.cleandoc(node.value.value).split())) if told else ""  # pyright: ignore
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return as_markdown(" ".join(inspect.cleandoc(node.value.value).split()))
+    return ""
 
 
 def _term(name: str, kind: str) -> str:
@@ -145,8 +146,8 @@ def _signature(thing: Any, name: str) -> str:
         return ""
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
     told = _separated(parameters)
-    returns = "" if isinstance(thing, type) or signature.return_annotation is signature.empty else signature.return_annotation
-    arrow = f" -> {_annotation(returns)}" if returns else ""
+    returns = signature.return_annotation
+    arrow = "" if isinstance(thing, type) or returns is signature.empty else f" -> {_annotation(returns)}"
     short = f"{name}({', '.join(told)}){arrow}"
     whole = short if len(short) <= LONG else "\n".join([f"{name}(", *(f"    {each}," for each in told), f"){arrow}"])
     return f"```python\n{whole}\n```"
@@ -213,16 +214,20 @@ def _part(heading: str, text: str, types: dict[str, str]) -> Iterator[str]:
     if heading:
         yield f"**{heading}**"
     if heading in LISTED:
-        terms = "\n".join(f"<dt>{term}</dt><dd markdown='1'>\n\n{told}\n\n</dd>" for term, told in _items(text, types))
-        yield f"<dl markdown='1'>\n{terms}\n</dl>"
+        yield _terms(_items(text, types))
     else:
         yield from _blocks(text)
+
+
+def _terms(items: Iterable[tuple[str, str]]) -> str:
+    terms = "\n".join(f"<dt>{term}</dt><dd markdown='1'>\n\n{told}\n\n</dd>" for term, told in items)
+    return f"<dl markdown='1'>\n{terms}\n</dl>"
 
 
 def _dedented(text: str) -> str:
     """Dedent a section; the first line may stand behind its heading."""
     first, _, rest = text.partition("\n")
-    return f"{first.strip()}\n{textwrap.dedent(rest)}".strip("\n") if not first.startswith(" ") else textwrap.dedent(text)
+    return textwrap.dedent(text) if first.startswith(" ") else f"{first.strip()}\n{textwrap.dedent(rest)}".strip("\n")
 
 
 def _blocks(text: str) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Measures what the catalogue's pages plot: each injectable failure's curves beside the healthy ones, really run.
 
-`make signatures` runs what is missing or was measured of other scripts (some seconds for each) and writes one small JSON
-file per failure. The site draws from these files, so that building it trains nothing. Each carries the name of the two
-scripts it was measured of; `tests/test_site.py` compares that with the scripts as they are written today.
+`make signatures` runs what is missing or was measured of other scripts (some seconds for each) and writes one small
+JSON file per failure. The site draws from these files, so that building it trains nothing. Each carries the name of the
+two scripts it was measured of; `tests/test_site.py` compares that with the scripts as they are written today.
 """
 
 from __future__ import annotations
