@@ -147,14 +147,14 @@ def _index() -> str:
         (
             f"All {len(entries)} mistakes that trueloop knows and that no exception tells of. Each page says what one "
             "sees, why nothing raises, which correct programs look like it, and what to do; where it can be put into a "
-            "training script, it shows the curves that were measured with and without it. `trueloop failures` lists the "
-            "same in a terminal, `trueloop explain CODE` prints a page."
+            "training script, it shows the curves that were measured with and without it. `trueloop failures` lists "
+            "the same in a terminal, `trueloop explain CODE` prints a page."
         ),
         (
             "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
             "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). `lab`: can be "
-            "switched on in [the lab](../lab.md), and was measured. `error`: no correct program does this. `warning`: a "
-            "correct program hardly ever does. `note`: slow or fragile, not wrong."
+            "switched on in [the lab](../lab.md), and was measured. `error`: no correct program does this. `warning`: "
+            "a correct program hardly ever does. `note`: slow or fragile, not wrong."
         ),
     ]
     for family, members in groupby(entries.values(), key=lambda entry: entry.family):

@@ -44,9 +44,9 @@ def _index() -> str:
     told = [
         "# The Python API",
         (
-            f"Everything that `import trueloop` offers: {len(trueloop.__all__)} names, `__version__` among them. They are "
-            "imported at first use, so that `import trueloop` alone brings no torch. What is not listed here may change "
-            "without notice."
+            f"Everything that `import trueloop` offers: {len(trueloop.__all__)} names, `__version__` among them. They "
+            "are imported at first use, so that `import trueloop` alone brings no torch. What is not listed here may "
+            "change without notice."
         ),
         "\n".join(["| name | what |", "|---|---|", *rows]),
     ]
