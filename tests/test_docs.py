@@ -51,7 +51,7 @@ def blocks(*languages: str) -> list[Block]:
 
 PYTHON = blocks("python")
 # A block that starts with an import, or a docstring, is a whole program; anything else is an excerpt.
-PROGRAMS = [block for block in PYTHON if re.match(r'import |from |"""', block.text)]
+PROGRAMS = [block for block in PYTHON if re.match(r'(?:#.*\n)*(?:import |from |""")', block.text)]
 
 
 def prose(page: Path) -> str:
@@ -76,6 +76,14 @@ def run_python(*arguments: str, folder: Path, forker: Any = None) -> None:
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
 def test_python_compiles(block: Block):
     compile(block.text, block.place, "exec")
+
+
+def test_few_blocks_are_excerpts_that_are_compiled_only():
+    excerpts = [block.place for block in PYTHON if block not in PROGRAMS]
+    loops = [
+        place for place in excerpts if place.startswith("docs/cheatsheet.md")
+    ]  # run by engines/teach/test_sheet.py
+    assert len(excerpts) - len(loops) <= 3, excerpts
 
 
 @pytest.mark.slow
@@ -213,7 +221,10 @@ OWN_TO_A_RUN = re.compile(r"^(judged|watched|update) ")  # lines whose numbers a
 
 def printed(text: str) -> list[str]:
     """Return the lines of a report, without the numbers that are one run's own."""
-    return [re.sub(r"\d[\d.]*( (µs|ms|s)\b)?", "N", line) if OWN_TO_A_RUN.match(line) else line.rstrip() for line in text.splitlines()]
+    return [
+        re.sub(r"\d[\d.]*( (µs|ms|s)\b)?", "N", line) if OWN_TO_A_RUN.match(line) else line.rstrip()
+        for line in text.splitlines()
+    ]
 
 
 def test_the_report_is_the_one_that_is_read_line_by_line(forker: Any, monkeypatch: pytest.MonkeyPatch):
@@ -224,7 +235,7 @@ def test_the_report_is_the_one_that_is_read_line_by_line(forker: Any, monkeypatc
     for block in REPORT:
         for part in "\n".join(printed(block.text)).split("\n...\n"):
             assert part in report, f"{block.place}: is no longer what is printed:\n{part}"
-    [told] = re.findall(r"its accuracy rises to ([\d.]+)", README.read_text())
+    [told] = re.findall(r"its accuracy rises to (\d\.\d+)", README.read_text())
     assert f"{float(done.stdout.split()[-1]):.2f}" == told
 
 
@@ -272,6 +283,13 @@ def test_every_page_is_in_the_navigation_and_exists():
 def test_pages_of_the_site_link_only_within_the_site():
     outside = [f"{page.name}: {link}" for page in DOCS for link in links(page) if link.startswith("../")]
     assert not outside
+
+
+def test_every_benchmark_is_in_the_table_of_the_page():
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    scripts = {path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
+    scripts -= {"page.py", "measure.py", "workloads.py"}
+    assert not {name for name in scripts if f"| `{name}` |" not in page}
 
 
 def test_the_figures_are_those_of_the_results():

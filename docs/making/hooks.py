@@ -44,10 +44,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_post_build(config: MkDocsConfig) -> None:
     """Turn the index of the search into a script: one can be loaded from a folder, where nothing can be fetched."""
     site = Path(config.site_dir)
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    told = json.dumps(index["docs"], ensure_ascii=False, separators=(",", ":"))
+    entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    for entry in entries:
+        entry["text"] = re.sub(r"\s#(?=\s)", "", entry["text"])  # the links of headings
+    pairs = zip([{"location": "#"}, *entries], entries, strict=False)
+    whole = [entry for before, entry in pairs if _told(before, entry)]
+    told = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
     (site / "search-index.js").write_text(f"window.searchIndex = {told};\n", encoding="utf-8")
     shutil.rmtree(site / "search")
+
+
+def _told(before: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Return False for a page's first heading, which is the page's own title again."""
+    return "#" not in entry["location"] or "#" in before["location"]
 
 
 def _filled(nav: list[Any]) -> list[Any]:
