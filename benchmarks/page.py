@@ -448,28 +448,36 @@ def spread(measured: dict[str, float], digits: int) -> str:
     return f"{median} ({low} to {high})"
 
 
+BASE = ("torch", "numpy")
+
+
 def measured_on() -> str:
     """Tell of each result when, on what and with which settings it was measured."""
+    told = {path.stem: result(path.stem) for path in sorted(RESULTS.glob("*.json"))}
+    machines = {name: machine(each["machine"]) for name, each in told.items()}
+    one, *others = set(machines.values())
     rows = []
-    for name in sorted(path.stem for path in RESULTS.glob("*.json")):
-        told = result(name)
-        facts = told["machine"]
-        versions = {key: value for key, value in facts["versions"].items() if key != "trueloop"}
-        rows.append(
-            [
-                f"`{name}`",
-                facts["date"],
-                f"{facts.get('device', facts['cpu'])}, {facts['cores']} cores, {facts['system'].partition('-')[0]}",
-                f"{facts['load_average']:.1f}",
-                ", ".join([f"Python {facts['python']}", *(f"{key} {value}" for key, value in versions.items())]),
-                said(told.get("settings", {})),
-            ]
-        )
+    for name, each in told.items():
+        facts = each["machine"]
+        peers = [f"{key} {value}" for key, value in facts["versions"].items() if key not in ("trueloop", *BASE)]
+        when = facts["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
+        cells = [f"`{name}`", when, f"{facts['load_average']:.1f}", ", ".join(peers), said(each.get("settings", {}))]
+        rows.append([*cells, machines[name]] if others else cells)
+    where = "" if others else f" All of them on {one}."
     return (
-        "What each result was measured on, one thread each. The load average is that at the end, the benchmark's own "
-        "included; peers run with the versions named, as "
+        f"What each result was measured on, one thread each.{where} The load average is that at the end, the "
+        "benchmark's own included; peers were installed beside in the versions named, and run as "
         "[their own documentation says](#how-it-is-measured).\n\n"
-        + table(["result", "on", "machine", "load", "versions", "settings"], rows)
+        + table(["result", "on", "load", "peers", "settings", *(["machine"] if others else [])], rows)
+    )
+
+
+def machine(facts: dict[str, Any]) -> str:
+    """Describe what something was measured on."""
+    versions = ", ".join(f"{name} {facts['versions'][name]}" for name in BASE)
+    device = facts.get("device", facts["cpu"])
+    return (
+        f"{device}, {facts['cores']} cores, {facts['system'].partition('-')[0]}, Python {facts['python']}, {versions}"
     )
 
 

@@ -24,7 +24,7 @@ _CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3
 
 def path_of(entry: Entry) -> str:
     """Return where the page of a failure lies; its slug is its word on the command line, too."""
-    return f"failures/{entry.slug}.md"
+    return entry.page.replace(".html", ".md")
 
 
 def pages() -> dict[str, str]:
