@@ -550,13 +550,16 @@ def readme_figures() -> str:
     def row(words: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
         return [words, *(cell(names.get(benchmark, system)) for system, names in systems.items())]
 
-    resumed_as = {name: seen["0 workers, every 6"] for name, seen in result("resume")["found"].items()}
+    resumes = result("resume")["found"]
+    by_epoch = [
+        each for each in PEERS if resumes[PEERS[each].get("resume", each)]["0 workers, every epoch"].get("equal")
+    ]
     finite = result("nonfinite")["found"]
     rows = [
         row("accumulated updates, ragged: the weights' way, off from the one big batch's", "accumulation",
             lambda name: share(off[name]["both"]["of_movement"])),
-        row("SIGKILL in mid-epoch, the same command again: final weights", "resume",
-            lambda name: resumed(resumed_as[name])),
+        row("SIGKILL in mid-epoch, a checkpoint every 6 updates, the same command again: final weights", "resume",
+            lambda name: resumed(resumes[name]["0 workers, every 6"])),
         row(f"one flipped bit in a checkpoint: silently other weights, of {flips['settings']['flips']}", "bitflip",
             lambda name: str(flips["found"][name]["silently other weights"])),
         row("one batch with a NaN: finite weights left", "nonfinite",
@@ -573,8 +576,9 @@ def readme_figures() -> str:
     return (
         table(["", *systems], rows)
         + f"\nEach as its own documentation says, with {named}.\nAccelerate's recipe for samples of variable size and "
-        "the HF Trainer's `compute_loss_func` accumulate exactly, too.\nTimes are medians, and the middle 80 % of "
-        f"rounds side by side. Watched by `trueloop run`, an update of the small GPT takes {watched} times as long as\n"
+        "the HF Trainer's `compute_loss_func` accumulate exactly, too;\nwith a checkpoint per epoch "
+        f"{' and '.join(by_epoch) or 'none of them'} resume bitwise, too. Times are medians, and the\nmiddle 80 % of "
+        f"rounds side by side. Watched by `trueloop run`, an update of the small GPT takes {watched}\ntimes as long as "
         f"unwatched. Of {cases:,} runs that were killed, damaged or out of disk, {lost or 'none'} lost anything\n"
         "([faults](docs/benchmarks.md#faults)). Every figure is written from [results](docs/benchmarks.md#figures) by\n"
         "`make bench`, this table included.\n"
