@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import curves
 import signatures
-from prose import as_markdown
+from prose import as_markdown, in_cell
 
 from trueloop.catalogue.load import Entry, catalogue, error_page, known_errors
 from trueloop.catalogue.page import reflowed, sections
@@ -171,7 +171,7 @@ def _table(members: Iterator[Entry]) -> str:
         cells = " | ".join(MARK[way is not None] for way in ways)
         severity = f'<span class="severity {failure.severity}">{failure.severity}</span>'
         name = f'<a id="{entry.code}"></a>{entry.code}'
-        rows.append(f"| {name} | [{as_markdown(failure.title)}]({entry.slug}.md) | {severity} | {cells} |")
+        rows.append(f"| {name} | [{in_cell(failure.title)}]({entry.slug}.md) | {severity} | {cells} |")
     return "\n".join(rows)
 
 

@@ -36,9 +36,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let every test, failure and public name that a page mentions lead to its own page."""
-    if page.file.src_uri.startswith(("proofs", "api/")):
+    path = page.file.src_uri
+    if path == "proofs.md":
         return markdown
-    return proofs.linked(failures.linked(markdown, page.file.src_uri), page.file.src_uri)
+    return proofs.linked(failures.linked(reference.linked(markdown, path), path), path)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

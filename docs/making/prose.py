@@ -17,6 +17,11 @@ def as_markdown(text: str) -> str:
     return "\n".join(line if line.startswith("    ") else _line(line) for line in text.splitlines())
 
 
+def in_cell(text: str) -> str:
+    """Return Markdown for a cell of a table."""
+    return as_markdown(text).replace("|", "\\|")
+
+
 def _line(line: str) -> str:
     lead = re.match(r"\s*(?:[-*] )?", line)
     start = lead.end() if lead else 0

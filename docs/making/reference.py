@@ -6,13 +6,14 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from prose import as_markdown
+from prose import as_markdown, in_cell
 
 import trueloop
 
@@ -22,6 +23,7 @@ LISTED: Final = ("Args", "Raises", "Attributes")
 _HEADING: Final = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*(.*)$")
 _ITEM: Final = re.compile(r"^(\*{0,2}[\w.]+(?:, [\w.]+)*): ?(.*)$")
 LONG: Final = 88
+_NAME: Final = re.compile(r"^```.*?^```$|^ {4}.*?$|^#.*?$|(?<![\w`/\[-])`(?P<name>[\w.]+)`(?![\w\]])", re.M | re.DOTALL)
 
 
 def names() -> list[str]:
@@ -39,8 +41,23 @@ def navigation() -> list[Any]:
     return [{"All names": INDEX}, *({f"{name}": f"api/{name}.md"} for name in names())]
 
 
+def linked(markdown: str, page: str) -> str:
+    """Let a public name between backquotes, as `Trainer` or `trueloop.watch`, lead to its page."""
+    public = set(names())
+
+    def link(match: re.Match[str]) -> str:
+        name = match["name"] or ""
+        plain = name.startswith("trueloop.") or name[:1].isupper()  # `plan` alone may be anything
+        path = f"api/{name.removeprefix('trueloop.')}.md"
+        if not plain or name.removeprefix("trueloop.") not in public or path == page:
+            return match[0]
+        return f"[`{name}`]({os.path.relpath(path, os.path.dirname(page) or '.')})"  # noqa: PTH120
+
+    return _NAME.sub(link, markdown)
+
+
 def _index() -> str:
-    rows = [f"| [`{name}`]({name}.md) | {as_markdown(_summary(getattr(trueloop, name)))} |" for name in names()]
+    rows = [f"| [`{name}`]({name}.md) | {in_cell(_summary(getattr(trueloop, name)))} |" for name in names()]
     told = [
         "# The Python API",
         (
