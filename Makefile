@@ -45,6 +45,7 @@ imports: $(VENV)/.ready
 
 docs: $(VENV)/.ready  ## the documentation as a site that needs no server: open site/index.html
 	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
 
 signatures: $(VENV)/.ready  ## the measured curves of new or changed failures, which the site shows
 	$(BIN)/python docs/making/signatures.py

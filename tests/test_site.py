@@ -36,13 +36,19 @@ def making() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Build the site as `make docs` does; every file of text by its path."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site as `make docs` does."""
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
     folder = tmp_path_factory.mktemp("site")
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> dict[str, str]:
+    """Every file of text by its path."""
     kinds = {".html", ".css", ".js", ".svg"}
     return {
         path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
@@ -60,6 +66,36 @@ def test_nothing_is_loaded_from_anywhere(site: dict[str, str]):
     for name, text in site.items():
         assert not name.endswith(".css") or not re.search(r"url\(|@import", text), name
     assert not re.search(r"fetch\(|https?://|XMLHttpRequest|import\(", site["site.js"])
+
+
+def test_it_is_looked_at_from_its_folder_wide_on_a_phone_and_in_the_dark(folder: Path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = Path("/usr/bin/chromium")
+    if not chromium.exists():
+        pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")
+    trouble: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_context(color_scheme="dark").new_page()
+        page.on("request", lambda asked: asked.url.startswith("file://") or trouble.append(asked.url))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and trouble.append(said.text))
+        for width in (390, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            for name in ("index", "failures/index", "failures/never-cleared", "benchmarks", "proofs", "api/Trainer"):
+                page.goto(f"file://{folder}/{name}.html")
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width}"
+        paper = "getComputedStyle(document.documentElement).backgroundColor"
+        dark = page.evaluate(paper)
+        page.click("#theme")
+        assert page.evaluate(paper) != dark
+        page.fill("#search input", "softmax twice")
+        page.wait_for_selector("#found a")
+        page.press("#search input", "Enter")
+        page.wait_for_url("**/failures/softmax-applied-twice.html")
+        assert page.evaluate(paper) != dark, "the choice is kept"
+        browser.close()
+    assert not trouble
 
 
 def test_every_link_within_the_site_leads_somewhere(site: dict[str, str]):
