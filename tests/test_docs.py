@@ -17,7 +17,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-OUTSIDE = [ROOT / name for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "changes/README.md")]
+OUTSIDE = [
+    ROOT / name
+    for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "changes/README.md", "examples/README.md")
+    if (ROOT / name).exists()
+]
 PAPERS = [README, *OUTSIDE, *DOCS]
 WRITTEN = ("failures/", "api/", "proofs.md")  # pages of the site that are written when it is built: see test_site.py
 

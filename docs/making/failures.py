@@ -18,6 +18,12 @@ from trueloop.catalogue.page import reflowed, sections
 
 INDEX: Final = "failures/index.md"
 ERRORS: Final = "failures/errors.md"
+NO_CURVES: Final = (
+    "The script of [the lab](../lab.md) has no single operation that could be broken this way, so there are no curves "
+    "to show: the two programs below tell it."
+)
+NO_RULE: Final = "`trueloop lint` has no rule for it: the text alone does not prove it."
+NO_DETECTOR: Final = "`trueloop run` does not judge it: nothing that happens at run time proves it."
 MARK: Final = {True: "yes", False: ""}
 _CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3})`(?![\w\]])", re.M | re.DOTALL)
 
@@ -100,9 +106,10 @@ def _section(heading: str, text: str) -> Iterator[str]:
 def _looks(entry: Entry) -> Iterator[str]:
     """Yield what was measured of it, where it can be put into the teaching script."""
     told = signatures.kept(entry)
-    if told is None:
-        return
     yield "## What it looks like"
+    if told is None:
+        yield NO_CURVES
+        return
     changes = "; ".join(filter(None, map(_change, told["changes"])))
     yield (
         f"A small network on points in the plane, trained by the script of [the lab](../lab.md) as it is and with this "
@@ -137,7 +144,11 @@ def _terminal(entry: Entry) -> str:
     lines = [f"trueloop explain {entry.code}", *(["trueloop run train.py"] if entry.failure.detector else [])]
     lines += [f"trueloop lint --select {entry.code} src/"] if entry.failure.rule else []
     lines += ["trueloop doctor"] if entry.failure.examined else []
-    return "```console\n" + "".join(f"$ {line}\n" for line in lines) + "```"
+    absent = [
+        *([NO_RULE] if entry.failure.rule is None else []),
+        *([NO_DETECTOR] if not entry.failure.detector else []),
+    ]
+    return "\n\n".join(["```console\n" + "".join(f"$ {line}\n" for line in lines) + "```", *absent])
 
 
 def _index() -> str:
