@@ -21,6 +21,20 @@ def figure(measured: dict[str, Any]) -> str:
     return f'<div class="signature">{plots}</div>'
 
 
+def thumb(measured: dict[str, Any]) -> str:
+    """Return a small picture of what tells healthy and broken apart best, for a line of a table."""
+    plot = max(measured["plots"], key=lambda each: each["apart"])
+    lines = "".join(
+        f'<path class="line {which}" d="M{"L".join(f"{_x(x):.0f} {_y(middle):.0f}" for x, _, middle, _ in run)}"/>'
+        for which in BANDS
+        for run in _runs(*(plot[which][name] for name in ("x", "least", "middle", "most")))
+    )
+    lines += "".join(_lost(plot, which) for which in BANDS)
+    name = f"{plot['title']}: {plot['words']}"
+    area = f"{LEFT} 0 {WIDTH - LEFT} {HEIGHT}"
+    return f'<svg class="thumb" viewBox="{area}" role="img" aria-label="{escape(name)}">{lines}</svg>'
+
+
 def _plot(plot: dict[str, Any]) -> str:
     scale = "logarithmic" if plot["log"] else "linear"
     name = f"{plot['title']}, healthy and broken, over {plot['last']} updates. {plot['words']}"
@@ -55,8 +69,15 @@ def _band(plot: dict[str, Any], which: str) -> Iterator[str]:
         middle = [f"{_x(x):.1f} {_y(value):.1f}" for x, _, value, _ in run]
         yield f'<path class="band {which}" d="M{"L".join(upper + lower)}Z"/>'
         yield f'<path class="line {which}" d="M{"L".join(middle)}"/>'
-    if band["lost"] is not None and plot["last"]:
-        yield f'<path class="lost" d="M{_x(band["lost"] / plot["last"]):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
+    yield _lost(plot, which)
+
+
+def _lost(plot: dict[str, Any], which: str) -> str:
+    """Mark the first update with a value that is not finite."""
+    lost = plot[which]["lost"]
+    if lost is None or not plot["last"]:
+        return ""
+    return f'<path class="lost" d="M{_x(lost / plot["last"]):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
 
 
 def _runs(*columns: Sequence[float | None]) -> Iterator[list[tuple[float, ...]]]:

@@ -163,9 +163,10 @@ def _index() -> str:
         ),
         (
             "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
-            "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). `lab`: can be "
-            "switched on in [the lab](../lab.md), and was measured. `error`: no correct program does this. `warning`: "
-            "a correct program hardly ever does. `note`: slow or fragile, not wrong."
+            "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). A picture: it "
+            "can be switched on in [the lab](../lab.md), and was measured; blue is healthy, red and dashed is broken, by "
+            "what tells them apart best. `error`: no correct program does this. `warning`: a correct program hardly "
+            "ever does. `note`: slow or fragile, not wrong."
         ),
     ]
     for family, members in groupby(entries.values(), key=lambda entry: entry.family):
@@ -175,14 +176,16 @@ def _index() -> str:
 
 
 def _table(members: Iterator[Entry]) -> str:
-    rows = ["| code | failure | severity | run | lint | doctor | lab |", "|---|---|---|---|---|---|---|"]
+    rows = ["| code | failure | severity | run | lint | doctor | measured |", "|---|---|---|---|---|---|---|"]
     for entry in members:
         failure = entry.failure
-        ways = (failure.detector, failure.rule, failure.examined or None, failure.inject)
+        ways = (failure.detector, failure.rule, failure.examined or None)
+        told = signatures.kept(entry)
         cells = " | ".join(MARK[way is not None] for way in ways)
         severity = f'<span class="severity {failure.severity}">{failure.severity}</span>'
         name = f'<a id="{entry.code}"></a>{entry.code}'
-        rows.append(f"| {name} | [{in_cell(failure.title)}]({entry.slug}.md) | {severity} | {cells} |")
+        picture = curves.thumb(told) if told else ""
+        rows.append(f"| {name} | [{in_cell(failure.title)}]({entry.slug}.md) | {severity} | {cells} | {picture} |")
     return "\n".join(rows)
 
 
