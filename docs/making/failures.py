@@ -164,8 +164,8 @@ def _index() -> str:
         (
             "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
             "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). A picture: it "
-            "can be switched on in [the lab](../lab.md), and was measured; blue is healthy, red and dashed is broken, by "
-            "what tells them apart best. `error`: no correct program does this. `warning`: a correct program hardly "
+            "can be switched on in [the lab](../lab.md), and was measured; blue is healthy, red and dashed is broken, "
+            "by what tells them apart best. `error`: no correct program does this. `warning`: a correct program hardly "
             "ever does. `note`: slow or fragile, not wrong."
         ),
     ]
