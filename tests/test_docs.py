@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAPERS = [README, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", ROOT / "changes" / "README.md", *DOCS]
+READMES = [ROOT / "changes" / "README.md", ROOT / "examples" / "README.md"]
+PAPERS = [README, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *READMES, *DOCS]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
