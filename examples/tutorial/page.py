@@ -248,7 +248,13 @@ class Pages:
         run = self._run(key)
         first, *others = run["report"]
         more = [f"... and {len(others)} more, for the other losses"] if others else []
-        return fenced("text", [f"$ trueloop run {run['command']}", "...", *first, *more])
+        block = fenced(
+            "text", [f"$ trueloop run {run['command']}", "...", result(run["printed"]), "...", "", *first, *more]
+        )
+        twin = self._twins[key]
+        return block + (
+            "\n`trueloop lint` finds it, too, without running.\n" if twin.code in self._linted(twin) else ""
+        )
 
     def quiet(self, key: str) -> str:
         """Tell what trueloop says of a correct script."""
