@@ -33,6 +33,7 @@ from trueloop.ground.events.data import (
     OrderSeen,
     ScaledTogether,
     SeedRepeated,
+    WorkersRepeat,
 )
 from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, ReplicaStepped
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
@@ -42,6 +43,7 @@ from trueloop.ground.events.forward import (
     ForwardBypassed,
     ModelCalled,
     ModeSet,
+    StatisticsForgotten,
     StrangerCalled,
 )
 from trueloop.ground.events.states import (
@@ -50,6 +52,7 @@ from trueloop.ground.events.states import (
     ErrorRaised,
     GraphsAlive,
     GraphsRetained,
+    NamesMatched,
     NotFinite,
     StateCaptured,
     StateLoaded,
@@ -86,6 +89,7 @@ __all__ = [
     "ModeSet",
     "ModelCalled",
     "ModelReplicated",
+    "NamesMatched",
     "NotFinite",
     "OptimizerCreated",
     "OrderSeen",
@@ -100,9 +104,11 @@ __all__ = [
     "StateCaptured",
     "StateLoaded",
     "StateUsed",
+    "StatisticsForgotten",
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
     "WatchEnded",
     "WindowLeftOver",
+    "WorkersRepeat",
 ]

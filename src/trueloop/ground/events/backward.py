@@ -36,6 +36,9 @@ class LossSeen:
     """Its targets are weighted by their class."""
     place: Place | None = None
     """The line that computed it; None = not known."""
+    normalised: tuple[int, int] | None = None
+    """Of log-probabilities that add up to one over something other than the classes: over which dimension, and how
+    many values it has; None = over the classes, or not known."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

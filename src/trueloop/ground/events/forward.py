@@ -108,6 +108,17 @@ class BatchNormOfOne(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class StatisticsForgotten(Event):
+    """A model whose batch normalisations have a momentum of 0.9 to 1 was called in training for the first time."""
+
+    module: Ref
+    """The first of them."""
+    model: Ref
+    momentum: float
+    layers: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class ModeSet(Event):
     """RARE. ``train()`` or ``eval()`` was called by the program; not told for the children it passes on to."""
 

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.engines.watch.casts import weight_cast
+from trueloop.engines.watch.layer_settings import forgetful
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
@@ -29,6 +30,7 @@ from trueloop.ground.events import (
     ModelCalled,
     Ref,
     Refs,
+    StatisticsForgotten,
     StrangerCalled,
 )
 from trueloop.ground.facts import Facts
@@ -48,7 +50,7 @@ _transforms: Callable[[], Any] = getattr(
 class _Known:
     """What is known of one model that was called."""
 
-    __slots__ = ("batch", "ref", "refs", "used")
+    __slots__ = ("batch", "looked", "ref", "refs", "used")
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -58,6 +60,8 @@ class _Known:
         """Batches drawn when it was last called."""
         self.used = False
         """Its latest graph, made in eval mode, was run backward."""
+        self.looked = False
+        """Its layers' settings were looked at."""
 
 
 class _Modes(NamedTuple):
@@ -87,7 +91,13 @@ class Forwards:
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ForwardBypassed, ModelCalled, StrangerCalled)
+    tells: ClassVar[tuple[type[Event], ...]] = (
+        BatchNormOfOne,
+        ForwardBypassed,
+        ModelCalled,
+        StatisticsForgotten,
+        StrangerCalled,
+    )
 
     def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
         self._stream, self._program, self._met_by = stream, program, met
@@ -211,8 +221,19 @@ class Forwards:
         )
         if graphs and not program.in_backward:
             self._direct()
+            if not known.looked and modes.normalising:
+                known.looked = True
+                self._tell_settings(model, known.ref)
         if graphs and not modes.training and not program.in_backward and not _transformed():
             _mark(graphs, known)
+
+    def _tell_settings(self, model: nn.Module, ref: Ref) -> None:
+        stream, of, place = self._stream, self._stream.registry.of, here()
+        for found in forgetful(model):
+            stream.emit(
+                StatisticsForgotten, place, module=of(found.first), model=ref, momentum=found.momentum,
+                layers=found.layers,
+            )  # fmt: skip
 
     def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
         found = weight_cast(graphs)
