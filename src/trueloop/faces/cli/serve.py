@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -45,19 +46,18 @@ def serve_command(
     limits = limits or Limits()
     if threads:
         torch.set_num_threads(threads)
-    model = Model.open(artifact, expected=digest, threads=threads)
     taken = listening(port, host=host, command="trueloop serve")
     if not is_loopback(host):
         print(f"warning: {host} is reached from other machines, and anybody there may ask.", file=sys.stderr)
-
-    def say() -> None:
-        address = f"http://{f'[{host}]' if ':' in host else host}:{taken.getsockname()[1]}"
-        print(f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}/predict", flush=True)
 
     def log(line: str) -> None:
         if not quiet:
             print(line, file=sys.stderr, flush=True)
 
-    service = Service(model, limits, log=log)
-    run(server(service, host=host, timeout_s=limits.timeout_s), taken, say=say)
+    with contextlib.closing(taken):
+        model = Model.open(artifact, expected=digest, threads=threads)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{taken.getsockname()[1]}/predict"
+        told = f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}"
+        made = server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
+        run(made, taken, say=lambda: print(told, flush=True))
     print("trueloop serve: stopped.", flush=True)
