@@ -94,6 +94,10 @@ HOSTILE = {
     "a size with an attribute": lambda write: write(replaced(b"Symbol('", b"Symbol.__class__.mro('")),
     "a size with a lambda": lambda write: write(replaced(b"Symbol('", b"(lambda x: x)('")),
     "a symbol that is code": lambda write: write(replaced(b"Symbol('s", b"Symbol('__import__")),
+    "a tree that imports": lambda write: write(replaced(b"builtins.tuple", b"collections.defaultdict")),
+    "a tree with an enumeration": lambda write: write(
+        replaced(rb"\"context\": \"null\"", rb"\"context\": \"{\\\"__enum__\\\": 1}\"")
+    ),
     "a graph that is no JSON": lambda write: write(
         lambda name, content: b"[" * 200_000 if name == "models/model.json" else content
     ),

@@ -2,8 +2,9 @@
 
 `torch.export.load` (read in 2.13) unpickles weights and constants that say "use_pickle", objects among the constants,
 and example inputs, the last even where ``weights_only=True`` has refused them; it resolves operators by attributes
-of ``torch``, which leads to ``torch.os.system``; and it has sympy evaluate the sizes, which runs Python. Of all that a
-plain model needs nothing, so an archive that has any of it is refused. `write_pt2` never makes one.
+of ``torch``, which leads to ``torch.os.system``; it has sympy evaluate the sizes, which runs Python; and the trees of
+inputs and outputs may name any module to import. Of all that a plain model needs nothing, so an archive that has any of
+it is refused, and none is ever written here.
 """
 
 from __future__ import annotations
@@ -94,6 +95,19 @@ def _check_graph(path: Path, graph: Any) -> None:
             raise _refused(path, f"the size {shown(expression)}")
         if "inputs" in part and target is not None and not _operator(target):
             raise _refused(path, f"the operator {shown(target)}")
+        for value in part.values():
+            if isinstance(value, str) and "children_spec" in value and not _plain_tree(value):
+                raise _refused(path, f"inputs or outputs of another kind: {shown(value)}")
+
+
+def _plain_tree(text: str) -> bool:
+    """True for tuples, lists and dictionaries of tensors: other kinds have torch import modules by name."""
+    try:
+        nodes = list(_mappings(json.loads(text)))
+    except (ValueError, RecursionError):
+        return False
+    kinds = all(node.get("type") in (None, "builtins.tuple", "builtins.list", "builtins.dict") for node in nodes)
+    return kinds and not any("__enum__" in str(node.get("context")) for node in nodes)
 
 
 def _operator(target: Any) -> bool:
