@@ -1,7 +1,7 @@
 """An answer of each built-in recipe: with gradients, under no_grad, under inference_mode, exported, compiled; batched.
 
-Weights are random: what they are costs nothing. A turn is as many calls as take a tenth of a second with gradients, the
-same number for every way, all ways within one round. Kept memory is what autograd saves for a backward that never comes.
+Weights are random, which costs nothing. A turn is as many calls as take a tenth of a second with gradients, the
+same for every way, all ways within one round. Kept memory is what autograd saves for a backward that never comes.
 The last table answers one sample after another, and 16 clients at once through the server's own batching, without HTTP.
 """
 

@@ -170,6 +170,19 @@ def test_a_body_that_does_not_come_is_given_up(serving, made_artifacts):
         assert server.predict({"inputs": [1, 2, 3]}).status == 200
 
 
+def test_a_head_that_does_not_come_is_cut(serving, made_artifacts, monkeypatch):
+    monkeypatch.setattr("trueloop.faces.lab.connections.SLOWEST_S", 0.2)
+    with serving(made_artifacts.model()) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: loc")
+            slow.settimeout(10)
+            try:
+                assert slow.recv(100) == b""
+            except ConnectionResetError:
+                pass
+        assert server.predict({"inputs": [1, 2, 3]}).status == 200
+
+
 class Slow:
     """A model that answers when it is let."""
 
