@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from trueloop.engines.export.artifact import open_artifact
 from trueloop.engines.export.calls import Inputs, arguments, results
 from trueloop.engines.export.described import Answer, Kind, Reading
 from trueloop.engines.export.write import Exported, Order, export
-from trueloop.engines.train.durable import sync, unwritable
+from trueloop.engines.train.durable import sync
 from trueloop.engines.train.evaluate import eval_mode
 from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.seeding import preserved_generators
@@ -56,8 +57,7 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
 
     Raises:
         InvalidModel: it cannot be exported, or gives other answers.
-        RunFolderError: the folder is taken.
-        CheckpointError: the disk refuses.
+        RunFolderError: the folder is taken, or cannot be written.
     """
     model = source.parts.model
     place = _place(source.weights.run, kind, out)
@@ -72,9 +72,8 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
             reading=source.parts.reading,
             answer=answer_of(source.parts, outputs),
         )
-        hidden = place.with_name(f"{BESIDE}{place.name}")
+        hidden = place.with_name(f"{BESIDE}{place.name}-{secrets.token_hex(4)}")
         try:
-            shutil.rmtree(hidden, ignore_errors=True)
             hidden.mkdir(parents=True)
             exported = export(model, order, hidden, _about(source))
             for item in (*hidden.iterdir(), hidden):
@@ -84,7 +83,9 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
             hidden.rename(place)
             sync(place.parent)
         except OSError as error:
-            raise unwritable(place, error) from error
+            raise RunFolderError(
+                f"{str(place)!r} cannot be written: {error.strerror or error}.", fix="Choose another folder (--out)."
+            ) from error
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
     open_artifact(place, expected=exported.digest)

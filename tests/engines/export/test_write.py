@@ -11,7 +11,7 @@ from trueloop.engines.export.artifact import open_artifact
 from trueloop.engines.export.described import Extent
 from trueloop.engines.export.model import Model
 from trueloop.engines.export.parity import parity
-from trueloop.engines.export.write import export
+from trueloop.engines.export.write import Order, export
 from trueloop.ground.errors import InvalidConfig, InvalidModel, MissingExtra
 
 EVERY = [(what, kind) for what in ("table", "text") for kind in ("pt2", "onnx", "torchscript")]
@@ -82,6 +82,39 @@ def test_other_answers_are_refused_and_not_described(made_artifacts, tmp_path):
     assert not (tmp_path / "manifest.json").exists()
 
 
+def test_sizes_that_are_computed_are_proven_too(tmp_path):
+    class Halved(nn.Module):
+        def forward(self, x):
+            return nn.functional.interpolate(x[:, None], scale_factor=1.5)[:, 0, ::2]
+
+    batches = [(torch.randn(size, length),) for size, length in ((3, 8), (2, 10), (1, 12))]
+    done = export(Halved().eval(), Order(kind="pt2", names=("x",), batches=batches), tmp_path, {})
+    assert done.parity.passed
+    (sample,) = Model.open(tmp_path).run([(np.ones(20, dtype="f4"),)])
+    assert sample[0].shape == (15,)
+
+
+class Pooled(nn.Module):
+    """The mean of the vectors that a mask leaves."""
+
+    def __init__(self):
+        super().__init__()
+        self.vectors = nn.Embedding(10, 4)
+
+    def forward(self, ids, mask):
+        return (self.vectors(ids) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["pt2", "torchscript"])
+def test_several_inputs_whose_sizes_go_together(tmp_path, kind):
+    batches = [(torch.randint(10, (size, length)), torch.ones(size, length)) for size, length in ((3, 5), (2, 2))]
+    done = export(Pooled().eval(), Order(kind=kind, names=("ids", "mask"), batches=batches), tmp_path, {})
+    ids, mask = done.description.inputs
+    assert (ids.name, mask.name, ids.dtype, mask.dtype) == ("ids", "mask", "int64", "float32")
+    highest = None if kind == "pt2" else 5
+    assert [array.shape[1] for array in (ids, mask)] == [Extent(lowest=1, highest=highest)] * 2
+
+
 class Baked(nn.Module):
     """A trace keeps the number of rows that it was made with."""
 
@@ -139,6 +172,8 @@ def test_parity_counts_what_differs():
     assert parity(give(1.0, 2.0), give(1.0, 2.001), batch, tolerance=1e-3).passed
     assert parity(give(nan, 1.0), give(nan, 1.0), batch).passed
     assert parity(give(nan, 1.0), give(1.0, 1.0), batch).difference == float("inf")
-    assert parity(give(1.0, 1.0), give(1.0), batch).difference == float("inf")
+    shorter = parity(give(1.0, 1.0), give(1.0), batch)
+    assert shorter.difference == float("inf")
+    assert "for float32[2, 1] it gives float32[1], the live model float32[2]" in str(shorter)
     assert parity(give(float("inf")), give(float("inf")), batch).passed
     assert not parity(give(1), give(1.0), batch).passed, "another type"

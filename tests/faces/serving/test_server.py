@@ -34,6 +34,13 @@ def post(port, body):
         return reply.status, json.loads(reply.read())
 
 
+def metrics(port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+
+
+@pytest.mark.slow
 def test_sigterm_lets_it_finish_and_it_ends_with_0(made_artifacts, forker, tmp_path):
     words = ["serve", made_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
     program = forker.start("-m", "trueloop", *words, cwd=tmp_path)
@@ -43,7 +50,8 @@ def test_sigterm_lets_it_finish_and_it_ends_with_0(made_artifacts, forker, tmp_p
     replies: list[tuple[int, object]] = []
     asking = threading.Thread(target=lambda: replies.append(post(port, {"inputs": [1, 2, 3]})))
     asking.start()
-    time.sleep(0.1)  # it waits for others to go with it
+    while "trueloop_waiting_samples 1" not in metrics(port):  # it waits for others to go with it
+        time.sleep(0.01)
     program.send_signal(signal.SIGTERM)
     asking.join(30)
     assert program.wait(30) == 0

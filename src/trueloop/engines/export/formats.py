@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trueloop.engines.export.calls import Inputs, Run, live
 from trueloop.engines.export.described import Extent, Kind
 from trueloop.engines.export.pt2_archive import refuse_code
-from trueloop.ground.errors import InvalidModel, MissingExtra
+from trueloop.ground.errors import CheckpointError, InvalidModel, MissingExtra
 
 LARGEST_PROTOBUF: Final = 1_900_000_000  # bytes; a protobuf message ends at 2 GiB
 Moving = Sequence[frozenset[int]]
@@ -77,6 +77,7 @@ def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
     Raises:
         CheckpointError: a .pt2 that would have torch unpickle or evaluate something.
         MissingExtra: onnxruntime is not installed.
+        InvalidModel: onnxruntime has no means to run it.
     """
     if kind == "pt2":
         refuse_code(path)
@@ -121,6 +122,14 @@ def _write_pt2(model: nn.Module, inputs: Inputs, moving: Moving, path: Path) -> 
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)  # lines of code, and the folders of this machine
     torch.export.save(program, path)
+    try:
+        refuse_code(path)
+    except CheckpointError as error:
+        raise InvalidModel(
+            f"torch {torch.__version__} writes {type(model).__name__} in a way that can run code: {error.what}",
+            why="It would not be opened again.",
+            fix="Use torch 2.9 or later, leave out what is no plain tensor, or export to onnx.",
+        ) from error
     return _extents(program)
 
 
@@ -153,9 +162,15 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
     except ImportError as error:
         raise MissingExtra("onnxruntime", "export") from error
     options: Any = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = 4  # what goes wrong is raised as well
     options.intra_op_num_threads = threads or torch.get_num_threads()
-    session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it has a dozen of its own, below RuntimeError
+        raise InvalidModel(
+            f"onnxruntime {onnxruntime.__version__} cannot run it: {_first_words(error)}",
+            fix="Export to pt2; or leave out what it has no kernel for on a CPU, such as bfloat16.",
+        ) from error
     names = [each.name for each in session.get_inputs()]
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:

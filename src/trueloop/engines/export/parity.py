@@ -28,6 +28,8 @@ class Parity:
     """The largest number that the live model gave, without its sign."""
     tolerance: float
     """Relative to `largest`, or to 1 where that is more."""
+    unlike: str = ""
+    """Where an output is of another shape or type: which."""
 
     @property
     def allowed(self) -> float:
@@ -43,7 +45,7 @@ class Parity:
         sizes = ", ".join(map(str, dict.fromkeys(self.batches)))
         return (
             f"largest difference {self.difference:.3g} over {self.samples} samples in batches of {sizes} "
-            f"(allowed {self.allowed:.3g})"
+            f"(allowed {self.allowed:.3g}){self.unlike and '; '}{self.unlike}"
         )
 
 
@@ -59,7 +61,7 @@ def parity(live: Run, exported: Run, batches: Sequence[Inputs], *, tolerance: fl
     Raises:
         InvalidModel: the exported model fails where the live one answers.
     """
-    difference, largest = 0.0, 0.0
+    difference, largest, unlike = 0.0, 0.0, ""
     for inputs in batches:
         expected = live(inputs)
         try:
@@ -71,12 +73,30 @@ def parity(live: Run, exported: Run, batches: Sequence[Inputs], *, tolerance: fl
                 why="The live model answers them.",
                 fix="Something was fixed at the example's size: export with --no-dynamic-batch, or to pt2.",
             ) from error
+        unlike = unlike or _unlike(inputs, expected, found)
         pairs = list(zip(expected, found, strict=False))
         apart = [_difference(a, b) for a, b in pairs] + [float("inf")] * (len(expected) != len(found))
         difference = max(difference, *apart)
         largest = max(largest, *(_largest(each) for each in expected))
     sizes = tuple(len(inputs[0]) for inputs in batches)
-    return Parity(samples=sum(sizes), batches=sizes, difference=difference, largest=largest, tolerance=tolerance)
+    return Parity(
+        samples=sum(sizes),
+        batches=sizes,
+        difference=difference,
+        largest=largest,
+        tolerance=tolerance,
+        unlike=unlike,
+    )
+
+
+def _unlike(inputs: Inputs, expected: Sequence[Tensor], found: Sequence[Tensor]) -> str:
+    live, exported = (", ".join(_kind(each) for each in outputs) for outputs in (expected, found))
+    given = ", ".join(_kind(each) for each in inputs)
+    return "" if live == exported else f"for {given} it gives {exported}, the live model {live}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

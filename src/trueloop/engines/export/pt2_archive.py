@@ -30,10 +30,12 @@ _MEMBERS: Final = re.compile(
 _TARGETS: Final = re.compile(r"torch\.ops\.\w+(\.\w+){1,2}|torch\.sym_\w+|torch\._check\w*|_operator\.\w+|math\.\w+")
 _UNSAFE_OPERATORS: Final = frozenset(("_operator.attrgetter", "_operator.methodcaller", "_operator.call"))
 _SYMPY: Final = frozenset((
-    "Integer", "Rational", "Symbol", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Mod", "PythonMod",
-    "ModularIndexing", "FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv", "TruncToInt", "ToFloat",
-    "Not", "And", "Or", "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "Equality", "Unequality", "LessThan", "StrictLessThan",
-    "GreaterThan", "StrictGreaterThan", "true", "false",
+    "Integer", "Rational", "Float", "Symbol", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Mod", "PythonMod",
+    "ModularIndexing", "FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv", "TruncToInt",
+    "TruncToFloat", "FloorToInt", "CeilToInt", "RoundToInt", "RoundDecimal", "ToFloat", "PowByNatural", "FloatPow",
+    "LShift", "RShift", "Where", "Identity", "OpaqueUnaryFn_sqrt", "floor", "ceiling", "Not", "And", "Or", "Eq",
+    "Ne", "Lt", "Le", "Gt", "Ge", "Equality", "Unequality", "LessThan", "StrictLessThan", "GreaterThan",
+    "StrictGreaterThan", "true", "false",
 ))  # fmt: skip
 _PARTS: Final = (
     ast.Expression, ast.Call, ast.Name, ast.Load, ast.keyword, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare,
@@ -129,7 +131,7 @@ def _harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in _SYMPY
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return bool(re.fullmatch(r"\w{1,40}", node.value)) and "__" not in node.value
+        return bool(re.fullmatch(r"[a-z]{1,3}\d+|-?\d+(\.\d*)?(e-?\d+)?", node.value))
     return True
 
 

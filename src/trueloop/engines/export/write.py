@@ -130,7 +130,13 @@ def _inputs(
                 shape.append(Extent(lowest=1))
             else:
                 proven = written.extents[place].get(dim, Extent(lowest=min(seen), highest=max(seen)))
-                shape.append(_from_one(proven, batches, (place, dim), runs))
+                shared = [
+                    other
+                    for other in range(len(batches[0]))
+                    if dim in moving[other]
+                    and all(inputs[other].shape[dim] == inputs[place].shape[dim] for inputs in batches)
+                ]
+                shape.append(_from_one(proven, batches[0], shared, dim, runs))
         text = order.reading.kind == "text"
         dtype: Dtype = DTYPES[batches[0][place].dtype]  # pyright: ignore[reportAssignmentType] - Dtype's own names
         lowest, highest = (0.0, 255.0) if text else (None, None)
@@ -138,12 +144,19 @@ def _inputs(
     return tuple(arrays)
 
 
-def _from_one(extent: Extent, batches: Sequence[Inputs], at: tuple[int, int], runs: tuple[Run, Run]) -> Extent:
-    """Try a size of 1, which torch.export leaves out of its proof, where 2 is the smallest proven."""
+def _from_one(extent: Extent, example: Inputs, shared: Sequence[int], dim: int, runs: tuple[Run, Run]) -> Extent:
+    """Try a size of 1, which torch.export leaves out of its proof, where 2 is the smallest proven.
+
+    Args:
+        extent: as it was proven.
+        example: a batch.
+        shared: the inputs whose sizes go together in this dimension.
+        dim: which.
+        runs: the live model and the exported one.
+    """
     if extent.lowest != 2:
         return extent
-    place, dim = at
-    short = tuple(tensor.narrow(dim, 0, 1) if number == place else tensor for number, tensor in enumerate(batches[0]))
+    short = tuple(each.narrow(dim, 0, 1) if place in shared else each for place, each in enumerate(example))
     try:
         fits = parity(*runs, [short]).passed
     except (InvalidModel, RuntimeError, ValueError, IndexError):
