@@ -6,7 +6,7 @@ import { back, there } from "./outage.js";
 /** @type {[string, [string, string][]][]} group -> its pages: [name, what the navigation says] */
 const PAGES = [
   ["See", [["arithmetic", "Arithmetic"], ["pipeline", "Pipeline"], ["operations", "Six operations"], ["modes", "Train and eval"]]],
-  ["Break", [["simulator", "Simulator"], ["signatures", "Bug signatures"]]],
+  ["Break", [["simulator", "Simulator"], ["race", "Race of runs"], ["signatures", "Bug signatures"]]],
   ["Build", [["production", "Production loop"], ["sheet", "Cheat sheet"]]],
   ["Race and watch", [["arena", "Arena"], ["watch", "Watch a run"]]],
 ];
