@@ -3,6 +3,7 @@
 import { chart } from "../chart.js";
 import { form } from "../controls.js";
 import { eachFrame, fill, h, later, number } from "../dom.js";
+import { hidden } from "../classroom.js";
 import { described } from "../net.js";
 import { lane } from "./race/lane.js";
 import { averaged, examples, LATEST, standing } from "./race/standing.js";
@@ -53,7 +54,7 @@ export async function mount(root, { params, setParams, announce }) {
     h("section", { class: "panel", "aria-labelledby": "race-stand" }, h("div", { class: "row" }, h("h2", { id: "race-stand" }, "How they stand"), h("label", { for: "race-goal" }, "accuracy to reach, %"), target, h("label", { for: "race-axis" }, "counted in"), over), table.element),
     h("section", { class: "panel", "aria-label": "Curves" }, Object.values(places)),
     h("details", { class: "panel common", open: true }, h("summary", {}, "What all of them share"), settings.element),
-    h("section", { class: "panel look" }, h("h2", {}, "What to look for"), h("ul", {},
+    h("section", { class: "panel" }, h("h2", {}, "What to look for"), h("ul", { class: "look" },
       h("li", {}, "All go in step, so none gets more of the machine: what differs is what they do with an update. Count in examples instead, and a large batch has to pay for what it reads."),
       h("li", {}, "One seed is one race. Change the seed before you believe the order."),
       h("li", {}, "Put a failure into one of two equal runners: where their curves lie on each other, it cannot be seen from here, and the sanitizer is who tells them apart.")))));
@@ -66,7 +67,7 @@ export async function mount(root, { params, setParams, announce }) {
       hears: {
         onbegan: began, onframe: paint, onrefused: say,
         onended: () => { if (lanes.every(({ run }) => run.ended)) finish(); paint(); },
-        onfinding: (/** @type {any} */ of, { finding }) => { announce(`Runner ${of.name}: the sanitizer found ${finding.code}, ${finding.title}.`); draw(true); },
+        onfinding: (/** @type {any} */ of, { finding }) => { announce(hidden("spoilers") ? `Runner ${of.name}: the sanitizer has found something.` : `Runner ${of.name}: the sanitizer found ${finding.code}, ${finding.title}.`); draw(true); },
         onstate: connection,
       },
     });
@@ -174,7 +175,7 @@ export async function mount(root, { params, setParams, announce }) {
   function build() {
     for (const [key, text, height] of CHARTS) {
       charts[key]?.unmount();
-      charts[key] = chart({ title: text, height, x: axis, lines: lanes.map(({ name, colour, dash }) => ({ label: name, colour, dash, width: 1.6, joined: true })), ...(key === "accuracy" ? { tools: false } : {}) });
+      charts[key] = chart({ title: text, height, x: axis, lines: lanes.map(({ name, colour, dash }) => ({ label: name, colour, dash, width: 1.6, joined: true, points: key === "accuracy" })), ...(key === "accuracy" ? { tools: false } : {}) });
       fill(places[key], charts[key].element);
     }
   }

@@ -1,6 +1,7 @@
 // @ts-check
 // The simulator: a small network learns points in the plane, by a PyTorch script that can be broken and is watched.
 import { eachFrame, fill, h, later, number } from "../dom.js";
+import { hidden } from "../classroom.js";
 import { described, newest } from "../net.js";
 import * as address from "./simulator/address.js";
 import { bar } from "./simulator/bar.js";
@@ -70,6 +71,8 @@ class View {
     this.clock = setInterval(() => { if (!document.hidden) this.pace.tick(); }, 60);
     this.wake = () => { for (const run of this.runs) if (run.connection === "idle" && !document.hidden) run.live.connect(); };
     for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.addEventListener(what, this.wake);
+    this.revealed = () => this.mark();
+    addEventListener("revealed", this.revealed);
   }
 
   /** @param {Setup} setup */
@@ -298,7 +301,7 @@ class View {
     if (this.runs.every((each) => each.ended)) this.pace.stop();
     if (run === this.runs[0]) this.findings.show(run);
     if (run.ended.why !== "finished") this.say(`The run has ended: ${run.ended.why}`);
-    this.announce(`The run has ended after ${run.update} updates. ${run.ended.headline ?? ""}`);
+    this.announce(`The run has ended after ${run.update} updates. ${hidden("spoilers") ? "" : run.ended.headline ?? ""}`);
     this.paint();
     this.show();
   }
@@ -350,13 +353,13 @@ class View {
     if (run !== this.runs[0]) return;
     this.findings.show(run);
     this.showCode();
-    this.announce(`The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
+    this.announce(hidden("spoilers") ? "The sanitizer has found something." : `The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
     this.mark();
   }
 
   /** Say what happened, on the charts and in words. */
   mark() {
-    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
+    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !hidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
     if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is no number any more" });
     this.curves.happened(told);
   }
@@ -411,6 +414,7 @@ class View {
 
   close() {
     clearInterval(this.clock);
+    removeEventListener("revealed", /** @type {any} */ (this.revealed));
     for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.removeEventListener(what, /** @type {any} */ (this.wake));
     this.seen.disconnect();
     for (const part of [...this.runs.map((run) => ({ unmount: () => run.close() })), ...this.planes, this.curves, this.network, this.knobs, this.scenarios]) part.unmount();

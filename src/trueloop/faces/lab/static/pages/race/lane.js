@@ -31,7 +31,7 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
   const element = h("section", { class: "panel lane", "aria-label": `Runner ${name}` }, heading, plane.element, verdict,
     main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "what is broken"), bug), needs,
     h("details", { class: "more" }, h("summary", {}, "More settings"), more.element));
-  let known = "";
+  let known = "", asked_ = "";
 
   const run = new Run({
     onbegan: () => { plane.begin(run.began); hears.onbegan(); },
@@ -58,11 +58,13 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
     /** Ask the server whether this can be run, with what all runners share; what a failure needs is set. @param {Record<string, any>} common @returns {Promise<boolean>} */
     async prepare(common) {
       const asked = { ...self.setup.config, ...common };
+      if (asked_ === JSON.stringify([asked, self.setup.bugs])) return true; // another runner was changed
       try {
         const answer = await asks({ config: asked, bugs: self.setup.bugs });
         if (!answer) return false;
         const set = Object.keys(answer.config).filter((each) => JSON.stringify(answer.config[each]) !== JSON.stringify(asked[each]));
         self.setup = { config: answer.config, bugs: self.setup.bugs, points: [] };
+        asked_ = JSON.stringify([answer.config, self.setup.bugs]);
         main.refuse(null);
         more.refuse(null);
         for (const each of [main, more]) each.set(Object.fromEntries(Object.entries(answer.config).filter(([field, value]) => JSON.stringify(each.values[field]) !== JSON.stringify(value))));
