@@ -16,7 +16,7 @@ export const title = "Race of runs";
 export const lead = "Up to four runs from the same seed and the same points, each with settings or a failure of its own, side by side.";
 
 const NAMES = ["A", "B", "C", "D"]; // each has a process of its own, and a machine trains only so many at once
-const COMMON = ["dataset", "samples", "noise", "seed", "epochs"];
+const { COMMON } = address;
 const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
 const DASHES = [undefined, [8, 4], [2, 3], [9, 3, 2, 3]];
 const FIRST = ["optimizer=adam", "optimizer=momentum&learning_rate=0.1", "optimizer=adam&bugs=GRD001"];
@@ -183,7 +183,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {boolean} now */
   function draw(now) {
     if (!now || !charts.loss) return [];
-    /** @type {Record<string, [number[], any[]][]}>} */ const all = { loss: [], accuracy: [], norm: [] };
+    /** @type {Record<string, [number[], any[]][]>} */ const all = { loss: [], accuracy: [], norm: [] };
     for (const { run, setup } of lanes) {
       const seen = examples(setup.config), x = (/** @type {number[]} */ updates) => (axis === "update" ? updates : updates.map(seen)), xs = x(run.series.update);
       all.loss.push([xs, averaged(run.series.loss)]);

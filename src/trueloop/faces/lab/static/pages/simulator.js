@@ -85,6 +85,7 @@ class View {
       ondata: () => this.change({ config: { ...this.wanted.config, seed: this.wanted.config.seed + 1 } }),
       onspeed: (speed) => this.pace.at(speed),
       ontwin: (on) => { this.arrange(on); this.begin({ train: this.pace.goes || this.pending, keep: false, why: on ? "Two runs of the same seed, both from the beginning." : "One run, from the beginning." }); },
+      onrace: () => { location.hash = address.race(this.fields, this.setup); },
       onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
       address: () => location.href,
     });

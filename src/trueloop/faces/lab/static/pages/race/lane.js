@@ -79,7 +79,8 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
         return true;
       } catch (error) {
         const words = /** @type {any} */ (error).words ?? { what: String(error) };
-        (rest.some((each) => new RegExp(`(^|\\W)${each}\\b`).test(words.what)) ? more : main).refuse(words);
+        const named = (/** @type {string} */ each) => new RegExp(`(^|\\W)${each}\\b`).test(words.what);
+        if (!Object.keys(common).some(named)) (rest.some(named) ? more : main).refuse(words);
         throw error;
       }
     },
