@@ -372,7 +372,8 @@ def _row(found: Sequence[Any]) -> Row:
             trials=_trials(trials),
         )
     except (ValueError, TypeError, InvalidConfig) as error:
-        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {error}.") from error
+        why = str(error).rstrip(".")
+        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {why}.") from error
 
 
 def _loaded(text: Any) -> Any:

@@ -28,6 +28,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   let marks = [];
   /** @type {uPlot | null} */
   let plot = null;
+  const tall = () => Math.round(height * letter() / LETTER);
   const place = h("div", { class: "chart-place" });
   const summary = h("figcaption", { class: "unseen" });
   const logBox = h("input", { type: "checkbox", checked: log, onchange: () => { logarithmic = logBox.checked; build(); } });
@@ -46,11 +47,11 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     const letters = letter(), font = `${letters}px system-ui, sans-serif`, more = letters - LETTER;
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font };
     plot = new uPlot({
-      width: Math.max(place.clientWidth, 120), height,
+      width: Math.max(place.clientWidth, 120), height: tall(),
       hooks: { draw: [(/** @type {uPlot} */ drawn) => mark(drawn, marks)] },
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
       scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : span ? { range: span } : {} },
-      axes: [{ ...axis, label: x, labelSize: 16 + more, labelFont: font, size: 28 + more },
+      axes: [{ ...axis, label: x, labelSize: 16 + more, labelFont: font, size: 28 + more, space: 50 + 5 * more },
         { ...axis, size: 52 + 3 * more, space: 22 + more, label: y || undefined, labelSize: 14 + more, labelFont: font, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) }],
       series: [{ label: x },
         ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points ?? false, size: 5 } })),
@@ -70,7 +71,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     if (!plot) build();
     else plot.setData(shown());
   });
-  const watcher = new ResizeObserver(() => { if (place.clientWidth && plot && plot.width !== place.clientWidth) plot.setSize({ width: place.clientWidth, height }); });
+  const watcher = new ResizeObserver(() => { if (place.clientWidth && plot && plot.width !== place.clientWidth) plot.setSize({ width: place.clientWidth, height: tall() }); });
   watcher.observe(place);
   addEventListener("colours", build);
 

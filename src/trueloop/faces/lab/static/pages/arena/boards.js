@@ -52,7 +52,7 @@ export function boards({ open, announce }) {
       answer = given;
       if (text !== shown) {
         draw();
-        fill(refused, (given.refused ?? []).length > 0 && h("details", {}, h("summary", {}, h("span", { class: "badge error" }, "✗ refused"), ` ${given.refused.length === 1 ? "One row is" : `${given.refused.length} rows are`} not as the referee wrote them, and count for nothing.`),
+        fill(refused, (given.refused ?? []).length > 0 && h("details", {}, h("summary", {}, h("span", { class: "badge error" }, "✗ refused"), given.refused.length === 1 ? " One row is not as the referee wrote it, and counts for nothing." : ` ${given.refused.length} rows are not as the referee wrote them, and count for nothing.`),
           h("ul", {}, given.refused.map((/** @type {any} */ row) => h("li", {}, row.why)))));
       }
       shown = text;

@@ -13,7 +13,7 @@ export function bar(does) {
   const speed = h("select", { "aria-label": "Speed", onchange: () => does.onspeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
   const twin = h("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => does.ontwin(twin.getAttribute("aria-pressed") !== "true"), title: "The same seed with and without what is broken, side by side" }, "Twin run");
   const race = h("button", { type: "button", class: "quiet to-race", onclick: does.onrace, title: "These settings on the page where up to four runs go side by side" }, "Race");
-  const experiments = h("button", { type: "button", class: "quiet", onclick: does.onexperiments }, "Experiments"), said = h("span", { class: "muted", role: "status" });
+  const experiments = h("button", { type: "button", class: "quiet to-experiments", onclick: does.onexperiments }, "Experiments"), said = h("span", { class: "muted", role: "status" });
   const share = h("button", { type: "button", class: "quiet", onclick: async () => {
     try {
       await navigator.clipboard.writeText(does.address());
