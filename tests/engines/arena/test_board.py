@@ -199,3 +199,5 @@ def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(boa
     begun = board.begin()
     assert begun is not None
     assert begun.id == next_one  # the queue goes on
+    assert board.waiting() == 1
+    assert len(board.refused("digits")) == 2

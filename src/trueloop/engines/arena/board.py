@@ -47,6 +47,7 @@ _COLUMNS: Final = (
     "id, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
+_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
 
 class State(StrEnum):
@@ -188,9 +189,7 @@ class Board:
     def open_entries(self) -> list[Row]:
         """Return the entries that are not judged yet, the next one first, but for those that are refused."""
         with self._open() as base:
-            found = base.execute(
-                f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
-            ).fetchall()
+            found = base.execute(_WAITING).fetchall()
         return sorted(_whole(found), key=lambda row: row.state != State.JUDGING)
 
     def begin(self) -> Row | None:
@@ -204,8 +203,10 @@ class Board:
                 "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
                 (f"The judging was ended {ATTEMPTS} times before it was done.", ATTEMPTS),
             )
-            waiting = base.execute(f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id")
-            row = next(_whole(waiting), None)
+            tried = [(each[0], _tried(each)) for each in base.execute(_WAITING)]
+            refused = [(number,) for number, row in tried if isinstance(row, BoardError)]
+            base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", refused)
+            row = next((row for _, row in tried if isinstance(row, Row)), None)
             if row is not None:
                 base.execute(
                     "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
@@ -259,10 +260,7 @@ class Board:
             BoardError: there is none of this number.
         """
         with self._open() as base:
-            found = base.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE id = ?",  # noqa: S608 - our own columns
-                (entry,),
-            ).fetchone()
+            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone()
         if found is None:
             raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
         return _row(found)
@@ -295,10 +293,7 @@ class Board:
     def refused(self, track: str) -> list[Refused]:
         """Return the rows of a track that are not as they were written, the oldest first."""
         with self._open() as base:
-            found = base.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE track = ? ORDER BY id",  # noqa: S608 - our own columns
-                (track,),
-            ).fetchall()
+            found = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
         read_ = ((each[0], _tried(each)) for each in found)
         return [Refused(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
 
