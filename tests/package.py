@@ -232,6 +232,10 @@ def write(measured: Measured, cores: dict[str, float], passed: int) -> None:
         ("wheel", f"{measured.wheel.stat().st_size / 2**20:.1f} MiB, {measured.files} files"),
         ("sdist", f"{measured.sdist.stat().st_size / 2**20:.1f} MiB, {measured.listed} files"),
         *((f"core installed, Python {version}", f"{mib:.0f} MiB with what it needs") for version, mib in cores.items()),
+        (
+            "with torch and the extras",
+            f"Python {sys.version_info[0]}.{sys.version_info[1]}: trains, watches, opens the lab",
+        ),
         ("tests run from the sdist", f"{passed} passed, Python {sys.version_info[0]}.{sys.version_info[1]}"),
     ]
     lines = ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
