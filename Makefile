@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test postgres chromium check format lint types imports docs bench integrations faults build package clean
+.PHONY: demo test postgres chromium check format lint types imports docs signatures new-failure bench integrations faults build package clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,8 +43,15 @@ types: $(VENV)/.ready
 imports: $(VENV)/.ready
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.ready
+docs: $(VENV)/.ready  ## the documentation as a site that needs no server: open site/index.html
 	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
+signatures: $(VENV)/.ready  ## the measured curves of new or changed failures, which the site shows
+	$(BIN)/python docs/making/signatures.py
+
+new-failure: $(VENV)/.ready  ## the files of a new failure: make new-failure FAMILY=gradient NAME=never_cleared
+	$(BIN)/python tools/new_failure.py $(FAMILY) $(NAME)
 
 bench: $(VENV)/.ready  ## the measured claims, with the peers installed beside
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'

@@ -48,12 +48,20 @@ class Known:
     """Joint norm of its gradients after the latest backward, read in windows of several."""
     cleared_at: Place | None = None
     """The latest clearing of its parameters, after the latest backward that reached them."""
+    left: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
+    """One of its parameters, and the gradient that the latest backward left there."""
     whole: bool = False
     """It was watched in full since the step before, or since the optimizer was built."""
 
     def begin(self, *, whole: bool) -> None:
         """Begin the next window."""
-        self.backwards, self.cleared_at, self.norm_made, self.whole = 0, None, None, whole
+        self.backwards, self.cleared_at, self.norm_made, self.left, self.whole = 0, None, None, None, whole
+
+    def replaced(self) -> bool:
+        """True where the gradient is another object than the latest backward left: it was made by hand."""
+        parameter = self.left and self.left[0]()
+        gradient = None if parameter is None else parameter.grad
+        return self.left is not None and gradient is not None and self.left[1]() is not gradient
 
 
 @dataclass(slots=True)
@@ -75,6 +83,8 @@ class Program:
     """Batches drawn so far, from all loaders."""
     drawing: Any = None
     """The pass over a loader that is just fetching a batch in this process."""
+    anomaly_at: Place | None = None
+    """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: Place | None = None
     """The latest ``torch.manual_seed`` since a shuffling loader was started."""
     window: int = 0
@@ -136,5 +146,6 @@ class Program:
         self.calls.clear()
         self.suspects, self.replayed = (), False
         self.pending = self.window = self.alike = 0
+        self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None

@@ -19,6 +19,7 @@ from trueloop.ground.events.backward import (
     GradientsUnscaled,
     LossScaled,
     LossSeen,
+    ScalerCreated,
     WindowLeftOver,
 )
 from trueloop.ground.events.data import (
@@ -32,6 +33,7 @@ from trueloop.ground.events.data import (
     OrderSeen,
     ScaledTogether,
     SeedRepeated,
+    WorkersRepeat,
 )
 from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, ReplicaStepped
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
@@ -41,6 +43,7 @@ from trueloop.ground.events.forward import (
     ForwardBypassed,
     ModelCalled,
     ModeSet,
+    StatisticsForgotten,
     StrangerCalled,
 )
 from trueloop.ground.events.states import (
@@ -49,6 +52,7 @@ from trueloop.ground.events.states import (
     ErrorRaised,
     GraphsAlive,
     GraphsRetained,
+    NamesMatched,
     NotFinite,
     StateCaptured,
     StateLoaded,
@@ -85,6 +89,7 @@ __all__ = [
     "ModeSet",
     "ModelCalled",
     "ModelReplicated",
+    "NamesMatched",
     "NotFinite",
     "OptimizerCreated",
     "OrderSeen",
@@ -93,14 +98,17 @@ __all__ = [
     "Refs",
     "ReplicaStepped",
     "ScaledTogether",
+    "ScalerCreated",
     "ScheduleAdvanced",
     "SeedRepeated",
     "StateCaptured",
     "StateLoaded",
     "StateUsed",
+    "StatisticsForgotten",
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
     "WatchEnded",
     "WindowLeftOver",
+    "WorkersRepeat",
 ]

@@ -171,3 +171,15 @@ class GeneratorCopied(Event):
     workers: int
     persistent: bool
     made_at: Place | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class WorkersRepeat(Event):
+    """RARE. All workers of a loader over a stream began with one and the same batch, and went on with others."""
+
+    loader: Ref
+    dataset: Ref | None
+    workers: int
+    samples: int
+    """In that batch."""
+    made_at: Place | None

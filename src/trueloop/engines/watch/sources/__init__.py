@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trueloop.engines.watch.attach import Source
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.anomalies import Anomalies
 from trueloop.engines.watch.sources.backward import Backward
 from trueloop.engines.watch.sources.clearing import Clearing
 from trueloop.engines.watch.sources.clipping import Clipping
@@ -30,6 +31,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
     """Make every source there is."""
     windows, dropouts = Windows(stream, program), Dropouts(stream, program)
     return [
+        Anomalies(stream, program),
         Backward(stream, program, windows),
         Clearing(stream, windows),
         Clipping(stream, windows),

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from trueloop.engines.watch.generators import generators
-from trueloop.engines.watch.passes import Blocks, FirstIndices, Pass
+from trueloop.engines.watch.passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
@@ -40,6 +40,7 @@ from trueloop.ground.events import (
     OrderSeen,
     Ref,
     ScaledTogether,
+    WorkersRepeat,
 )
 from trueloop.ground.findings import Place
 
@@ -61,6 +62,7 @@ class Loaders:
         LoaderStarted,
         OrderSeen,
         ScaledTogether,
+        WorkersRepeat,
     )
 
     def __init__(self, stream: Stream, program: Program) -> None:
@@ -185,7 +187,7 @@ class Loaders:
                 current.first_s = start + waited_s
                 if current.distributed is not None:
                     ordered(current)
-            if stream.full or current.blocks is not None:
+            if stream.full or current.blocks is not None or current.copies is not None:
                 drawn(current, batch, waited_s)
             current.index += 1
             if current.index == current.length:
@@ -223,6 +225,8 @@ class Loaders:
                 self._program.seeded_at = None
             elif epoch < 2:
                 current.blocks = Blocks()
+        elif epoch == 0 and loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset):
+            current.copies = Copies(loader.num_workers)
         stream.emit(
             LoaderStarted, current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
             batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
@@ -247,6 +251,8 @@ class Loaders:
         stream = self._stream
         if current.blocks is not None:
             self._labelled(current, batch)
+        if current.copies is not None:
+            self._compared(current, current.copies, batch)
         if stream.full:
             stream.after_batch()
             stream.emit(
@@ -259,6 +265,16 @@ class Loaders:
         current.blocks.add(batch)
         if current.blocks.over:
             current.blocks = None
+
+    def _compared(self, current: Pass, copies: Copies, batch: Any) -> None:
+        copies.add(batch)
+        if copies.over:
+            current.copies = None
+        if copies.found:
+            self._stream.emit(
+                WorkersRepeat, current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
+                samples=copies.samples, made_at=current.made_at,
+            )  # fmt: skip
 
     def _ordered(self, current: Pass, indices: Any) -> None:
         assert current.order is not None

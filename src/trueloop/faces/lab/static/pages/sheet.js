@@ -70,7 +70,7 @@ function parts(sheet, loader) {
       h("div", { class: "item loop" }, h("div", { class: "row" }, h("h3", {}, each.title), copy(each)), block(each.lines))))),
     part("bugs", "Silent failures", table(["code", "symptom", "what to do"], sheet.bugs.map((/** @type {any} */ bug) => [
       h("a", { href: `#/signatures?code=${bug.code}`, title: bug.title }, bug.code),
-      [h("strong", {}, bug.title), h("br"), bug.symptom], bug.fix]), "Silent failures")),
+      [h("strong", {}, bug.title), h("br"), h("span", { "data-severity": bug.severity }, bug.symptom)], bug.fix]), "Silent failures")),
   ];
 }
 

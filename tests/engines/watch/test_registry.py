@@ -1,0 +1,28 @@
+"""Refs of objects, and of sets of them."""
+
+from __future__ import annotations
+
+import torch
+
+from trueloop.engines.watch.registry import MOST_SETS, Registry
+
+
+def test_the_same_objects_have_the_same_refs_however_many_sets_came_between():
+    registry = Registry()
+    things = [torch.zeros(1) for _ in range(40)]
+    first = registry.many(things[:3])
+    assert registry.many(things[:3]) is first  # made once
+    for k in range(3, 40):
+        for other in range(k):
+            registry.many([things[k], things[other]])
+    assert 0 < len(registry._sets) <= MOST_SETS
+    assert registry.many(things[:3]) == first
+
+
+def test_an_object_in_the_place_of_one_that_is_gone_is_another():
+    registry = Registry()
+    thing = torch.zeros(1)
+    old = registry.many([thing])
+    del thing
+    assert not registry._sets
+    assert registry.many([torch.zeros(1)]) != old
