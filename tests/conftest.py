@@ -73,6 +73,15 @@ def forker():
     forker.close()
 
 
+@pytest.fixture(scope="module")
+def forker_with():
+    """The same of a process that has imported a framework too, which takes longer than any script of the tests."""
+    module, made = _beside("forked"), {}
+    yield lambda name: made.get(name) or made.setdefault(name, module.Forker(name))
+    for forker in made.values():
+        forker.close()
+
+
 @pytest.fixture
 def nothing_drawn(request, monkeypatch):
     """Runs draw no pictures, a second for each, which have tests of their own; but in tests that are marked `draws`."""
