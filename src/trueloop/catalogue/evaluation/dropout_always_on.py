@@ -46,6 +46,7 @@ from trueloop.ground.questions.dropout import measured, told_the_mode, untold
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 from trueloop.ground.teaching import Piece, TeachingLoop
+from trueloop.ground.words import counted
 
 Call = tuple[Ref, Place | None]
 """A line in the forward of a module."""
@@ -123,7 +124,7 @@ class Detector:
         return [
             Evidence(
                 message=f"{event.function} at rate {event.probability:g} was at work in {event.module.name}, which is "
-                f"in eval mode, while {model.name} went through {sweep.batches} held-out batches.",
+                f"in eval mode, while {model.name} went through {counted(sweep.batches, 'held-out batch')}.",
                 place=event.place,
                 update=sweep.update,
             )

@@ -33,6 +33,7 @@ from trueloop.ground.questions.sweeps import graphs_for_nothing, without_graphs
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 from trueloop.ground.teaching import Piece, TeachingLoop
+from trueloop.ground.words import counted
 
 
 class Detector:
@@ -62,8 +63,8 @@ def _judge(sweep: Sweep) -> Evidence | None:
     if len(sweep.calls) < 2 or not all(c.has_graph and c.all_eval and not c.graph_used for c in sweep.calls):
         return None
     return Evidence(
-        message=f"{first.model.name} went through {sweep.batches} held-out batches in eval mode and built a graph for "
-        "each, which nobody used.",
+        message=f"{first.model.name} went through {counted(sweep.batches, 'held-out batch')} in eval mode and built "
+        "a graph for each, which nobody used.",
         place=first.place,
         update=sweep.update,
     )

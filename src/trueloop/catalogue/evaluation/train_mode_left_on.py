@@ -41,6 +41,7 @@ from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
 from trueloop.ground.teaching import Piece, TeachingLoop
+from trueloop.ground.words import counted
 
 
 class Detector:
@@ -77,7 +78,8 @@ class Detector:
             word for word, on in (("dropout at work", dropout), ("batch normalisation learning", normalised)) if on
         )
         return Evidence(
-            message=f"{first.model.name} went through {sweep.batches} held-out batches in train mode, with {what}.",
+            message=f"{first.model.name} went through {counted(sweep.batches, 'held-out batch')} in train mode, "
+            f"with {what}.",
             place=first.place,
             update=sweep.update,
         )

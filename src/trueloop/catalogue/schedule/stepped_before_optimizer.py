@@ -105,7 +105,7 @@ class Detector:
             return None
         changed = early.before != early.after
         effect = (
-            f"the rate {early.before[0]:.3g} was never used, training began at {early.after[0]:.3g}"
+            f"the rate {early.before[0]:.6g} was never used, training began at {early.after[0]:.6g}"
             if changed
             else "every change of the rate comes one period too early"
         )
