@@ -236,6 +236,8 @@ class Pass:
     """The DistributedSampler that shuffles it, until its first batch is drawn."""
     index: int = 0
     """Batches drawn."""
+    length: int | None = None
+    """Batches there are, where torch's own samplers tell."""
     first_s: float = 0.0
     """When the first batch was there."""
     waited_s: float = 0.0

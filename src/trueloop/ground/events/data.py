@@ -48,7 +48,10 @@ class BatchDrawn(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoaderExhausted(Event):
-    """RARE. A DataLoader had no more batches. One that was left by ``break`` never says so."""
+    """RARE. A DataLoader had no more batches: it was asked for another, or the program turned to another loader.
+
+    One that was left by ``break`` before its last batch never says so.
+    """
 
     loader: Ref
     epoch: int

@@ -73,11 +73,14 @@ class Loaders:
         """Of the iterator that is being made; its workers are given indices before it is there."""
         self._orders = 0
         """Passes whose order is being read; those that were left early stay counted."""
+        self._read_out: Pass | None = None
+        """The newest one, if all its batches were drawn and nobody has asked for another: its reader counts."""
         self._comparison = Comparison(stream)
+        stream.farewells.append(stream.fenced("ends of loaders", self._end_read_out))
 
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
-        self._comparison, self._orders = Comparison(self._stream), 0
+        self._comparison, self._orders, self._read_out = Comparison(self._stream), 0, None
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
@@ -157,12 +160,15 @@ class Loaders:
         drawn = stream.fenced("batches", self._drawn)
         ended = stream.fenced("ends of loaders", self._ended)
         ordered = stream.fenced("epochs of distributed samplers", self._tell_epoch)
+        read_out = stream.fenced("ends of loaders", self._end_read_out)
         unknown = self._unknown
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.on:
                 return original(iterator)
             current: Pass = getattr(iterator, KEPT, None) or unknown(iterator)
+            if self._read_out is not None and self._read_out is not current:
+                read_out()
             program.drawing = None if current.workers else current
             start = perf_counter()
             try:
@@ -184,6 +190,8 @@ class Loaders:
             if stream.full or current.blocks is not None or current.copies is not None:
                 drawn(current, batch, waited_s)
             current.index += 1
+            if current.index == current.length:
+                self._read_out = current
             return batch
 
         return __next__
@@ -197,6 +205,7 @@ class Loaders:
     def _start(self, loader: Any) -> Pass:
         stream, registry = self._stream, self._stream.registry
         ref = registry.of(loader)
+        self._end_read_out()
         epoch = self._epochs[ref] = self._epochs.get(ref, -1) + 1
         stream.wake()
         sampler, shuffles = _sampler(loader)
@@ -206,6 +215,7 @@ class Loaders:
             place=here(), distributed=_distributed(loader),
         )  # fmt: skip
         if shuffles is not None and not isinstance(loader.dataset, IterableDataset):
+            current.length = len(loader)
             if shuffles:
                 if stream.full:  # an order tells something only beside the steps that were taken in it
                     current.order = FirstIndices()
@@ -293,7 +303,16 @@ class Loaders:
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
         )  # fmt: skip
 
+    def _end_read_out(self) -> None:
+        """End a pass of which all batches were drawn, once the program turns to something else.
+
+        Whoever counts the batches, as Lightning and Ignite do, never asks for one more than there are.
+        """
+        if self._read_out is not None:
+            self._ended(self._read_out)
+
     def _ended(self, current: Pass) -> None:
+        self._read_out = None
         if current.ended:
             return
         current.ended = True
