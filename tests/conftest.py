@@ -117,3 +117,13 @@ def lab(served, lab_home):
     """The address of a lab that runs as a user would start it."""
     with served(lab_home, str(lab_home / "runs")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def made_artifacts(tmp_path_factory):
+    """Exported models of three layers, each made once; see `made_artifacts.py`."""
+    import torch
+
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
+        pytest.skip("this version of torch writes pickles into .pt2, which are refused")
+    return _beside("made_artifacts").MadeArtifacts(tmp_path_factory.mktemp("artifacts"))

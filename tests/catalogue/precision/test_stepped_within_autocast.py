@@ -171,6 +171,15 @@ def test_it_is_found(guilty, script):
 # The rule --------------------------------------------------------------------------------------------------------
 
 WRITTEN = {
+    "in a file that knows patterns": """
+import re
+NAME = re.compile("[a-z]+")
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    while NAME.match("a"):
+        mse(model(x), y).backward()
+        optimizer.step()  # <- PRC004
+        optimizer.zero_grad()
+""",
     "the older spelling, switched by a setting": """
 from torch.cuda.amp import autocast
 def train(net: nn.Module, opt: torch.optim.Optimizer, loader, use_amp):
@@ -198,6 +207,16 @@ compiled = torch.compile(model)
 with torch.autocast("cpu", dtype=torch.bfloat16):
     for _ in range(6):
         mse(compiled(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a function that is compiled": """
+@torch.compile
+def loss_of(a, b):
+    return mse(model(a), b)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    for _ in range(6):
+        loss_of(x, y).backward()
         optimizer.step()
         optimizer.zero_grad()
 """,

@@ -33,6 +33,7 @@ from typing import ClassVar, Final, NamedTuple
 from trueloop.ground.events import BackwardStarted, Event, ModelCalled, Ref, Refs, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
@@ -43,7 +44,7 @@ ANEW: Final = frozenset((
     "half", "bfloat16", "from_pretrained", "clear_autocast_cache", "compile", "script", "trace", "fully_shard",
     "FullyShardedDataParallel",
 ))  # fmt: skip
-"""Calls after which weights may not be cast, or are cast anew in each forward."""
+"""Calls and decorators after which weights may not be cast, or are cast anew in each forward."""
 
 
 class _Step(NamedTuple):
@@ -89,7 +90,7 @@ class Detector:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each step in a loop that stands within an autocast, where a forward of its model is in that loop too."""
-    if any(getattr(each.func, "attr", getattr(each.func, "id", "")) in ANEW for each in source.all_calls):
+    if any(_last(each) in ANEW and dotted(each) != "re.compile" for each in _called(source)):
         return
     for step in source.acts(Act.STEPPED):
         loop = _within(step)
@@ -109,6 +110,18 @@ def find(source: Source) -> Iterator[Hit]:
                     ),
                 )
                 break
+
+
+def _called(source: Source) -> Iterator[ast.expr]:
+    """Yield what is called or decorates a function."""
+    for each in ast.walk(source.tree):
+        if isinstance(each, ast.Call):
+            yield each.func
+        yield from getattr(each, "decorator_list", ())
+
+
+def _last(name: ast.expr) -> str:
+    return getattr(name, "attr", getattr(name, "id", ""))
 
 
 def _within(step: Deed) -> Loop | None:

@@ -113,6 +113,22 @@ class StateLoaded(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class ModelExported(Event):
+    """RARE. A module was traced or exported by the program, and the result written to a file or given to ONNX.
+
+    Its place is the line that traced it.
+    """
+
+    model: Ref
+    how: str
+    """"torch.jit.trace", "torch.export.export", "torch.onnx.export"."""
+    dropout: bool
+    """It held dropout with p > 0 in train mode when it was recorded."""
+    batchnorm: bool
+    """It held a batch normalisation with running statistics in train mode then."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class NotFinite(Event):
     """RARE. A loss, gradient or weight became NaN or infinite, told the first time and then once in a while."""
 

@@ -11,6 +11,7 @@ from trueloop.engines.watch.sources.backward import Backward
 from trueloop.engines.watch.sources.clearing import Clearing
 from trueloop.engines.watch.sources.clipping import Clipping
 from trueloop.engines.watch.sources.dropouts import Dropouts
+from trueloop.engines.watch.sources.exports import Exports
 from trueloop.engines.watch.sources.forwards import Forwards
 from trueloop.engines.watch.sources.graphs import Graphs
 from trueloop.engines.watch.sources.loaders import Loaders
@@ -46,6 +47,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Forwards(stream, program, dropouts.met),
         dropouts,
         Modes(stream, program),
+        Exports(stream),
         Graphs(stream),
         Retained(stream, program),
     ]
