@@ -172,7 +172,7 @@ def from_sdist(folder: Path, sdist: Path, full: Environment) -> int:
     (unpacked,) = folder.iterdir()
     full.install("pytest", "pytest-timeout", "hypothesis", "jsonschema", "pyyaml")
     files = ["tests/ground", "tests/engines/report", "tests/engines/lint/test_lint.py", "tests/faces/cli/test_plan.py"]
-    done = full.run(str(full.bin / "python"), "-m", "pytest", "-q", *files, "-p", "no:cacheprovider", cwd=unpacked)
+    done = full.run(str(full.bin / "python"), "-m", "pytest", *files, "-p", "no:cacheprovider", cwd=unpacked)
     passed = re.search(r"(\d+) passed", done.stdout)
     assert done.returncode == 0, done.stdout[-4000:]
     assert passed
