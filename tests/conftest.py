@@ -26,6 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip("this version of torch does not tell what a graph has saved"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def only_the_new_is_collected():
+    """What is there before a file's first test stays: a search for garbage would take a second longer."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def the_process_goes_on():
     """A program run in this process may not have ended it: pools would refuse work in every later test."""
