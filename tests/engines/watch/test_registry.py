@@ -1,4 +1,4 @@
-"""Refs of objects, and of sets of them: what is remembered, and for how long."""
+"""Refs of objects, and of sets of them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import itertools
 
 import torch
 
-from trueloop.engines.watch.registry import Registry
+from trueloop.engines.watch.registry import MOST_SETS, Registry
 
 
-def sizes(registry: Registry) -> tuple[int, int, int]:
-    return len(registry._refs), len(registry._sets), len(registry._in_sets)
+def test_the_same_objects_have_the_same_refs_however_many_sets_came_between():
+    registry = Registry()
+    things = [torch.zeros(1) for _ in range(40)]
+    first = registry.many(things[:3])
+    assert registry.many(things[:3]) is first  # made once
+    for k in range(3, 40):
+        for other in range(k):
+            registry.many([things[k], things[other]])
+    assert 0 < len(registry._sets) <= MOST_SETS
+    assert registry.many(things[:3]) == first
 
 
-def test_the_same_objects_are_the_same_set_until_one_is_gone():
-    registry, things = Registry(), [torch.zeros(1) for _ in range(3)]
-    first = registry.many(things)
-    assert registry.many(things) is first
-    assert first == {registry.of(thing) for thing in things}
-    assert sizes(registry) == (3, 1, 3)
-    things.pop()
-    assert sizes(registry) == (2, 0, 0)
-    assert registry.many(things) < first
+def test_an_object_in_the_place_of_one_that_is_gone_is_another():
+    registry = Registry()
+    thing = torch.zeros(1)
+    old = registry.many([thing])
+    del thing
+    assert not registry._sets
+    assert registry.many([torch.zeros(1)]) != old
 
 
-def test_of_sets_that_change_all_the_time_nothing_is_remembered():
+def test_sets_that_may_never_come_together_again_are_not_remembered():
     """Units that die and come to life, experts that are chosen: 2 ** n sets of n objects."""
     registry, things = Registry(), [torch.zeros(1) for _ in range(6)]
     whole = registry.many(things)
-    before = sizes(registry)
     subsets = {registry.some(each) for size in range(6) for each in itertools.combinations(things, size)}
     assert len(subsets) == 2**6 - 1
     assert all(each < whole for each in subsets)
-    assert sizes(registry) == before
+    assert (len(registry._refs), len(registry._sets), len(registry._in_sets)) == (6, 1, 6)

@@ -9,11 +9,12 @@ Why nothing raises
 Look-alikes
     A skipped batch that was not finite, a gradient probe, SAM, PCGrad, per-sample gradients and the generator's pass
     through a GAN's discriminator all clear gradients that no step has used, on purpose. So it is told in two cases.
-    One: every step so far found no gradient, though backwards had reached its parameters, at least twice. Two: in each
-    of five windows, and no others, the same line ran backward on as many different batches, the same line cleared each
-    of them but the last, and only that one was stepped. Gradients that are kept elsewhere and put into ``.grad`` by
-    hand are not of this kind, as the last one is cleared there too. The text alone tells both: a clearing of all that
-    is stepped right behind it; and one in every turn of a loop whose steps, all of them, wait for a counter.
+    One: every step so far found no gradient, though backwards had reached its parameters, at least twice. Two: in
+    each of five windows, and no others, the same line ran backward on as many different batches, the same line
+    cleared each of them but the last, and only that one was stepped. Gradients that are kept elsewhere and put into
+    ``.grad`` by hand (PCGrad, differential privacy) are not of this kind: what is stepped is not what a backward
+    left. The text alone tells both: a clearing of all that is stepped right behind it; and one in every turn of a
+    loop whose steps, all of them, wait for a counter.
 
 Fix
     Put ``optimizer.zero_grad()`` after the step, or before the first backward of the window; never between a backward
@@ -113,6 +114,7 @@ class Detector:
         pattern = None
         if (
             last
+            and not event.replaced
             and len(lost) < MOST_LOST
             and len(lines) == 1
             and len(batches) == len(lost) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -20,6 +21,7 @@ def _folders() -> tuple[str, ...]:
 
 
 _LIBRARIES = _folders()
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")  # of another environment, which a .pth or PYTHONPATH added
 _users: dict[str, bool] = {}
 """File of code -> it is the user's. Not by the code itself: its hash is computed anew each time, from all of it."""
 
@@ -47,7 +49,8 @@ def here(depth: int = 1) -> Place | None:
 
 def is_users(code: CodeType) -> bool:
     """True for code that is neither a library's nor trueloop's."""
-    return not code.co_filename.startswith(_LIBRARIES)
+    name = code.co_filename
+    return not name.startswith(_LIBRARIES) and _INSTALLED.search(name) is None
 
 
 def is_ours(code: CodeType) -> bool:

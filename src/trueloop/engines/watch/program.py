@@ -48,12 +48,20 @@ class Known:
     """Joint norm of its gradients after the latest backward, read in windows of several."""
     cleared_at: Place | None = None
     """The latest clearing of its parameters, after the latest backward that reached them."""
+    left: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
+    """One of its parameters, and the gradient that the latest backward left there."""
     whole: bool = False
     """It was watched in full since the step before, or since the optimizer was built."""
 
     def begin(self, *, whole: bool) -> None:
         """Begin the next window."""
-        self.backwards, self.cleared_at, self.norm_made, self.whole = 0, None, None, whole
+        self.backwards, self.cleared_at, self.norm_made, self.left, self.whole = 0, None, None, None, whole
+
+    def replaced(self) -> bool:
+        """True where the gradient is another object than the latest backward left: it was made by hand."""
+        parameter = self.left and self.left[0]()
+        gradient = None if parameter is None else parameter.grad
+        return self.left is not None and gradient is not None and self.left[1]() is not gradient
 
 
 @dataclass(slots=True)

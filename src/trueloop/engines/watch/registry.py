@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
 from trueloop.ground.events import NONE, Ref, Refs
+
+MOST_SETS: Final = 256
 
 
 class Registry:
@@ -59,6 +61,9 @@ class Registry:
         key = tuple(map(id, things))
         known = self._sets.get(key)  # forgotten as soon as one of them is gone
         if known is None:
+            if len(self._sets) >= MOST_SETS:  # a router of experts makes another subset in every update
+                self._sets.clear()
+                self._in_sets.clear()
             known = self._sets[key] = frozenset(map(self.of, things))
             self._in_sets.update(key)
         return known

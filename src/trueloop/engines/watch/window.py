@@ -87,6 +87,7 @@ class Windows:
                 continue
             known.backwards += 1
             known.cleared_at = None
+            known.left = next(((weakref.ref(p), weakref.ref(p.grad)) for p in holds if p.grad is not None), None)
             if known.backwards > 1:
                 made = joint_norm(holds)
                 known.norm_made = None if made is None else made / (scale or 1.0)

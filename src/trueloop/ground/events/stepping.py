@@ -61,6 +61,8 @@ class StepTaken(Event):
     """Those whose norm was read, in order."""
     norms: tuple[float, ...] = ()
     """L2 norm of the gradient of each of them; empty where it would have had to be waited for."""
+    replaced: bool = False
+    """The gradients are others than the latest backward left: the program made them by hand."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

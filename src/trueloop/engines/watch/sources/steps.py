@@ -54,6 +54,7 @@ class _Before(NamedTuple):
     place: Place | None
     rates: tuple[float, ...]
     closure: bool
+    replaced: bool
     start_s: float
 
 
@@ -190,8 +191,10 @@ class Steps:
         norms = _Norms() if closure else _norms(graded)
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
+        replaced = self._known is not None and self._known.replaced()
+        place, used = here(), rates(optimizer)
         return _Before(
-            holds, graded, reused, reused_from, norms, frozen, here(), rates(optimizer), closure, perf_counter()
+            holds, graded, reused, reused_from, norms, frozen, place, used, closure, replaced, perf_counter()
         )
 
     def _end(self, optimizer: Optimizer, known: Known, before: _Before) -> None:
@@ -219,6 +222,7 @@ class Steps:
                 backwards=known.backwards,
                 cleared_between=known.backwards > 0 and not graded,
                 cleared_at=known.cleared_at,
+                replaced=before.replaced,
                 norm=norms.joint,
                 norm_made=known.norm_made,
                 zero=some(norms.zero) if norms.zero else NONE,
