@@ -438,6 +438,12 @@ model = Net()
         (CLASS.format(base="Base", rate=0, forward="self.lin(a)"), False),
         (CLASS.format(base="nn.Module", rate=0.5, forward="nn.functional.dropout(a, 0.1, self.training)"), True),
         (CLASS.format(base="elsewhere.Net", rate=0.5, forward="a"), False),
+        (
+            CLASS.format(base="Base", rate=0, forward="self.extra(a)").replace(
+                ")\nclass", "); self.extra = elsewhere.block()\nclass"
+            ),
+            False,
+        ),
         (CLASS.format(base="Base, Base", rate=0.5, forward="self.lin(a)"), True),
     ],
 )
