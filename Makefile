@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage postgres chromium check format lint types imports docs bench faults build clean
+.PHONY: demo test coverage postgres chromium check format lint types imports docs signatures new-failure bench integrations faults build package clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,19 +47,33 @@ types: $(VENV)/.ready
 imports: $(VENV)/.ready
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.ready
+docs: $(VENV)/.ready  ## the documentation as a site that needs no server: open site/index.html
 	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
+signatures: $(VENV)/.ready  ## the measured curves of new or changed failures, which the site shows
+	$(BIN)/python docs/making/signatures.py
+
+new-failure: $(VENV)/.ready  ## the files of a new failure: make new-failure FAMILY=gradient NAME=never_cleared
+	$(BIN)/python tools/new_failure.py $(FAMILY) $(NAME)
 
 bench: $(VENV)/.ready  ## the measured claims, with the peers installed beside
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	for script in $(filter-out %/page.py,$(wildcard benchmarks/[a-z]*.py)) benchmarks/page.py; do \
 		$(BIN)/python $$script || exit 1; done
 
+integrations: $(VENV)/.ready  ## programs of Lightning, the HF Trainer, Accelerate and Ignite under trueloop run, for real
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python tests/integrations.py
+
 faults: $(VENV)/.ready  ## kills, damage, full disks: the whole fault campaign, about half an hour
 	$(BIN)/python tests/faults/campaign.py
 
 build: $(VENV)/.ready
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m build --outdir dist .
+
+package: $(VENV)/.ready  ## wheel and sdist, installed in empty environments and used there; needs the registry
+	$(BIN)/python tests/package.py
 
 clean:
 	rm -rf $(VENV) dist site runs

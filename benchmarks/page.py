@@ -1,13 +1,15 @@
-"""Writes the figures of benchmarks/results into docs/benchmarks.md, so that no figure there is typed by hand."""
+"""Writes the figures of benchmarks/results into docs/benchmarks.md and README.md, so that none is typed by hand."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin (written by benchmarks/page.py) -->\n", "<!-- figures: end -->\n"
 
 
@@ -446,14 +448,70 @@ def spread(measured: dict[str, float], digits: int) -> str:
     return f"{median} ({low} to {high})"
 
 
-def machine() -> str:
-    facts = result("overhead")["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "trueloop")
-    return f"Measured on {facts['cpu']}, {facts['cores']} cores, one thread, Python {facts['python']}, {versions}.\n"
+BASE = ("torch", "numpy")
+
+
+def measured_on() -> str:
+    """Tell of each result when, on what and with which settings it was measured."""
+    told = {path.stem: result(path.stem) for path in sorted(RESULTS.glob("*.json"))}
+    machines = {name: machine(each["machine"]) for name, each in told.items()}
+    one, *others = set(machines.values())
+    rows = []
+    for name, each in told.items():
+        facts = each["machine"]
+        peers = [f"{key} {value}" for key, value in facts["versions"].items() if key not in ("trueloop", *BASE)]
+        when = facts["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
+        cells = [f"`{name}`", when, f"{facts['load_average']:.1f}", ", ".join(peers), said(each.get("settings", {}))]
+        rows.append([*cells, machines[name]] if others else cells)
+    where = "" if others else f" All of them on {one}."
+    return (
+        f"What each result was measured on, one thread each.{where} The load average is that at the end, the "
+        "benchmark's own included; peers were installed beside in the versions named, and run as "
+        "[their own documentation says](#how-it-is-measured).\n\n"
+        + table(["result", "on", "load", "peers", "settings", *(["machine"] if others else [])], rows)
+    )
+
+
+def machine(facts: dict[str, Any]) -> str:
+    """Describe what something was measured on."""
+    versions = ", ".join(f"{name} {facts['versions'][name]}" for name in BASE)
+    device = facts.get("device", facts["cpu"])
+    return (
+        f"{device}, {facts['cores']} cores, {facts['system'].partition('-')[0]}, Python {facts['python']}, {versions}"
+    )
+
+
+def said(settings: dict[str, Any]) -> str:
+    """Write settings down in a line."""
+    words = []
+    for name, value in settings.items():
+        inner = f"({said(value)})" if isinstance(value, dict) else f"{value:,}" if isinstance(value, int) else value
+        words.append(f"{name.replace('_', ' ')} {inner}")
+    return ", ".join(words)
+
+
+HEADINGS = {
+    "accumulation": "Accumulated updates", "overhead": "Time per update", "speed": "Whole runs, and compiled updates",
+    "processes": "Two processes", "gpu": "On a GPU", "nonfinite": "A batch with a NaN", "components": "Components",
+    "texts": "Programs of the lab", "resume": "Killed and resumed", "faults": "Faults", "bitflip": "One flipped bit",
+    "checkpoints": "Checkpoints", "order": "The order of the data", "watch": "The sanitizer", "lint": "The linter",
+    "journal": "The journal", "runs": "Questions about runs", "room": "Making room", "lab": "The lab",
+}  # fmt: skip
 
 
 def figures() -> str:
-    parts = [machine(), accumulation(), overhead(), nonfinite(), components(), texts()]
+    parts = {
+        "accumulation": accumulation,
+        "overhead": overhead,
+        "nonfinite": nonfinite,
+        "components": components,
+        "texts": texts,
+        "resume": resume,
+        "faults": faults,
+        "bitflip": bitflip,
+        "checkpoints": checkpoints,
+        "order": order,
+    }
     tellers = {
         "speed": fast,
         "gpu": gpu,
@@ -465,15 +523,83 @@ def figures() -> str:
         "room": room,
         "lab": lab,
     }
-    more = [tell() for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()]
-    return "\n".join([*parts, resume(), faults(), bitflip(), checkpoints(), order(), *more])
+    parts |= {name: tell for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()}
+    told = [f"### {HEADINGS.get(name, name.capitalize())}\n\n{tell()}" for name, tell in parts.items()]
+    return "\n".join([*told, f"### Machine, versions, settings\n\n{measured_on()}"])
+
+
+PEERS = {
+    "raw loop": {
+        "accumulation": "raw loop, loss / K", "resume": "raw loop, state_dict checkpoint",
+        "bitflip": "raw loop, state_dict checkpoint", "speed": "production loop by hand, fused",
+    },
+    "Lightning": {"accumulation": "Lightning accumulate_grad_batches", "speed": "Lightning, barebones, fused"},
+    "Accelerate": {"accumulation": "Accelerate accumulate()", "speed": "Accelerate, fused"},
+    "HF Trainer": {"accumulation": "HF Trainer, model's own loss", "speed": "HF Trainer, fused"},
+}  # fmt: skip
+"""What each peer of README's table is called in a result, where that is not its own name."""
+
+
+def readme_figures() -> str:
+    """Return the table of README: trueloop and its peers, a line for each promise."""
+    systems = {"trueloop": {}, **PEERS}
+    off = result("accumulation")["deviation"]["SGD"]
+    flips, loops = result("bitflip"), result("speed")["found"]["loops"]
+    hand = PEERS["raw loop"]["speed"]
+
+    def row(words: str, benchmark: str, cell: Callable[[str], str]) -> list[str]:
+        return [words, *(cell(names.get(benchmark, system)) for system, names in systems.items())]
+
+    resumes = result("resume")["found"]
+    by_epoch = [
+        each for each in PEERS if resumes[PEERS[each].get("resume", each)]["0 workers, every epoch"].get("equal")
+    ]
+    finite = result("nonfinite")["found"]
+    rows = [
+        row("accumulated updates, ragged: the weights' way, off from the one big batch's", "accumulation",
+            lambda name: share(off[name]["both"]["of_movement"])),
+        row("SIGKILL in mid-epoch, a checkpoint every 6 updates, the same command again: final weights", "resume",
+            lambda name: resumed(resumes[name]["0 workers, every 6"])),
+        row(f"one flipped bit in a checkpoint: silently other weights, of {flips['settings']['flips']}", "bitflip",
+            lambda name: str(flips["found"][name]["silently other weights"])),
+        row("one batch with a NaN: finite weights left", "nonfinite",
+            lambda name: f"{100 * finite[name]['finite']:.0f} %"),
+        *(row(f"time per update of {words}, beside the same work written by hand", "speed",
+              lambda name, task=task: "1" if name == hand else ratio(loops[task][name]["wall_ratio_to"][hand]))
+          for task, words in (("mlp", "a small MLP"), ("gpt", "a small GPT"))),
+    ]  # fmt: skip
+    versions = result("accumulation")["machine"]["versions"]
+    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "accelerate", "transformers"))
+    watched = spread(result("watch")["found"]["gpt"]["systems"]["watched, steady state"]["wall_ratio_to_bare"], 3)
+    tried = list(result("faults")["found"].values())
+    cases, lost = sum(sum(counts.values()) for counts in tried), sum(counts["failed"] for counts in tried)
+    return (
+        table(["", *systems], rows)
+        + f"\nEach as its own documentation says, with {named}.\nAccelerate's recipe for samples of variable size and "
+        "the HF Trainer's `compute_loss_func` accumulate exactly, too;\nwith a checkpoint per epoch "
+        f"{' and '.join(by_epoch) or 'none of them'} resume bitwise, too. Times are medians, and the\nmiddle 80 % of "
+        f"rounds side by side. Watched by `trueloop run`, an update of the small GPT takes {watched}\ntimes as long as "
+        f"unwatched. Of {cases:,} runs that were killed, damaged or out of disk, {lost or 'none'} lost anything\n"
+        "([faults](docs/benchmarks.md#faults)). Every figure is written from [results](docs/benchmarks.md#figures) by\n"
+        "`make bench`, this table included.\n"
+    )
 
 
 def page(text: str) -> str:
     """The page with its figures made anew."""
+    return replaced(text, figures())
+
+
+def readme(text: str) -> str:
+    """README with its table made anew."""
+    return replaced(text, readme_figures())
+
+
+def replaced(text: str, written: str) -> str:
     before, rest = text.split(BEGIN)
-    return before + BEGIN + "\n" + figures() + "\n" + END + rest.split(END)[1]
+    return before + BEGIN + "\n" + written + "\n" + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")

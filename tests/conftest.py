@@ -83,6 +83,15 @@ def forker():
     forker.close()
 
 
+@pytest.fixture(scope="module")
+def forker_with():
+    """The same of a process that has imported a framework too, which takes longer than any script of the tests."""
+    module, made = _beside("forked"), {}
+    yield lambda name: made.get(name) or made.setdefault(name, module.Forker(name))
+    for forker in made.values():
+        forker.close()
+
+
 @pytest.fixture
 def nothing_drawn(request, monkeypatch):
     """Runs draw no pictures, a second for each, which have tests of their own; but in tests that are marked `draws`."""
@@ -118,3 +127,13 @@ def lab(served, lab_home):
     """The address of a lab that runs as a user would start it."""
     with served(lab_home, str(lab_home / "runs")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def made_artifacts(tmp_path_factory):
+    """Exported models of three layers, each made once; see `made_artifacts.py`."""
+    import torch
+
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
+        pytest.skip("this version of torch writes pickles into .pt2, which are refused")
+    return _beside("made_artifacts").MadeArtifacts(tmp_path_factory.mktemp("artifacts"))

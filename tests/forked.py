@@ -32,15 +32,19 @@ PRELOADED = (
 
 
 class Forker:
-    """The process that forks; `start` is to it what `subprocess.Popen` is to an interpreter."""
+    """The process that forks; `start` is to it what `subprocess.Popen` is to an interpreter.
 
-    def __init__(self) -> None:
+    Args:
+        also: modules that it imports beside `PRELOADED`.
+    """
+
+    def __init__(self, *also: str) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._folder = tempfile.TemporaryDirectory(prefix="trueloop-forked-")
         self._started: list[Forked] = []
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                [sys.executable, __file__, str(theirs.fileno()), *also], env={**os.environ, "OMP_NUM_THREADS": "1"},
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
@@ -192,7 +196,7 @@ def main() -> None:
     """Import what is dear, then fork; a child leaves by the end of this function, as its program leaves it."""
     import importlib
 
-    for name in PRELOADED:
+    for name in (*PRELOADED, *sys.argv[2:]):
         importlib.import_module(name)
     draw_nothing()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored

@@ -17,7 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAPERS = [README, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", ROOT / "changes" / "README.md", *DOCS]
+OUTSIDE = [
+    ROOT / name
+    for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "changes/README.md", "examples/README.md")
+    if (ROOT / name).exists()
+]
+PAPERS = [README, *OUTSIDE, *DOCS]
+WRITTEN = ("failures/", "api/", "proofs.md")  # pages of the site that are written when it is built: see test_site.py
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
@@ -49,7 +55,7 @@ def blocks(*languages: str) -> list[Block]:
 
 PYTHON = blocks("python")
 # A block that starts with an import, or a docstring, is a whole program; anything else is an excerpt.
-PROGRAMS = [block for block in PYTHON if re.match(r'import |from |"""', block.text)]
+PROGRAMS = [block for block in PYTHON if re.match(r'(?:#.*\n)*(?:import |from |""")', block.text)]
 
 
 def prose(page: Path) -> str:
@@ -74,6 +80,14 @@ def run_python(*arguments: str, folder: Path, forker: Any = None) -> None:
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
 def test_python_compiles(block: Block):
     compile(block.text, block.place, "exec")
+
+
+def test_few_blocks_are_excerpts_that_are_compiled_only():
+    excerpts = [block.place for block in PYTHON if block not in PROGRAMS]
+    loops = [
+        place for place in excerpts if place.startswith("docs/cheatsheet.md")
+    ]  # run by engines/teach/test_sheet.py
+    assert len(excerpts) - len(loops) <= 3, excerpts
 
 
 @pytest.mark.slow
@@ -201,6 +215,34 @@ def test_the_page_on_scale_shows_what_it_speaks_of():
     assert len([block for block in SHOWN if block.page.name == "scale.md"]) == 3
 
 
+REPORT = [
+    block
+    for block in blocks("text")
+    if block.page.name == "reading-a-report.md" or (block.page == README and block.text.startswith("trueloop: 4"))
+]
+OWN_TO_A_RUN = re.compile(r"^(judged|watched|update) ")  # lines whose numbers another machine, or another day, changes
+
+
+def printed(text: str) -> list[str]:
+    """Return the lines of a report, without the numbers that are one run's own."""
+    return [
+        re.sub(r"\d[\d.]*( (µs|ms|s)\b)?", "N", line) if OWN_TO_A_RUN.match(line) else line.rstrip()
+        for line in text.splitlines()
+    ]
+
+
+def test_the_report_is_the_one_that_is_read_line_by_line(forker: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    done = forker.run("-m", "trueloop", "run", "four_mistakes.py", cwd=ROOT / "examples" / "broken")
+    report = "\n".join(printed(done.stderr))
+    assert len(REPORT) >= 12
+    for block in REPORT:
+        for part in "\n".join(printed(block.text)).split("\n...\n"):
+            assert part in report, f"{block.place}: is no longer what is printed:\n{part}"
+    [told] = re.findall(r"its accuracy rises to (\d\.\d+)", README.read_text())
+    assert f"{float(done.stdout.split()[-1]):.2f}" == told
+
+
 # Links -----------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +260,8 @@ def test_relative_links_lead_somewhere(page: Path):
     dead: list[str] = []
     for link in links(page):
         path, _, anchor = link.partition("#")
+        if path.startswith(WRITTEN):
+            continue
         target = (page.parent / path).resolve() if path else page
         anchors = {slug(h) for h in re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)} if anchor else {""}
         if not target.exists() or anchor not in anchors:
@@ -234,7 +278,8 @@ def test_the_architecture_names_files_that_exist():
 
 def test_every_page_is_in_the_navigation_and_exists():
     # Read by eye rather than by a YAML parser: mkdocs is a tool of development, not a dependency of this test.
-    nav = re.findall(r"^  - [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    nav = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    nav = [page for page in nav if not page.startswith(WRITTEN)]
     assert sorted(nav) == sorted(str(page.relative_to(ROOT / "docs")) for page in DOCS)
     assert len(nav) == len(set(nav))
 
@@ -242,6 +287,13 @@ def test_every_page_is_in_the_navigation_and_exists():
 def test_pages_of_the_site_link_only_within_the_site():
     outside = [f"{page.name}: {link}" for page in DOCS for link in links(page) if link.startswith("../")]
     assert not outside
+
+
+def test_every_benchmark_is_in_the_table_of_the_page():
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    scripts = {path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
+    scripts -= {"page.py", "measure.py", "workloads.py"}
+    assert not {name for name in scripts if f"| `{name}` |" not in page}
 
 
 def test_the_figures_are_those_of_the_results():
@@ -253,3 +305,5 @@ def test_the_figures_are_those_of_the_results():
     spec.loader.exec_module(page)
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.page(text) == text
+    text = README.read_text(encoding="utf-8")
+    assert page.readme(text) == text

@@ -1,23 +1,185 @@
-"""The examples do what the documents say of them."""
+"""The examples are right, their twins are wrong in one place each, and the pages show what they print."""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import io
 import json
-import os
-import subprocess
-import sys
+import re
+import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-BROKEN = Path(__file__).parents[1] / "examples" / "broken"
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+watching = runpy.run_path(str(ROOT / "tests" / "watching.py"), run_name="watching")
+tutorial = runpy.run_path(str(EXAMPLES / "tutorial" / "page.py"), run_name="page")
+RESULTS = json.loads(tutorial["RESULTS"].read_text())
+TWINS = tutorial["TWINS"]
+
+TINY_TEXT = ("--characters", "12000", "--size", "32", "--batch-size", "4")
+SMALL = {
+    "classification": ("--epochs", "2"),
+    "regression": ("--epochs", "2"),
+    "language_model": ("--epochs", "1", *TINY_TEXT),
+    "gan": ("--epochs", "1"),
+    "finetuning": ("--epochs", "2", "--pretrain-epochs", "1"),
+    "actor_critic": ("--updates", "25"),
+}
+# What shows only after some epochs.
+LONGER = {
+    "best_by_reference": ("--epochs", "6"),
+    "recreated": ("--epochs", "4"),
+    "graph_kept": ("--epochs", "3"),
+    "window_dropped": ("--epochs", "2", *TINY_TEXT),
+    "counted_in_micro_batches": ("--epochs", "2", *TINY_TEXT),
+    "clipped_before_unscale": ("--epochs", "1", "--half", "--characters", "3000", "--size", "32"),
+    "resumed_without_optimizer": ("--resume", "ckpt.pt", *TINY_TEXT),
+}
 
 
-def test_four_mistakes_are_four_findings(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-m", "trueloop", "run", "--strict", "--json", tmp_path / "report.json", "four_mistakes.py"],
-        cwd=BROKEN, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # torch's own word on SCH001 and SCH002
+
+
+@pytest.fixture(autouse=True)
+def _where_checkpoints_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def watched(script: Path, name: str, of: str) -> Any:
+    if name == "resumed_without_optimizer":
+        watching["run"](script, "--save", "ckpt.pt", "--stop-after", "1", *TINY_TEXT, watched=False)
+    return watching["run"](script, *LONGER.get(name, SMALL[of]), watched=True)
+
+
+def masked(lines: list[str]) -> list[str]:
+    """Findings in words, without numbers, and without how often they were seen: that depends on the length of a run."""
+    text = " ".join(line for line in lines if not line.startswith("  seen "))
+    return re.sub(r"-?\d[\d,.]*(e[-+]\d+)?", "0", re.sub(r"[-^]{3,}", "^", text)).split()
+
+
+def rendered(findings: list[Any]) -> list[str]:
+    from rich.console import Console
+
+    from trueloop.engines.report.text import print_found
+
+    told = io.StringIO()
+    print_found(findings, Console(file=told, width=tutorial["COLUMNS"]), base=EXAMPLES)
+    return told.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("name", tutorial["CORRECT"])
+def test_a_correct_example_is_quiet(name: str):
+    done = watched(EXAMPLES / f"{name}.py", name, name)
+    assert done.printed.strip()
+    assert not done.report.problems
+    assert not done.report.findings
+
+
+@pytest.mark.parametrize("name", ["clipped_before_unscale", "resumed_without_optimizer"])
+def test_it_is_quiet_with_the_options_of_its_twin(name: str):
+    done = watched(EXAMPLES / "language_model.py", name, "language_model")
+    assert not done.report.findings
+
+
+@pytest.mark.parametrize("twin", [twin for twin in TWINS if twin.at], ids=lambda twin: twin.name)
+def test_a_twin_has_its_failure_at_its_line_and_the_page_says_so(twin: Any):
+    script = EXAMPLES / twin.script
+    done = watched(script, twin.name, twin.of)
+    assert not done.report.problems
+    assert {found.code for found in done.findings} == {twin.code}, done.words
+    first = done.findings[0]
+    assert script.read_text().splitlines()[first.site.line - 1].strip().startswith(twin.at)
+    shown = [line for found in RESULTS["runs"][twin.name]["report"] for line in found]
+    assert masked(shown) == masked(rendered(done.findings)), "run examples/tutorial/page.py --run " + twin.name
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
+def test_a_twin_differs_by_the_lines_of_its_mistake(twin: Any):
+    texts = [(EXAMPLES / name).read_text().splitlines() for name in (f"{twin.of}.py", twin.script)]
+    changes = [line for line in difflib.ndiff(*texts) if line[0] in "+-"]
+    assert 1 <= len(changes) <= 4, changes
+
+
+def test_every_broken_script_is_a_twin():
+    assert {path.stem for path in (EXAMPLES / "broken").glob("*.py")} == {twin.name for twin in TWINS} | {
+        "four_mistakes"
+    }
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(tutorial["CORRECT"])
+
+
+def imported(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_they_are_bare_torch():
+    scripts = [*EXAMPLES.glob("*.py"), *(EXAMPLES / "broken").glob("*.py")]
+    assert not [
+        path.name for path in scripts if any(name.startswith("trueloop") for name in imported(path.read_text()))
+    ]
+
+
+# The pages -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_was_changed_since_it_was_run():
+    stale = [
+        case.key
+        for case in tutorial["cases"]()
+        if RESULTS["runs"][case.key]["digest"] != tutorial["digest"](case.script)
+    ]
+    assert not stale, f"run examples/tutorial/page.py --run {' '.join(stale)}"
+    assert set(RESULTS["runs"]) == {case.key for case in tutorial["cases"]()}
+
+
+@pytest.mark.parametrize("page", tutorial["PAGES"], ids=lambda page: page.name)
+def test_a_page_shows_what_was_printed(page: Path):
+    text = page.read_text()
+    assert tutorial["Pages"](RESULTS).page(text) == text, "run examples/tutorial/page.py"
+
+
+def test_the_tutorial_shows_every_twin():
+    shown = set(
+        re.findall(r"^<!-- (?:told|lint) (\w+) \(page\.py\) -->$", tutorial["PAGES"][0].read_text(), re.MULTILINE)
+    )
+    assert shown == {twin.name for twin in TWINS}
+    assert len(shown) == 25  # as README, tutorial and index say in words
+
+
+def test_the_linter_still_finds_what_the_pages_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    from trueloop.faces.cli.app import main
+
+    monkeypatch.chdir(EXAMPLES)
+    main(["lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "--jobs", "1", "."])
+    found: dict[str, set[str]] = {}
+    for each in json.loads(capsys.readouterr().out)["findings"]:
+        found.setdefault(Path(each["path"]).name, set()).add(each["code"])
+    assert {name: sorted(codes) for name, codes in found.items()} == RESULTS["lint"]
+    assert not [name for name in found if name.removesuffix(".py") in tutorial["CORRECT"]]
+
+
+def test_the_command_of_the_page_prints_what_the_page_shows(forker: Any):
+    run = RESULTS["runs"]["target_broadcast"]
+    done = forker.run("-m", "trueloop", "run", run["command"], cwd=EXAMPLES, env={"COLUMNS": str(tutorial["COLUMNS"])})
+    assert masked(done.stdout.splitlines()) == masked(run["printed"])
+    assert [masked(each) for each in tutorial["findings"](done.stderr)] == [masked(each) for each in run["report"]]
+
+
+def test_four_mistakes_are_four_findings(tmp_path: Path, forker: Any):
+    report_json = tmp_path / "report.json"
+    done = forker.run(
+        "-m", "trueloop", "run", "--strict", "--json", str(report_json), "four_mistakes.py", cwd=EXAMPLES / "broken"
+    )
     assert done.returncode == 3, done.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = json.loads(report_json.read_text())
     assert {(each["code"], each["line"]) for each in report["findings"] if each["severity"] != "note"} == {
         ("LOS001", 17), ("GRD001", 19), ("MEM001", 20), ("EVL001", 22)
     }  # fmt: skip

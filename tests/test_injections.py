@@ -14,6 +14,7 @@ import torch
 
 from trueloop.catalogue.load import Entry, catalogue
 from trueloop.engines.teach.broken import fitted
+from trueloop.engines.teach.program import Program
 from trueloop.engines.teach.simulation import Simulation
 from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.watch import Watch
@@ -56,6 +57,25 @@ def test_an_injected_failure_is_found_and_no_other(entry: Entry, seed: int, tmp_
     assert entry.code in found
     graver = {code for code, finding in found.items() if finding.severity != Severity.NOTE}
     assert graver <= {entry.code}, [finding.message for finding in found.values()]
+
+
+def test_weights_kept_by_reference_are_named_long_before_the_end():
+    inject = catalogue()["CKP001"].failure.inject
+    assert inject is not None
+    program = Program(fitted(Simulation(samples=100, epochs=30), [inject]).loop.text())
+    told: list[tuple[str, int]] = []
+    watch = Watch(
+        [Watched(each.failure, each.slug) for each in ENTRIES],
+        found=lambda finding: told.append((finding.code, len(program.names["evaluations"]))),
+    )
+    watch.start()
+    try:
+        program.run()
+    finally:
+        watch.stop()
+    [(code, epochs)] = told
+    assert code == "CKP001"
+    assert epochs in (5, 10)  # the best are tried every fifth epoch; of five, the last one may be the best
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -53,14 +53,14 @@ class Run(NamedTuple):
         return [f"{found.code} {found.severity} {found.site}: {found.message}" for found in self.findings]
 
 
-def run(path: Path, *, watched: bool) -> Run:
-    """Run a script in this process from a clean start of the generators, as ``python script.py`` would."""
+def run(path: Path, *arguments: str, watched: bool) -> Run:
+    """Run a script in this process from a clean start of the generators, as ``python script.py ARGUMENTS`` would."""
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     printed = io.StringIO()
     watch = Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()]) if watched else None
     report = None
-    with _as_program(path), contextlib.redirect_stdout(printed):
+    with _as_program(path, *arguments), contextlib.redirect_stdout(printed):
         if watch is not None:
             watch.start()
         try:
@@ -81,9 +81,9 @@ def marked(*paths: Path) -> set[tuple[str, str, int]]:
 
 
 @contextlib.contextmanager
-def _as_program(path: Path) -> Iterator[None]:
+def _as_program(path: Path, *words: str) -> Iterator[None]:
     arguments, folders, modules = sys.argv[:], sys.path[:], set(sys.modules)
-    sys.argv, sys.path[:0] = [str(path)], [str(path.parent)]
+    sys.argv, sys.path[:0] = [str(path), *words], [str(path.parent)]
     grad, threads, dtype = torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_dtype()
     try:
         yield

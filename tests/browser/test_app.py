@@ -104,3 +104,106 @@ def test_what_the_modules_do(open_page: Opened):
     assert told["finite"] == [None, None, 2]
     assert told["text"] == "&lt;b&gt;0x"
     assert told["frame"] == [3, [7, 9]]
+
+
+def test_the_tour_points_at_the_real_things_by_keyboard_and_can_be_taken_again(open_page: Opened, axe):
+    page = open_page("arithmetic", params="batch=7")
+    offer = page.locator("#tour")
+    expect(offer).to_have_text("New here? Take the tour")
+    expect(page.get_by_role("dialog")).to_have_count(0)  # nothing begins by itself
+    offer.press("Enter")
+    dialog = page.get_by_role("dialog", name="Train a network")
+    expect(dialog).to_be_focused()
+    expect(page.locator("h1")).to_have_text("Simulator")
+    play, ring = page.locator(".sim-bar .play"), page.locator(".tour-ring")
+    expect(ring).to_be_visible()
+    (inner, outer) = (play.bounding_box(), ring.bounding_box())
+    assert inner and outer  # noqa: PT018
+    assert outer["x"] < inner["x"]
+    assert outer["x"] + outer["width"] > inner["x"] + inner["width"]
+    axe(page)
+    titles = []
+    while page.locator(".tour").get_by_role("button", name="Next").is_visible():
+        titles.append(page.locator("#tour-title").inner_text())
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(".tour")).to_be_focused()
+        expect(ring).to_be_visible()
+    assert len(titles) == len(set(titles)) == 10
+    page.get_by_role("link", name="Back to where you began").click()
+    expect(page.locator("h1")).to_have_text("Arithmetic")
+    expect(page.get_by_label("Batch size B")).to_have_value("7")
+    expect(page.locator(".tour, .tour-ring")).to_have_count(0)
+    page.reload()
+    expect(offer).to_have_text("Tour")
+    offer.click()
+    page.keyboard.press("Escape")
+    expect(page.locator(".tour")).to_have_count(0)
+    expect(offer).to_be_focused()
+
+
+def test_a_class_follows_steps_and_is_not_told_what_is_broken(open_page: Opened, axe):
+    page = open_page("simulator", params="samples=60&epochs=1000&bugs=GRD001")
+    page.get_by_role("button", name="Class", exact=True).click()
+    page.get_by_label("Letters").select_option("very large")
+    page.get_by_label("Steps to follow").fill("Press Train\n\n<b>Look</b>")
+    axe(page)
+    page.get_by_role("button", name="Open the class view").click()
+    expect(page.locator(".steps label")).to_have_text(["Press Train", "<b>Look</b>"])
+    assert "GRD001" not in page.url
+    assert "samples" not in page.url
+    page.get_by_role("button", name="Train").click()
+    expect(page.locator("#said")).to_have_text("The sanitizer has found something.")
+    for part in (".findings", ".bugs-panel", ".sim-events", "#nav"):
+        expect(page.locator(part)).to_be_hidden()
+    assert page.evaluate("() => getComputedStyle(document.documentElement).fontSize") == "22.5px"
+    axe(page)
+    page.get_by_role("button", name="Reveal").click()
+    expect(page.locator(".finding")).to_be_visible()
+    expect(page.locator(".sim-events")).to_contain_text("GRD001 seen")
+    page.reload()
+    expect(page.locator(".steps li")).to_have_count(2)
+    expect(page.locator(".findings")).to_be_hidden()
+    page.get_by_role("button", name="Leave the class view").click()
+    expect(page.locator(".bugs-panel")).to_be_visible()
+    assert "bugs=GRD001" in page.url
+
+
+def test_a_class_link_is_read_with_care(open_page: Opened):
+    page = open_page("arithmetic", params="class=%21%21")
+    assert page.evaluate("""async () => {
+        const { coded, decoded } = await import("./classroom.js");
+        const told = { size: 125, hide: ["spoilers"], steps: ["größer → kleiner"] };
+        const word = coded(told, { bugs: "GRD001" });
+        const bad = { size: 9999, hide: ["everything", 3], steps: [1, "x".repeat(5000), ...Array(99).fill("y")] };
+        const { view, params } = decoded(coded(bad, { a: 1, b: "2" }));
+        const same = JSON.stringify(decoded(word)) === JSON.stringify({ view: told, params: { bugs: "GRD001" } });
+        return [same, /^[\\w-]+$/.test(word), decoded("!!"), decoded("A".repeat(9000)),
+          view.size, view.hide, view.steps.map(({ length }) => length), params];
+    }""") == [True, True, None, None, 125, [], [160, *[1] * 11], {"b": "2"}]  # fmt: skip
+    expect(page.locator("#steps")).to_be_hidden()
+
+
+def test_what_is_pressed_before_the_first_answer_is_done_after_it(open_page: Opened):
+    page = open_page("arithmetic")
+    assert page.evaluate("""async () => {
+        const { player } = await import("./player.js");
+        const { fromText } = await import("./controls.js");
+        let there = false;
+        const shown = [], show = (step) => shown.push(step);
+        const made = player({ count: () => 9, ready: () => there, show, perStep_ms: 1e6 });
+        const [play, , on] = made.element.querySelectorAll("button");
+        on.click(); on.click();
+        const before = [...shown];
+        there = true;
+        made.go(1);
+        made.go(1);
+        there = false;
+        play.click();
+        there = true;
+        const waits = made.playing();
+        made.go(0);
+        const texts = ["7", "abc", "NaN", "", "1e400"].map((text) => fromText({ kind: "int" }, text));
+        const plays = made.playing();
+        made.pause();
+        return [before, shown, waits, plays, texts];
+    }""") == [[], [3, 1, 0], True, True, [7, "abc", "NaN", "", "1e400"]]

@@ -41,7 +41,12 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     expect(page.get_by_label("learning rate")).to_have_attribute("aria-valuetext", "0.1")
     expect(page.locator(".lead-now[data-track=deep]")).to_have_text("to beat: 600 updates")
 
-    page.get_by_role("button", name="Practise").click()
+    pressed = page.evaluate("""() => {
+        const button = [...document.querySelectorAll("button")].find((each) => each.innerText.includes("Practise"));
+        button.click();
+        return [button.innerText, button.disabled, button.getAttribute("aria-busy")];
+    }""")
+    assert pressed == ["Starting …", True, "true"]
     says = page.get_by_label("Practice").locator(".says")
     expect(says).to_contain_text("✓ reached", timeout=PATIENCE_MS)
     expect(says).to_contain_text(re.compile(r"after \d+ updates and [\d,]+ examples, on seed 1"))

@@ -133,3 +133,11 @@ def test_the_largest_run_is_legible_for_everybody(
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".windows .tick").count() < 120
     axe(page)
+
+
+def test_an_address_that_means_nothing_is_named(open_page: Opened):
+    page = open_page("arithmetic", params="batch=abc")
+    expect(page.get_by_role("alert")).to_contain_text("batch is 'abc'. It must be a whole number")
+    expect(page.locator(".numbers-tiles")).to_have_text("There are counts as soon as the sizes can be.")
+    page.get_by_label("Batch size B").fill("8")
+    expect(page.locator(".numbers-tiles")).to_contain_text("One epoch")

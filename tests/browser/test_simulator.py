@@ -112,9 +112,26 @@ def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Ope
     expect(page.get_by_role("button", name=re.compile("Forget the run: .*with GRD001"))).to_have_count(0)
 
 
+def test_a_step_that_is_asked_for_while_a_setting_changes_is_made(open_page: Opened):
+    page = open_page("simulator", params=SMALL)
+    ready(page)
+    page.evaluate("""() => {
+        const button = document.querySelector('.sim-bar button[title="One update"]');
+        const batch = document.querySelectorAll('.sim-knobs input[type=range]')[1];
+        batch.value = 8;
+        batch.dispatchEvent(new Event('input'));
+        button.click();
+        button.click();
+    }""")
+    expect(page.locator(UPDATE)).to_contain_text("2/")
+    expect(page.locator(".sim-told")).to_have_text("Begun anew: batch size 8.")
+    ready(page, "paused")
+
+
 def test_twins_go_in_step_until_they_part(open_page: Opened):
     page = open_page("simulator", params="bugs=GRD001&twin=1&play=1&" + LONG)
     expect(page.locator(".board")).to_have_count(2)
+    expect(page.locator("dl.live dd[data-k=speed]")).to_have_text(re.compile(r"^\d[\d.]*\s*\d[\d.]*$"))
     expect(page.locator(".parted")).to_contain_text("They differ from update 2 on: gradient norm")
     page.get_by_role("button", name="Pause").click()
     ready(page, "paused")

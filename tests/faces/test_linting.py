@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,28 @@ def test_people_see_the_lines_and_what_can_be_done(project, lint):
     assert "1 error in 1 file." in out
     assert "1 finding can be fixed by --fix." in out
     assert lint("good.py", "--quiet") == (0, "", "")
+
+
+def test_the_problem_matcher_of_the_docs_reads_every_line(project, lint):
+    page = (Path(__file__).parents[2] / "docs" / "linter.md").read_text()
+    (tasks,) = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if "regexp" in block)
+    (task,) = tasks["tasks"]
+    pattern = task["problemMatcher"]["pattern"]
+    (project / "deep folder").mkdir()
+    for code in ("GRD001", "EVL004", "EVL007"):
+        (project / "deep folder" / f"{code}: one.py").write_text(catalogue()[code].failure.bad)
+    program, *words, file = task["command"].split()
+    assert (program, words.pop(0), file) == ("trueloop", "lint", "${relativeFile}")
+    given = ["--select", "GRD001,EVL004,EVL007", "."]
+    expected = json.loads(lint("--format", "json", *given)[1])["findings"]
+    matches = [re.match(pattern["regexp"], line) for line in lint(*words, *given)[1].splitlines()]
+    assert len(matches) == len(expected) >= 3
+    read = {tuple(match[pattern[name]] for name in ("file", "line", "column", "code", "severity")) for match in matches}
+    assert {
+        (os.path.relpath(each["path"]), str(each["line"]), each["code"], each["severity"]) for each in expected
+    } == {(file, line, code, severity) for file, line, _, code, severity in read}
+    assert all(match[pattern["message"]] for match in matches)
+    assert {"error", "warning"} <= {severity for *_, severity in read} <= {"error", "warning", "info", "note"}
 
 
 @pytest.mark.parametrize(

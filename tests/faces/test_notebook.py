@@ -1,4 +1,4 @@
-"""``%load_ext trueloop`` and ``%%watch``, with a shell that does what IPython's does."""
+"""``%load_ext trueloop`` and ``%%watch``: with a shell that does what IPython's does, and once in a real kernel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 import trueloop
 from trueloop.faces.notebook import options
 from trueloop.ground.errors import InvalidConfig
-
-pytestmark = pytest.mark.usefixtures("made_up")
 
 MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
@@ -36,7 +34,7 @@ class Shell:
 
 
 @pytest.fixture
-def cell() -> Callable[..., Any]:
+def cell(made_up: None) -> Callable[..., Any]:
     shell = Shell()
     trueloop.load_ipython_extension(shell)
     return shell.magics["cell", "watch"]
@@ -76,3 +74,42 @@ def test_codes_are_chosen(cell: Callable[..., Any]):
 def test_words_that_mean_nothing_are_refused(line: str):
     with pytest.raises(InvalidConfig, match="%%watch does not know"):
         options(line)
+
+
+BROKEN = """\
+%%watch
+x, y = torch.randn(64, 8), torch.randn(64)
+model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_notebook_is_executed_by_a_real_kernel():
+    nbclient = pytest.importorskip("nbclient")
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    cells = [
+        "%load_ext trueloop\nimport torch\nfrom torch import nn, randn",
+        BROKEN,
+        BROKEN.replace("mse_loss(model(x), y)", "mse_loss(model(x).squeeze(1), y)"),
+        "%%watch --select LOS\n1 / 0",
+        "torch.nn.Module.__call__.__module__, model.training",
+    ]
+    notebook = new_notebook(cells=[new_code_cell(text) for text in cells])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", allow_errors=True).execute()
+    shown = ["".join(each.get("data", {}).get("text/html", "") for each in cell.outputs) for cell in notebook.cells]
+    assert "LOS003" in shown[1]
+    assert "mse_loss(model(x), y)" in shown[1], "the line of the cell is shown"
+    assert shown[2]
+    assert "LOS003</" not in shown[2]
+    assert [each.ename for each in notebook.cells[3].outputs if each.output_type == "error"] == ["ZeroDivisionError"]
+    assert shown[3], "the report is shown below the error"
+    (last,) = notebook.cells[4].outputs
+    assert last.data["text/plain"] == "('torch.nn.modules.module', True)"

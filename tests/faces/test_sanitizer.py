@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trueloop.faces import launch
 from trueloop.faces.as_python import Program
 from trueloop.faces.sanitizer import Wishes, sanitize
 
@@ -96,6 +97,10 @@ def test_a_program_without_torch_is_told_so(
     assert sanitize(Program(target=str(path)), wishes) == 0
     assert capsys.readouterr().err == "trueloop: nothing to judge: the program never imported torch\n"
     assert json.loads(path.with_suffix(".json").read_text())["findings"] == []
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    assert sanitize(Program(target=str(path)), wishes) == 0
+    assert capsys.readouterr().err.endswith("torch is not installed here; pip install 'trueloop[train]'\n")
+    assert json.loads(path.with_suffix(".json").read_text())["problems"] == []
 
 
 def test_the_other_ranks_are_quiet_and_do_not_write(

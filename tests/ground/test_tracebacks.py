@@ -222,8 +222,9 @@ def test_rich_boxes():
     try:
         raise RuntimeError(WORDS)
     except RuntimeError as error:
-        shown = Traceback.from_exception(type(error), error, error.__traceback__)
-    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+        # Wide enough for the path of any checkout: rich breaks a longer one into lines.
+        shown = Traceback.from_exception(type(error), error, error.__traceback__, width=400)
+    console = Console(file=io.StringIO(), width=400, force_terminal=True)
     console.print(shown)
     kind, message, frames = raised(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
     assert (kind, message) == ("RuntimeError", WORDS)

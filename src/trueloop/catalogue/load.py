@@ -52,6 +52,11 @@ class Entry(NamedTuple):
         """Its code: "GRD001"."""
         return self.failure.code
 
+    @property
+    def page(self) -> str:
+        """Where its page lies in the documentation: "failures/never-cleared.html"."""
+        return f"failures/{self.slug}.html"
+
 
 @cache
 def catalogue() -> Mapping[str, Entry]:

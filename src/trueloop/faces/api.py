@@ -78,5 +78,12 @@ def evaluate(
     Raises:
         InvalidData: there is nothing to evaluate on.
         InvalidModel: metrics are asked for, but the objective does not tell output and target.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import evaluate
+        >>> data = torch.utils.data.TensorDataset(torch.ones(5, 1), torch.zeros(5, 1))
+        >>> evaluate(torch.nn.Identity(), data, torch.nn.MSELoss(), batch=2).metrics
+        {'loss': 1.0}
     """
     return evaluate_batches(model, batches_of(data, batch=batch, collate=collate), objective, metrics=metrics)

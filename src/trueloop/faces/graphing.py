@@ -1,4 +1,4 @@
-"""The graph behind a recipe's loss: one micro-batch forward, as training would, and no backward."""
+"""The graph behind a loss: one batch forward, as training would, and no backward; of a recipe, or of a subject."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from trueloop.engines.train.precision import autocast
 from trueloop.engines.train.recompute import enable_recompute
 from trueloop.engines.train.seeding import prepare_generators, seed_process
 from trueloop.engines.train.validate import validate
+from trueloop.engines.verify.bench import Bench
+from trueloop.engines.verify.evidence import NotApplicable
+from trueloop.engines.verify.generators import seed_all
+from trueloop.engines.verify.subject import Subject
 from trueloop.faces.feed import Feed
+from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
 
 
@@ -49,6 +54,30 @@ def graph_of(recipe: Recipe) -> Graph:
     check_graph(loss)
     outputs = {f"output {place}" if place else "output": term.output for place, term in enumerate(terms)}
     return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
+
+
+def graph_of_subject(subject: Subject) -> Graph:
+    """Return the graph of one batch of what `trueloop verify` takes, on a copy of the model, in train mode.
+
+    Raises:
+        InvalidConfig: the subject has no loss, or no batch.
+        InvalidModel: the loss has no graph.
+    """
+    bench = Bench(subject)
+    work, outputs = bench.work(), list[Any]()
+    work.model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
+    seed_all(subject.seed)
+    try:
+        batch = bench.batch
+        with following(work.model), torch.enable_grad():
+            loss = work.mean(batch)
+    except NotApplicable as lack:
+        raise InvalidConfig(
+            f"There is no graph to be shown: {lack}", fix="Give the subject a loss, and a batch or a loader."
+        ) from None
+    check_graph(loss)
+    named = dict(_named("output", outputs[0] if outputs else None))
+    return inspect(loss, work.model, {"loss": loss, **dict(_named("batch", batch)), **named})
 
 
 def _made_ready(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:

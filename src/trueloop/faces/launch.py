@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.catalogue.load import known_errors
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 FOUND: Final = 3
 """Exit code: a finding made trueloop end the program, or call a run that ended with 0 a failure."""
 NEVER_IMPORTED: Final = "nothing to judge: the program never imported torch"
+NOT_INSTALLED: Final = "nothing to judge: torch is not installed here; pip install 'trueloop[train]'"
 
 
 class Launched(NamedTuple):
@@ -80,7 +82,7 @@ class _Session:
         self._choice, self._found, self._stop_on_error = choice, found, stop_on_error
         self._audience = audience
         self._watch: Watch | None = None
-        self.nothing = NEVER_IMPORTED
+        self.nothing = NEVER_IMPORTED if find_spec("torch") else NOT_INSTALLED
 
     def start(self) -> None:
         try:
@@ -108,7 +110,8 @@ class _Session:
 
     def stop(self) -> Report:
         if self._watch is None:
-            return Report(findings=(), problems=() if self.nothing == NEVER_IMPORTED else (self.nothing,))
+            absent = self.nothing in {NEVER_IMPORTED, NOT_INSTALLED}
+            return Report(findings=(), problems=() if absent else (self.nothing,))
         self._stop_on_error = False
         return self._watch.stop()
 

@@ -170,6 +170,12 @@ def plan(  # the seven sizes of a run, all named
 
     Raises:
         InvalidConfig: a size is missing, not a whole number or below 1, or nothing would be trained.
+
+    Example:
+        >>> from trueloop import plan
+        >>> sizes = plan(dataset=10_000, batch=32, epochs=3, accumulate=4)
+        >>> sizes.iterations_per_epoch, sizes.updates_per_epoch, sizes.updates, sizes.effective_batch
+        (313, 79, 237, 128)
     """
     if not isinstance(drop_last, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidConfig(f"drop_last is {drop_last!r}, not True or False.", fix="Give True or False.")

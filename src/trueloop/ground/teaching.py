@@ -112,6 +112,8 @@ class TeachingLoop:
     """The head of the inner loop."""
     closes: str = ""
     """The condition under which a window of several batches is full; "" = every batch is a window of its own."""
+    around: str = ""
+    """The head of a block around the inner loop: "with torch.autocast(...):"."""
     epochs: str = "for epoch in range(epochs):"
     each_epoch: list[Piece] = field(default_factory=lambda: [Piece.TRAIN_MODE])
     each_batch: list[Piece] = field(
@@ -216,6 +218,8 @@ class TeachingLoop:
         if self.closes:
             window = [self.closes, *(INDENT + line if line else "" for line in window)] if window else []
         batch = [self.batches, *(INDENT + line if line else "" for line in [*self._lines(self.each_batch), *window])]
+        if self.around:
+            batch = [self.around, *(INDENT + line if line else "" for line in batch)]
         epoch = [*self._lines(self.each_epoch), *batch, *self._lines(self.after_epoch)]
         return "\n".join([self.epochs, *(INDENT + line if line else "" for line in epoch)])
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.data import TensorData
+from trueloop.engines.export.described import Reading
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.metrics import Accuracy, Confusion
 from trueloop.ground.errors import MissingExtra
@@ -71,6 +72,7 @@ def assemble(options: DigitsOptions) -> Parts:
         test=test,
         metrics={"accuracy": Accuracy, "confusion": lambda: Confusion(CLASSES)},
         class_names=tuple(map(str, range(CLASSES))),
+        reading=Reading(kind="image", words="Grey images of 8 by 8, light on dark, pixels from 0 to 1."),
     )
 
 

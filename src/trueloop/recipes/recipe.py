@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from trueloop.engines.export.described import Reading
 from trueloop.engines.train.config import TrainConfig
 
 
@@ -31,7 +32,9 @@ class Parts:
     labels: Any = None
     """One class index per training sample, for the weighted sampler."""
     class_names: tuple[str, ...] = ()
-    """For the confusion matrix."""
+    """For the confusion matrix, and the answers of the exported model."""
+    reading: Reading = field(default_factory=Reading)
+    """How a file becomes the model's input, for `trueloop predict`; as the dataset does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.data import TensorData
+from trueloop.engines.export.described import Reading
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.metrics import Accuracy, Confusion, MeanAbsoluteError
 from trueloop.engines.train.objective import Loss
@@ -85,6 +86,7 @@ def assemble(options: TabularOptions) -> Parts:
     train, val, test = split(target_N, seed=options.split_seed, stratify=bool(names))
     table = TensorData(features_NF, target_N)
     splits: dict[str, Any] = {"train": table.part(train), "val": table.part(val), "test": table.part(test)}
+    splits["reading"] = Reading(kind="table", columns=columns(options.data), words="Raw numbers, in the table's units.")
     hidden = network(features_NF[train], options, outputs=len(names) or 1)
     if names:
         metrics = {"accuracy": Accuracy, "confusion": lambda: Confusion(len(names))}
@@ -147,6 +149,15 @@ def load_table(name: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
         table = datasets.load_diabetes(scaled=False)  # the scaled form is centred over all rows: a leak
         target_N, names = torch.tensor(table.target, dtype=torch.float32), ()
     return torch.tensor(table.data, dtype=torch.float32), target_N, names
+
+
+def columns(name: str) -> tuple[str, ...]:
+    """Return the names of a table's features, in order."""
+    from sklearn import datasets
+
+    tables = {"breast_cancer": datasets.load_breast_cancer, "diabetes": datasets.load_diabetes}
+    table: Any = tables[name]()
+    return tuple(map(str, table.feature_names))
 
 
 def split(target_N: Tensor, *, seed: int, stratify: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from trueloop.engines.data import pad_sequences
+from trueloop.engines.export.described import Reading
 from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.objective import Loss
 from trueloop.ground.errors import InvalidConfig
@@ -88,6 +89,7 @@ def assemble(options: TextOptions) -> Parts:
         test=test,
         metrics={"bits_per_byte": BitsPerByte},
         collate=pad_sequences,
+        reading=Reading(kind="text", length=options.length, words="The bytes of UTF-8, one number from 0 to 255 each."),
     )
 
 

@@ -30,6 +30,18 @@ for _ in range(8):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # <- OPT001
 """,
+    "the_loop_is_a_library's": """
+library = {}
+exec('''
+def fit(model, optimizer, x, y):
+    for _ in range(8):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+''', {"torch": torch}, library)
+optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)  # <- OPT001
+library["fit"](model, optimizer, x, y)
+""",
     "head_added_later": """
 class Trainer:
     def __init__(self, model):
@@ -202,7 +214,7 @@ def test_look_alikes_are_left_alone(quiet, script: str):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"groups_by_name"}
+SILENT = {"the_loop_is_a_library's", "groups_by_name"}
 """Which names these are the text does not tell."""
 
 WRITTEN = {

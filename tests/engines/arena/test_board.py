@@ -179,3 +179,25 @@ def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Board):
     base.close()
     with pytest.raises(BoardError, match="not as it was written"):
         board.curves(number)
+
+
+def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(board: Board):
+    numbers = [board.submit(given(name), 100.0) for name in ("ada", "eve", "grace")]
+    for number in numbers:
+        board.begin()
+        board.judged(number, [reached(3), reached(4)], {}, versions={}, now=101.0)
+    waiting, next_one = board.submit(given("mallory"), 102.0), board.submit(given("dan"), 103.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute("UPDATE entries SET config = '{\"lr\": 1e400}' WHERE id IN (?, ?)", (numbers[1], waiting))
+    base.close()
+    assert [row.name for row in board.judged_on("digits", "m")] == ["ada", "grace"]
+    assert [row.name for row in board.open_entries()] == ["dan"]
+    assert [(each.id, "not as it was written: lr is inf" in each.why) for each in board.refused("digits")] == [
+        (numbers[1], True), (waiting, True),
+    ]  # fmt: skip
+    assert board.refused("another") == []
+    begun = board.begin()
+    assert begun is not None
+    assert begun.id == next_one  # the queue goes on
+    assert board.waiting() == 1
+    assert len(board.refused("digits")) == 2

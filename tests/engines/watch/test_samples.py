@@ -64,6 +64,26 @@ def test_equal_rows_have_equal_digests():
     assert digests([table[:, :4]], None) is None
 
 
+def test_different_rows_of_few_levels_have_different_digests():
+    generator = torch.Generator().manual_seed(0)
+    for levels in (17, 256):
+        table = torch.randint(levels, (4096, 64), generator=generator).float() / (16 if levels == 17 else 1)
+        numbers = digests([table], None)
+        assert len(numbers.unique()) == len(table.unique(dim=0))
+
+
+def test_a_sampler_derived_from_torchs_gives_all_if_it_gives_as_many():
+    class Seeded(torch.utils.data.RandomSampler):
+        pass
+
+    class Half(torch.utils.data.RandomSampler):
+        def __len__(self):
+            return len(TABLE) // 2
+
+    assert [part.size for part in parts_of(DataLoader(TABLE, sampler=Seeded(TABLE)))] == [len(TABLE)]
+    assert parts_of(DataLoader(TABLE, sampler=Half(TABLE))) is None
+
+
 def test_tables_of_a_class_are_those_as_long_as_it():
     class Rows(Dataset):
         def __init__(self):

@@ -89,3 +89,19 @@ def test_what_went_wrong_is_kept_for_whoever_looks(desk: Desk, monkeypatch: pyte
     number = desk.practise(DIGITS, Entry(), 0)
     until(lambda: desk.look(number).done)
     assert str(desk.look(number).trouble) == "The referee's process ended."
+
+
+def test_an_error_that_nobody_expected_is_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def broken(*given: Any, **named: Any) -> Any:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr(Referee, "run", broken)
+    number = desk.practise(DIGITS, Entry(), 1)
+    until(lambda: desk.look(number).done)
+    trouble = desk.look(number).trouble
+    assert trouble is not None
+    assert "ZeroDivisionError: by nought" in trouble.what
+    assert "Begin it again" in trouble.fix
+    assert "in broken" in capsys.readouterr().err

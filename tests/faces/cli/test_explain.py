@@ -138,6 +138,7 @@ def test_a_page_as_json(capsys: pytest.CaptureFixture[str]):
     record = json.loads(capsys.readouterr().out)
     assert (record["code"], record["bad"]) == ("GRD901", "bad = 1\n")
     assert record["page"].startswith("Something made up happens.")
+    assert record["site"] == "failures/made-up-error.html"
     assert main(["explain", "shape-mismatch", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "shape-mismatch"
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trueloop.catalogue.load import catalogue
 from trueloop.faces.cli import failures as module
 from trueloop.faces.cli.app import main
 
@@ -38,13 +39,23 @@ def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
         "watched": True,
         "linted": False,
         "examined": False,
+        "injected": False,
     }
 
 
 def test_papers_get_a_table(capsys: pytest.CaptureFixture[str]):
     assert main(["failures", "--table"]) == 0
     assert capsys.readouterr().out.splitlines()[:3] == [
-        "| code | failure | severity | title |",
-        "|---|---|---|---|",
-        "| GRD901 | gradient/made-up-error | error | A made-up-error |",
+        "| code | failure | severity | run time | text | lab | title |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| GRD901 | gradient/made-up-error | error | yes | no | no | A made-up-error |",
     ]
+
+
+def test_the_table_says_for_each_how_it_is_found():
+    rows = {
+        row.split(" | ")[0][2:]: row.split(" | ")[3:6] for row in module.markdown(catalogue().values()).splitlines()
+    }
+    assert rows["GRD001"] == ["yes", "yes", "yes"]
+    assert rows["PRC003"] == ["no", "yes", "no"]
+    assert rows["ENV004"] == ["doctor", "no", "no"]

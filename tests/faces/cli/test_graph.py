@@ -75,6 +75,24 @@ def test_the_picture_is_written(spec: str, tmp_path: Path, capsys: pytest.Captur
     assert str(path) in capsys.readouterr().out
 
 
+def test_what_verify_takes_has_a_graph_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    text = RECIPE.partition("def assemble")[0] + (
+        "def build():\n    return {'model': Net(4), 'loss': nn.CrossEntropyLoss(),\n"
+        "            'batch': (torch.randn(5, 3), torch.arange(5) % 2)}\n\n\ndef bare():\n    return Net(4)\n"
+    )
+    (tmp_path / "subject.py").write_text(text)
+    spec = f"{tmp_path / 'subject.py'}"
+    assert main(["graph", f"{spec}:build"]) == 0
+    out = capsys.readouterr().out
+    assert "never reached by this loss: forgotten.weight, forgotten.bias" in out
+    assert "5 × 3 float32, 60 bytes, batch[0]" in out  # noqa: RUF001 - as it is printed
+    assert main(["graph", f"{spec}:bare"]) == 1
+    assert "There is neither a batch nor a loader" in capsys.readouterr().err
+    assert main(["graph", f"{spec}:build", "--config", "x.toml"]) == 1
+    assert "it has no settings" in capsys.readouterr().err
+    assert main(["graph", f"{spec}:build", "--effective-batch", "2"]) == 2
+
+
 def test_a_picture_that_cannot_be_written_is_refused_first(spec: str, capsys: pytest.CaptureFixture[str]):
     assert main(["graph", spec, "--svg", "graph.png"]) == 1
     assert "No picture can be written to 'graph.png'" in capsys.readouterr().err

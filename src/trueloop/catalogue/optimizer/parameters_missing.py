@@ -75,6 +75,7 @@ class Detector:
         self._groups = Facts[Ref, Refs]()
         self._built = Facts[Ref, Place | None]()
         self._received: Refs = NONE
+        self._backward_at: Place | None = None
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
@@ -85,6 +86,7 @@ class Detector:
             self._called(event)
         elif isinstance(event, BackwardEnded):
             self._received = self._received | event.received if self._received else event.received
+            self._backward_at = event.place
         elif isinstance(event, OptimizerCreated):
             self._hold(event.optimizer, event.parameters)
             self._built.put(event.optimizer, event.place)
@@ -141,12 +143,14 @@ class Detector:
     def _evidence(self, event: StepTaken, model: Ref, known: Known) -> Evidence:
         names = sorted(ref.name for ref in known.missing)
         listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        built = self._built.get(event.optimizer)
+        built, words, place = self._built.get(event.optimizer), "the optimizer was built here", event.place
+        if built is not None and place == self._backward_at:  # `trainer.fit(...)`: somebody else's loop is run by it
+            built, words, place = place, "it is stepped in here", built
         return Evidence(
             message=f"{counted(len(names), 'parameter')} of {model.name} got gradients in {known.updates} updates, but "
             f"are in no optimizer and stay as they were: {listed}.",
-            place=event.place,
-            related=((built, "the optimizer was built here"),) if built is not None else (),
+            place=place,
+            related=((built, words),) if built is not None else (),
         )
 
     def abstains(self) -> str:

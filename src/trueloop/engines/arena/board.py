@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
+from trueloop.engines.arena.entry import entry_of
 from trueloop.engines.arena.ranking import Judged
 from trueloop.engines.arena.trial import End, Point, Trial, thinned
 from trueloop.ground.asked import Within, read
@@ -45,6 +46,8 @@ CREATE TABLE IF NOT EXISTS curves (
 _COLUMNS: Final = (
     "id, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
 )
+_SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
+_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
 
 class State(StrEnum):
@@ -103,6 +106,14 @@ class Submission:
     config: str
     seeds: tuple[int, ...]
     baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A row that is not as it was written: it is passed over, and counts for nothing."""
+
+    id: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +187,10 @@ class Board:
             return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
 
     def open_entries(self) -> list[Row]:
-        """Return the entries that are not judged yet, the next one first."""
+        """Return the entries that are not judged yet, the next one first, but for those that are refused."""
         with self._open() as base:
-            found = base.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE state IN ('queued', 'judging')"  # noqa: S608 - our own columns
-                " ORDER BY baseline DESC, id"
-            ).fetchall()
-        return sorted(map(_row, found), key=lambda row: row.state != State.JUDGING)
+            found = base.execute(_WAITING).fetchall()
+        return sorted(_whole(found), key=lambda row: row.state != State.JUDGING)
 
     def begin(self) -> Row | None:
         """Take the oldest entry out of the queue, to judge it; None where there is none.
@@ -195,17 +203,16 @@ class Board:
                 "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
                 (f"The judging was ended {ATTEMPTS} times before it was done.", ATTEMPTS),
             )
-            found = base.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE state IN ('queued', 'judging')"  # noqa: S608 - our own columns
-                " ORDER BY baseline DESC, id LIMIT 1"
-            ).fetchone()
-            if found is None:
-                return None
-            base.execute(
-                "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
-                (found[0],),
-            )
-        return _row(found)
+            tried = [(each[0], _tried(each)) for each in base.execute(_WAITING)]
+            refused = [(number,) for number, row in tried if isinstance(row, BoardError)]
+            base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", refused)
+            row = next((row for _, row in tried if isinstance(row, Row)), None)
+            if row is not None:
+                base.execute(
+                    "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
+                    (row.id,),
+                )
+        return row
 
     def tell(self, entry: int, progress: Mapping[str, Any]) -> None:
         """Say how far the judging of an entry is."""
@@ -253,10 +260,7 @@ class Board:
             BoardError: there is none of this number.
         """
         with self._open() as base:
-            found = base.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE id = ?",  # noqa: S608 - our own columns
-                (entry,),
-            ).fetchone()
+            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone()
         if found is None:
             raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
         return _row(found)
@@ -271,10 +275,10 @@ class Board:
             raise BoardError(f"A curve of entry {entry} is not as it was written: {error}.") from error
 
     def judged_on(self, track: str, mark: str) -> list[Judged]:
-        """Return the entries of a track that count: judged, on the track as it is now."""
+        """Return the entries of a track that count: judged, on the track as it is now, and not refused."""
         with self._open() as base:
             found = base.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE track = ? AND mark = ?"  # noqa: S608 - our own columns
+                f"{_SELECT} WHERE track = ? AND mark = ?"
                 " AND state IN ('reached', 'not reached', 'disqualified') ORDER BY id",
                 (track, mark),
             ).fetchall()
@@ -283,8 +287,15 @@ class Board:
                 id=row.id, name=row.name, config=row.config, baseline=row.baseline, submitted=row.submitted,
                 trials=row.trials,
             )
-            for row in map(_row, found)
+            for row in _whole(found)
         ]  # fmt: skip
+
+    def refused(self, track: str) -> list[Refused]:
+        """Return the rows of a track that are not as they were written, the oldest first."""
+        with self._open() as base:
+            found = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
+        read_ = ((each[0], _tried(each)) for each in found)
+        return [Refused(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
 
     def has_baseline(self, track: str, mark: str) -> bool:
         """True where the baseline of a track as it is now was handed in; one that failed does not count."""
@@ -327,6 +338,18 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
     return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
 
 
+def _whole(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+    """Yield the rows that are as they were written."""
+    return (row for row in map(_tried, found) if isinstance(row, Row))
+
+
+def _tried(found: Sequence[Any]) -> Row | BoardError:
+    try:
+        return _row(found)
+    except BoardError as error:
+        return error
+
+
 def _row(found: Sequence[Any]) -> Row:
     told = dict(zip(_COLUMNS.split(", "), found, strict=True))
     try:
@@ -335,7 +358,7 @@ def _row(found: Sequence[Any]) -> Row:
         trials, state = told.pop("trials"), State(told.pop("state"))
         progress, versions = _mapping(told.pop("progress")), _mapping(told.pop("versions"))
         kept = read(_Kept, {**told, "baseline": bool(told["baseline"])})
-        _mapping(_loaded(kept.config))
+        entry_of(_mapping(_loaded(kept.config)))
         return Row(
             **{name: getattr(kept, name) for name in told},
             state=state,
@@ -344,7 +367,8 @@ def _row(found: Sequence[Any]) -> Row:
             trials=_trials(trials),
         )
     except (ValueError, TypeError, InvalidConfig) as error:
-        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {error}.") from error
+        why = str(error).rstrip(".")
+        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {why}.") from error
 
 
 def _loaded(text: Any) -> Any:

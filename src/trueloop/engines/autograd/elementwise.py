@@ -61,6 +61,13 @@ def log1mexp(x: Tensor) -> Tensor:
         InvalidData: ``x`` is not real floating point.
 
     Source: Maechler, 2012, "Accurately computing log(1 - exp(-|a|))": the two branches meet at -log 2.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import autograd
+        >>> tiny = torch.tensor(-1e-10)
+        >>> round(autograd.log1mexp(tiny).item(), 3), torch.log(1 - tiny.exp()).item()
+        (-23.026, -inf)
     """
     full, dtype = lifted(x, "log1mexp")
     return _Log1mexp.apply(full).to(dtype)

@@ -87,6 +87,12 @@ def entropy(logits: Tensor, dim: int = -1) -> Tensor:
 
     Raises:
         InvalidData: ``logits`` is not real floating point.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import autograd
+        >>> round(autograd.entropy(torch.tensor([0.0, 0.0, -torch.inf])).item(), 4)  # two classes are left: log 2
+        0.6931
     """
     full, dtype = lifted(logits, "entropy")
     return _Entropy.apply(full, dim).to(dtype).squeeze(dim)

@@ -26,6 +26,14 @@ def round_through(x: Tensor) -> Tensor:
         x: any shape, floating point.
 
     Source: Bengio et al., 2013, arXiv:1308.3432.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import autograd
+        >>> x = torch.tensor([0.4, 1.6], requires_grad=True)
+        >>> autograd.round_through(x).sum().backward()
+        >>> x.grad.tolist()
+        [1.0, 1.0]
     """
     lifted(x, "round_through")
     return _Round.apply(x)

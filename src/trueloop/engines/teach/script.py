@@ -51,6 +51,11 @@ loss = loss * len(targets) / in_window
 KEEP_BEST: Final = """
 if evaluations[-1][1] > best:
     best, best_weights = evaluations[-1][1], copy.deepcopy(model.state_dict())
+if (epoch + 1) % 5 == 0:
+    best_model.load_state_dict(best_weights)
+    with torch.no_grad():
+        right = (best_model(points[held_out]).argmax(1) == labels[held_out]).sum().item()
+    print("the best so far was kept at {:.3f}, and has {:.3f}".format(best, right / len(held_out_set)))
 """
 
 
@@ -108,7 +113,8 @@ def _before(given: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
         Piece.OPTIMIZER: optimizer,
         Piece.SCHEDULER: _scheduler(given),
         Piece.EVALUATION: _evaluation(given),
-        Piece.RECORDS: "losses, evaluations = [], []" + ("\nbest = -1.0" if given.keep_best else ""),
+        Piece.RECORDS: "losses, evaluations = [], []"
+        + ("\nbest, best_model = -1.0, copy.deepcopy(model).eval()" if given.keep_best else ""),
     }
 
 

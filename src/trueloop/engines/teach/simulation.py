@@ -39,7 +39,9 @@ class Simulation:
     clip: Annotated[float, Within(0.0, 1000.0), "highest norm of the gradient; 0 = not clipped"] = 0.0
     precision: Annotated[Precision, "of the forward pass; float16 with a GradScaler"] = "float32"
     no_grad: Annotated[bool, "evaluate without building graphs"] = True
-    keep_best: Annotated[bool, "keep the weights of the best epoch, and end with them"] = False
+    keep_best: Annotated[bool, "keep the weights of the best epoch, try them every fifth one, and end with them"] = (
+        False
+    )
     seed: Annotated[int, Within(0, 1_000_000), "of data, weights and order"] = 0
     epochs: Annotated[int, Within(1, 1000), "passes over the training points"] = 100
 

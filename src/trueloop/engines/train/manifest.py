@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trueloop.engines.train.durable import FileStamp, damaged, sync, unreadable, write_synced
 from trueloop.ground.errors import CheckpointError
+from trueloop.ground.seal import sealed, unsealed
 
 if TYPE_CHECKING:  # a manifest is read, and its files are checked, where torch is not installed
     from torch import Tensor
@@ -106,12 +107,6 @@ def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, besid
     }
     write_synced(folder / MANIFEST, [sealed(manifest)])
     sync(folder)
-
-
-def sealed(manifest: dict[str, Any]) -> bytes:
-    """Return the one text that says this, with the checksum of itself; no other bytes are accepted for it."""
-    checksum = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
-    return json.dumps({**manifest, "sha256": checksum}, indent=1).encode()
 
 
 def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
@@ -201,13 +196,8 @@ def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
     if not (path / MANIFEST).is_file():
         raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
     content = (path / MANIFEST).read_bytes()
-    try:
-        manifest = json.loads(content)
-        del manifest["sha256"]
-        sound = sealed(manifest) == content
-    except (ValueError, LookupError, TypeError, RecursionError):
-        sound, manifest = False, {}
-    if not sound:
+    manifest = unsealed(content)
+    if manifest is None:
         raise damaged(path, f"{MANIFEST} does not match its own checksum")
     return manifest, _steps(path, manifest.get("schema"))
 

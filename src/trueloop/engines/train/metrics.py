@@ -58,6 +58,15 @@ class Accuracy:
 
     Outputs are ``[N, C, ...]`` scores with the class in dimension 1, or ``[N]`` / ``[N, 1]`` logits of one binary
     class (positive above 0). Targets equal to ``ignore_index`` do not count.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import Accuracy
+        >>> metric = Accuracy()
+        >>> metric.update(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1]))
+        >>> metric.update(torch.tensor([[2.0, 1.0]]), torch.tensor([1]))
+        >>> round(metric.compute(), 3)  # over 3 items, not a mean of two batches
+        0.667
     """
 
     def __init__(self, *, ignore_index: int = -100) -> None:
@@ -83,7 +92,16 @@ class Accuracy:
 
 
 class Confusion:
-    """How often class i (row) was taken for class j (column), as a ``[classes][classes]`` table of counts."""
+    """How often class i (row) was taken for class j (column), as a ``[classes][classes]`` table of counts.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import Confusion
+        >>> table = Confusion(2)
+        >>> table.update(torch.tensor([[2.0, 1.0], [0.0, 3.0], [0.0, 1.0]]), torch.tensor([0, 1, 0]))
+        >>> table.compute()
+        [[1, 1], [0, 1]]
+    """
 
     def __init__(self, classes: int, *, ignore_index: int = -100) -> None:
         self._classes = classes

@@ -21,7 +21,19 @@ _OURS = (Path(__file__).parents[2], Path(torch.__file__).parent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One term of the objective over one micro-batch."""
+    """One term of the objective over one micro-batch.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import Loss
+        >>> def objective(model, batch):
+        ...     error = (model(batch["x"]) - batch["y"]).square() * batch["mask"]
+        ...     return Loss(sum=error.sum(), count=batch["mask"].sum())
+        >>> batch = {"x": torch.ones(3, 1), "y": torch.zeros(3, 1), "mask": torch.tensor([[1.0], [1.0], [0.0]])}
+        >>> term = objective(torch.nn.Identity(), batch)
+        >>> float(term.sum), float(term.count)
+        (2.0, 2.0)
+    """
 
     sum: Tensor
     """0-d, with its graph: the loss added up over the micro-batch."""

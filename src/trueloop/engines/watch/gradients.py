@@ -133,6 +133,10 @@ class Account:
                 place = place or mixed.place
         return found, place
 
+    def used(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return those to whose gradient nothing was added since a step used it."""
+        return [parameter for parameter in parameters if self.is_used(parameter)] if self._used else []
+
     def is_used(self, parameter: Tensor) -> bool:
         """True where nothing was added to the gradient since a step used it."""
         seen = self._used.get(id(parameter))

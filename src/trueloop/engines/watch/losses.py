@@ -315,6 +315,7 @@ def _seen(found: Found, counted: bool) -> LossSeen:
         unread=unread(core, "target", "targets", "self"),
         place=note and note.place,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved(core, "weight") is not None,
+        normalised=None if logs is None or ignored is None else _astray(logs, found.source, shape),
     )
 
 
@@ -345,6 +346,19 @@ def _makers(node: Any, logs: Any) -> tuple[str, ...]:
             makers.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
         node = first_parent(node)
     return tuple(makers)
+
+
+def _astray(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """Return the dimension and size a log-softmax is over, where these are not the classes of the loss behind it."""
+    own, along = made_shape(logs), getattr(logs, "_saved_dim", None)
+    if not own or not shape or len(shape) < 2 or along is None:
+        return None
+    along = along if along < len(own) else along - (1 << 64) + len(own)
+    if own != shape:  # reshaped in between: the size tells
+        while _name(source) in RESHAPED:
+            source = parent(source)
+        return (along, own[along]) if source is logs and own[along] != shape[1] else None
+    return (along, own[along]) if along != 1 and source is logs else None
 
 
 def _size_along(node: Any) -> int | None:

@@ -15,6 +15,7 @@ from trueloop.ground.findings import Place
 ENOUGH: Final = 256  # indices that tell one order from another; 256! orders are possible
 MOST_VALUES: Final = 4096  # different labels
 MOST_COLUMNS: Final = 8
+DEEP: Final = 4  # lists and dictionaries within each other, in a batch
 
 
 class FirstIndices:
@@ -140,6 +141,54 @@ class Blocks:
         return self.in_time or (self._growing is not None and bool(self._growing.any()))
 
 
+class Copies:
+    """Whether the workers of a loader over a stream all begin with the same batch.
+
+    Args:
+        workers: of the loader; each gives one of its first batches.
+
+    Cost: as much as looking at each number of ``workers`` + 1 batches once.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._first = 0
+        self._seen = 0
+        self.samples = 0
+        self.over = False
+        """Nothing more is wanted."""
+        self.found = False
+
+    def add(self, batch: Any) -> None:
+        """Take in one batch."""
+        digest = _digest(batch, DEEP)
+        if not self._seen:
+            self._first, self.samples = digest, _length(batch)
+        same = digest == self._first
+        self._seen += 1
+        last = self._seen > self._workers
+        self.found = last and not same  # a stream of one batch for ever proves nothing
+        self.over = last or not same
+
+
+def _digest(part: Any, depth: int) -> int:
+    """Return one number for what is in a batch; equal for equal numbers and words."""
+    if isinstance(part, Tensor):
+        if part.device.type != "cpu" or part.layout != torch.strided or part.is_quantized:
+            return id(part)
+        return hash(part.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    if isinstance(part, Mapping) and depth:
+        pairs = cast("Mapping[Any, Any]", part).items()
+        return hash(tuple((str(name), _digest(each, depth - 1)) for name, each in pairs))
+    if isinstance(part, list | tuple) and depth:
+        return hash(tuple(_digest(each, depth - 1) for each in cast("Sequence[Any]", part)))
+    return hash(part) if isinstance(part, str | bytes | int | float | bool) else id(part)
+
+
+def _length(batch: Any) -> int:
+    return max((len(part) for _, part in columns(batch)), default=1)
+
+
 def columns(batch: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a batch that lie on the CPU, with their places in it: "0", "1", "label"."""
     if isinstance(batch, Mapping):
@@ -187,9 +236,12 @@ class Pass:
     """The DistributedSampler that shuffles it, until its first batch is drawn."""
     index: int = 0
     """Batches drawn."""
+    length: int | None = None
+    """Batches there are, where torch's own samplers tell."""
     first_s: float = 0.0
     """When the first batch was there."""
     waited_s: float = 0.0
     order: FirstIndices | None = None
     blocks: Blocks | None = None
+    copies: Copies | None = None
     ended: bool = False

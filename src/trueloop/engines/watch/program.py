@@ -83,6 +83,8 @@ class Program:
     """Batches drawn so far, from all loaders."""
     drawing: Any = None
     """The pass over a loader that is just fetching a batch in this process."""
+    anomaly_at: Place | None = None
+    """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: Place | None = None
     """The latest ``torch.manual_seed`` since a shuffling loader was started."""
     window: int = 0
@@ -144,5 +146,6 @@ class Program:
         self.calls.clear()
         self.suspects, self.replayed = (), False
         self.pending = self.window = self.alike = 0
+        self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None

@@ -65,9 +65,14 @@ def parts_of(loader: Any) -> list[Part] | None:
         chosen = _integers(sampler.indices)
         if chosen is None:
             return None
-    elif type(sampler) not in WHOLE:
+    elif type(sampler) not in WHOLE and not _shuffles_all(sampler, loader.dataset):
         return None
     return _parts(loader.dataset, chosen)
+
+
+def _shuffles_all(sampler: Any, dataset: Any) -> bool:
+    """True for a sampler derived from RandomSampler, to seed it, that gives as many samples as there are."""
+    return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == _size(dataset)
 
 
 def _parts(dataset: Any, chosen: Tensor | None) -> list[Part] | None:
@@ -157,8 +162,10 @@ def digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
 
 def _bits(column: Tensor) -> Tensor:
     if column.is_floating_point():
-        # Equal numbers become equal ones in float64, whatever they were stored in.
-        return column.double().contiguous().view(torch.int64)
+        # Equal numbers become equal ones in float64, whatever they were stored in. Those of images, n / 16 or whole,
+        # fill its highest bits only, and a product has no bit below the lowest that is set: so these are folded down.
+        bits = column.double().contiguous().view(torch.int64)
+        return bits ^ (bits >> 32)
     return column.long()
 
 

@@ -29,8 +29,14 @@ class Windows:
     account: Account = field(default_factory=Account)
     scaled: Refs = NONE
     """Parameters whose gradient is multiplied by a GradScaler's factor."""
+    factor_read: bool = False
+    """The program has asked a GradScaler for its factor since the latest step, perhaps to divide by it."""
     fresh: Refs = NONE
     """Parameters to whose gradient a backward added something that no step has used."""
+    stepped_at: Place | None = None
+    """The latest step."""
+    _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
+    """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
     _known: Sequence[weakref.ref[Tensor]] = ()
     _known_for: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
@@ -39,18 +45,22 @@ class Windows:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
         self.account.forget()
         self.fresh = self.scaled = NONE
+        self._as_scaled.clear()
         self._known_for = ()
         for known in self.program.optimizers.facts():
             known.begin(whole=False)
 
-    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs) -> None:
+    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: Place | None) -> None:
         """An optimizer has stepped: its window begins anew.
 
         Args:
             known: of the optimizer.
             holds: all its parameters, and ``parameters`` their refs.
+            place: of the step.
         """
         known.begin(whole=True)
+        self.stepped_at = place
+        self.factor_read = False
         self.account.stepped(holds)
         self.fresh -= parameters
         self.scaled -= parameters
@@ -59,7 +69,7 @@ class Windows:
         """Note every gradient as it is."""
         self.account.backward_begins()
         self._before = [
-            (known, None if (gradient := parameter.grad) is None else (id(gradient), version_of(gradient)))
+            (known, None if (gradient := parameter.grad) is None else _mark(gradient))
             for known in self._parameters()
             if (parameter := known()) is not None
         ]
@@ -74,11 +84,14 @@ class Windows:
         self.account.backward_ended(place)
         before, self._before = self._before, ()
         many = self.stream.registry.many
-        received = many(
+        changed = [
             parameter
             for known, mark in before
             if (parameter := known()) is not None and _is_other(parameter.grad, mark)
-        )
+        ]
+        received = many(changed)
+        if scale is not None:
+            self._as_scaled.update((id(each), _mark(each.grad)) for each in changed if each.grad is not None)
         self.fresh = self.fresh | received if self.fresh else received
         self.scaled = self.scaled - received if scale is None else self.scaled | received
         for optimizer, known in self.program.optimizers.items():
@@ -92,6 +105,13 @@ class Windows:
                 made = joint_norm(holds)
                 known.norm_made = None if made is None else made / (scale or 1.0)
         return received
+
+    def still_scaled(self, graded: Sequence[Tensor]) -> Refs:
+        """Return the parameters whose gradient nobody has changed since the backward of a scaled loss."""
+        if not self.scaled or self.factor_read:
+            return NONE
+        left = [p for p in graded if p.grad is not None and self._as_scaled.get(id(p)) == _mark(p.grad)]
+        return self.scaled & self.stream.registry.many(left)
 
     def cleared(self, held: Sequence[Tensor]) -> Refs:
         """The gradients of these were cleared; return those that held something no step had used."""
@@ -151,4 +171,8 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
 def _is_other(gradient: Tensor | None, mark: Mark | None) -> bool:
     if gradient is None or mark is None:
         return gradient is not mark
-    return mark != (id(gradient), version_of(gradient))
+    return mark != _mark(gradient)
+
+
+def _mark(gradient: Tensor) -> Mark:
+    return id(gradient), version_of(gradient)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -157,5 +158,11 @@ class Desk:
             run(going)
         except TrueloopError as error:
             going.trouble = error
+        except Exception as error:  # noqa: BLE001 - whoever waits hears it
+            what = f"{type(error).__name__}: {error}"[:400]
+            going.trouble = BoardError(
+                f"This run ended in an error that nobody expected: {what}.", fix="Begin it again."
+            )
+            traceback.print_exc()  # the page says what, the server's terminal where
         finally:
             going.done = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from cyclopts import App, CycloptsError
 
@@ -16,6 +17,24 @@ from trueloop.version import __version__
 # Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 # Of `lint`: 0 clean, 1 findings, 2 something could not be judged.
 # Of `run`: the script's own, or 3 where findings make it a failure.
+
+
+_COMMANDS: Final = {
+    "lint": "Find silent failures in source, without running it.",
+    "doctor": "Look at this machine before a run does.",
+    "explain": "Explain a silent failure, or an error: trueloop explain GRD001.",
+    "failures": "List every silent failure that is known.",
+    "recipes": "List the built-in recipes.",
+    "plan": "Count iterations, windows and updates before training.",
+    "verify": "Prove what should hold of your model and loop.",
+    "template": "Write the file that starts a run on SLURM or Kubernetes.",
+    "export": "Write a trained model as pt2, ONNX or TorchScript.",
+    "predict": "Answer files with an exported model.",
+    "serve": "Answer requests with an exported model.",
+    "report": "Draw a run's curves and write its report.",
+    "lab": "See a training loop and break it, in the browser.",
+}
+"""In files of their own name."""
 
 
 def _build_app() -> App:
@@ -62,18 +81,7 @@ def _build_app() -> App:
         help_flags=[],  # `trueloop run script.py --help` is answered by the script
         version_flags=[],
     )
-    for name, line in {
-        "lint": "Find silent failures in source, without running it.",
-        "doctor": "Look at this machine before a run does.",
-        "explain": "Explain a silent failure, or an error: trueloop explain GRD001.",
-        "failures": "List every silent failure that is known.",
-        "recipes": "List the built-in recipes.",
-        "plan": "Count iterations, windows and updates before training.",
-        "verify": "Prove what should hold of your model and loop.",
-        "template": "Write the file that starts a run on SLURM or Kubernetes.",
-        "report": "Draw a run's curves and write its report.",
-        "lab": "See a training loop and break it, in the browser.",
-    }.items():
+    for name, line in _COMMANDS.items():
         built.command(f"trueloop.faces.cli.{name}:{name}_command", name=name, help=line, version_flags=[])
     built.command(runs_app())
     built.command(arena_app())

@@ -53,7 +53,8 @@ def explain_command(
         record = {"kind": kind, "title": known.title, "page": error_page(kind)}
     else:
         entry = entry_named(word)
-        record = {**as_record(entry), "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
+        whole = {"site": entry.page, "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
+        record = {**as_record(entry), **whole}
     if json:
         print(json_format.dumps(record, indent=2))
     else:

@@ -50,6 +50,8 @@ def page(entry: Entry) -> Iterator[RenderableType]:
         code = inspect.cleandoc(script)
         yield Padding(Syntax(code, "python", background_color="default", word_wrap=True), (0, 0, 1, 2))
     yield Text.assemble(("In short: ", "bold green"), failure.fix)
+    if failure.inject is not None:
+        yield Text(f"With its measured curves: trueloop lab, or {entry.page} of the documentation", "dim")
 
 
 def finders(failure: Failure) -> list[str]:

@@ -21,7 +21,7 @@ def failures_command(*, json: Flag = False, table: Flag = False) -> None:
 
     Args:
         json: Print a JSON list and nothing else.
-        table: Print a table in Markdown.
+        table: Print a table in Markdown: what each is found by at run time, in the text, and whether the lab shows it.
     """
     entries = list(catalogue().values())
     if json:
@@ -45,16 +45,25 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
         "watched": failure.detector is not None,
         "linted": failure.rule is not None,
         "examined": failure.examined,
+        "injected": failure.inject is not None,
     }
 
 
 def markdown(entries: Iterable[Entry]) -> str:
-    """Write the list as a Markdown table."""
-    rows = (
-        f"| {entry.code} | {entry.family}/{entry.slug} | {entry.failure.severity} | {entry.failure.title} |"
-        for entry in entries
-    )
-    return "\n".join(("| code | failure | severity | title |", "|---|---|---|---|", *rows))
+    """Write the list as a Markdown table: what finds each, a watched run or the linter, and whether the lab has it."""
+    heads = ("code", "failure", "severity", "run time", "text", "lab", "title")
+    return "\n".join(map(_row, (heads, ["---"] * len(heads), *map(_cells, entries))))
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    failure = entry.failure
+    seen = "yes" if failure.detector else "doctor" if failure.examined else "no"
+    found = (seen, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
+    return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *found, failure.title)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _print(entries: Iterable[Entry], console: Console) -> None:

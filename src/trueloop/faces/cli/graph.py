@@ -1,4 +1,4 @@
-"""`trueloop graph RECIPE`: the graph behind the loss, and what it keeps alive."""
+"""`trueloop graph SPEC`: the graph behind the loss, and what it keeps alive."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trueloop.faces.cli.recipe_help import print_overview
 from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.faces.cli.settings import Setting, override
 from trueloop.ground.errors import InvalidConfig
+from trueloop.recipes import registry
 
 FEW = 60  # nodes whose tree is printed unasked
 FLAGS = (
@@ -27,28 +28,36 @@ FLAGS = (
 def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Run one batch of the recipe that the first word names forward, and show the graph behind its loss."""
     if tokens and tokens[0] in ("--help", "-h"):
-        line = "Show the graph behind a recipe's loss: what it saves for backward, and what it never reaches."
-        print_overview("graph", line, FLAGS, "One batch is run forward; nothing is trained.")
+        line = "Show the graph behind a loss: what it saves for backward, and what it never reaches."
+        also = "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch."
+        print_overview("graph", line, FLAGS, "One batch is run forward; nothing is trained.", also)
         return 0
-    spec, recipe, words = named_recipe(tokens, "graph")
+    spec, given, words = named_recipe(tokens, "graph", registry.made_by)
+    from trueloop.recipes.recipe import Recipe  # imports torch, which `made_by` did
+
+    recipe = given if isinstance(given, Recipe) else None
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.engines.autograd.graph_picture import picture
+        from trueloop.engines.verify.subject import Subject
         from trueloop.faces.cli.configfile import read_config
-        from trueloop.faces.graphing import graph_of
+        from trueloop.faces.graphing import graph_of, graph_of_subject
 
-        from_file = read_config(flags["config"], settings) if flags["config"] else {}
         svg: Path | None = flags["svg"]
         if svg is not None and (svg.suffix != ".svg" or not svg.resolve().parent.is_dir()):
             raise InvalidConfig(f"No picture can be written to {str(svg)!r}.", fix="Name a .svg file in a folder.")
-        asked = override(recipe, {**from_file, **overrides})
-        graph = graph_of(asked)
+        if recipe is None and flags["config"]:
+            raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
+        from_file = read_config(flags["config"], settings) if flags["config"] else {}
+        graph = (
+            graph_of(override(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
+        )
         if svg is not None:
             svg.write_text(picture(graph), encoding="utf-8")
         if flags["json"]:
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:
-            _print_page(asked.name, graph, svg, whole=flags["tree"] or len(graph.nodes) <= FEW)
+            _print_page(recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= FEW)
         return 0
 
     return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)

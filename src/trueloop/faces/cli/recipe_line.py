@@ -112,8 +112,15 @@ class Line:
         return ["--store", self.store] if self.store and masked(self.store) == self.store else []
 
 
-def named_recipe(tokens: Sequence[str], command: str) -> tuple[str, Recipe, list[str]]:
+def named_recipe(
+    tokens: Sequence[str], command: str, made: Callable[[str], Any] = registry.load
+) -> tuple[str, Any, list[str]]:
     """Take the first word for the recipe; return it as it was typed, what it means, and the other words.
+
+    Args:
+        tokens: what was typed.
+        command: its name.
+        made: gives what a word means; a `Recipe` unless the command takes more.
 
     Raises:
         CycloptsError: there is no such word.
@@ -126,7 +133,7 @@ def named_recipe(tokens: Sequence[str], command: str) -> tuple[str, Recipe, list
             app=App(name=f"trueloop {command}"),
         )
     spec, *words = tokens
-    return spec, registry.load(spec), words
+    return spec, made(spec), words
 
 
 def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:
@@ -146,7 +153,7 @@ def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:
 
 def settings_app(
     name: str,
-    recipe: Recipe,
+    recipe: Recipe | None,
     flags: Sequence[inspect.Parameter],
     act: Callable[[dict[str, Any], dict[str, Any], Mapping[str, Setting]], int],
 ) -> App:
@@ -154,11 +161,11 @@ def settings_app(
 
     Args:
         name: of the command, with the recipe.
-        recipe: whose settings become flags.
+        recipe: whose settings become flags; None = there are none.
         flags: made by `flag`.
         act: called with the flags by name, the settings that were typed by key, and every setting there is.
     """
-    settings = settings_of(recipe)
+    settings = settings_of(recipe) if recipe is not None else {}
 
     def command(**given: Any) -> int:  # only what was typed is in `given`
         own = {each.name: given.pop(each.name, each.default) for each in flags}
@@ -169,7 +176,7 @@ def settings_app(
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = App(
         name=name,
-        help=recipe.summary,
+        help=recipe.summary if recipe is not None else "",
         version_flags=[],
         result_action="return_value",
         suppress_keyboard_interrupt=False,

@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
+from trueloop.faces.http_body import Refused, json_body
 from trueloop.faces.lab.runs_seen import RunsSeen
 from trueloop.faces.lab.views.load import View, views
 from trueloop.faces.lab.wire import parsed, refusal, written
@@ -24,15 +25,6 @@ PATIENCE_S: Final = 20.0
 CALCULATORS: Final = 2
 WAITING: Final = 64  # questions that wait for a calculator
 SEE: Final = "The lab's terminal says why."
-
-
-class Refused(Exception):
-    """A request that is answered with a status and words."""
-
-    def __init__(self, status: int, what: str, fix: str = "") -> None:
-        super().__init__(what)
-        self.status = status
-        self.words = {"what": what, "why": "", "fix": fix}
 
 
 class Answering:
@@ -56,7 +48,7 @@ class Answering:
         """Answer one question, or say in a 4xx why not."""
         try:
             view = _view(request)
-            given = parsed(await _body(request))
+            given = parsed(await json_body(request, largest=LARGEST, slowest_s=SLOWEST_S))
             asked = read(view.asked, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
@@ -116,24 +108,6 @@ def _view(request: Request) -> View:
     if found is None:
         raise Refused(404, f"There is no page {name[:40]!r}.", f"Known: {', '.join(views())}.")
     return found
-
-
-async def _body(request: Request) -> bytes:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind != "application/json":  # a form of another site could send anything else unasked
-        raise Refused(415, f"A question of type {kind[:40]!r}.", "Send application/json.")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(SLOWEST_S):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > LARGEST:
-                    raise Refused(413, f"A question of more than {LARGEST} bytes.", "Ask for less.")
-    except TimeoutError:
-        raise Refused(408, f"A question that took more than {SLOWEST_S:g} s to arrive.", "Send it at once.") from None
-    except ClientDisconnect:
-        raise Refused(400, "A question that was not sent to its end.") from None  # nobody hears it
-    return bytes(body)
 
 
 def _json(value: Any, status: int = 200) -> Response:

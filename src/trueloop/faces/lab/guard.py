@@ -22,8 +22,9 @@ POLICY: Final = {
 class Guard:
     """Refuses requests under another name than this machine's, or from another origin than the page's own."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, says: str = "The lab answers its own page on this machine only.") -> None:
         self._app = app
+        self._says = says
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what may pass."""
@@ -32,7 +33,7 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
         else:
-            await _forbid(send)
+            await _forbid(send, self._says)
 
 
 def _trusted(headers: Headers) -> bool:
@@ -59,7 +60,7 @@ def _with_policy(send: Send) -> Send:
     return sent
 
 
-async def _forbid(send: Send) -> None:
+async def _forbid(send: Send, says: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": b"The lab answers its own page on this machine only.\n"})
+    await send({"type": "http.response.body", "body": f"{says}\n".encode()})

@@ -26,20 +26,21 @@ ADDRESS: Final = "127.0.0.1"  # nobody else on the network; a class reaches it t
 LARGEST_MESSAGE: Final = 64 << 10
 
 
-def listening(port: int) -> socket.socket:
+def listening(port: int, *, host: str = ADDRESS, command: str = "trueloop lab") -> socket.socket:
     """Take the port, so that the address is known before anything starts.
 
     Raises:
-        InvalidConfig: somebody else has it.
+        InvalidConfig: somebody else has it, or the host is none of this machine's.
     """
-    taken = socket.socket()
+    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        taken.bind((ADDRESS, port))
-    except OSError as error:
+        taken.bind((host, port))
+    except (OSError, OverflowError) as error:
         taken.close()
         raise InvalidConfig(
-            f"Port {port} cannot be used: {error.strerror}.", fix="trueloop lab --port 0 takes one that is free."
+            f"Port {port} cannot be used: {getattr(error, 'strerror', '') or error}.",
+            fix=f"{command} --port 0 takes one that is free.",
         ) from None
     return taken
 

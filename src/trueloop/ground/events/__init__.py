@@ -19,6 +19,7 @@ from trueloop.ground.events.backward import (
     GradientsUnscaled,
     LossScaled,
     LossSeen,
+    ScalerCreated,
     WindowLeftOver,
 )
 from trueloop.ground.events.data import (
@@ -32,6 +33,7 @@ from trueloop.ground.events.data import (
     OrderSeen,
     ScaledTogether,
     SeedRepeated,
+    WorkersRepeat,
 )
 from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, ReplicaStepped
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
@@ -41,6 +43,7 @@ from trueloop.ground.events.forward import (
     ForwardBypassed,
     ModelCalled,
     ModeSet,
+    StatisticsForgotten,
     StrangerCalled,
 )
 from trueloop.ground.events.states import (
@@ -49,6 +52,8 @@ from trueloop.ground.events.states import (
     ErrorRaised,
     GraphsAlive,
     GraphsRetained,
+    ModelExported,
+    NamesMatched,
     NotFinite,
     StateCaptured,
     StateLoaded,
@@ -84,7 +89,9 @@ __all__ = [
     "LossSeen",
     "ModeSet",
     "ModelCalled",
+    "ModelExported",
     "ModelReplicated",
+    "NamesMatched",
     "NotFinite",
     "OptimizerCreated",
     "OrderSeen",
@@ -93,14 +100,17 @@ __all__ = [
     "Refs",
     "ReplicaStepped",
     "ScaledTogether",
+    "ScalerCreated",
     "ScheduleAdvanced",
     "SeedRepeated",
     "StateCaptured",
     "StateLoaded",
     "StateUsed",
+    "StatisticsForgotten",
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
     "WatchEnded",
     "WindowLeftOver",
+    "WorkersRepeat",
 ]

@@ -36,6 +36,9 @@ class LossSeen:
     """Its targets are weighted by their class."""
     place: Place | None = None
     """The line that computed it; None = not known."""
+    normalised: tuple[int, int] | None = None
+    """Of log-probabilities that add up to one over something other than the classes: over which dimension, and how
+    many values it has; None = over the classes, or not known."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,6 +57,10 @@ class BackwardStarted(Event):
     """The loader that gave the latest batch."""
     batch: int
     """A number that grows with every batch drawn from any loader; equal = the same batch."""
+    anomaly: bool = False
+    """torch looks for what makes a gradient not finite: ``torch.autograd.detect_anomaly``."""
+    anomaly_at: Place | None = None
+    """Where that was switched on, if it was seen."""
     order: int | None = None
     """A number of the root's operation that is higher than those of all operations before it in its thread."""
 
@@ -115,6 +122,8 @@ class GradientsClipped(Event):
     """Of those, still multiplied by a GradScaler's factor."""
     probe: bool
     """The limit is infinite: only the norm was wanted."""
+    exhausted: bool = False
+    """What was given is a generator that had been gone through to its end before."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -127,6 +136,13 @@ class LossScaled(Event):
     autocast: str | None
     """The type of autocast the newest call of a model ran under that made a graph."""
     dtype: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ScalerCreated(Event):
+    """RARE. A GradScaler that is switched on was built."""
+
+    scaler: Ref
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

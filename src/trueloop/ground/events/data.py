@@ -48,7 +48,10 @@ class BatchDrawn(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoaderExhausted(Event):
-    """RARE. A DataLoader had no more batches. One that was left by ``break`` never says so."""
+    """RARE. A DataLoader had no more batches: it was asked for another, or the program turned to another loader.
+
+    One that was left by ``break`` before its last batch never says so.
+    """
 
     loader: Ref
     epoch: int
@@ -167,4 +170,16 @@ class GeneratorCopied(Event):
     """The function that uses it."""
     workers: int
     persistent: bool
+    made_at: Place | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class WorkersRepeat(Event):
+    """RARE. All workers of a loader over a stream began with one and the same batch, and went on with others."""
+
+    loader: Ref
+    dataset: Ref | None
+    workers: int
+    samples: int
+    """In that batch."""
     made_at: Place | None

@@ -38,6 +38,9 @@ class ModelCalled(Event):
     """LIVE: the module."""
     output: Any
     """LIVE."""
+    cast: tuple[Ref, int] | None = None
+    """A parameter near the end of its graph that autocast has cast to another type, and the number of the operation
+    that did: those of later ones are higher. None = none was found, or there is no autocast."""
     graph_used: bool = False
     """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
 
@@ -102,6 +105,17 @@ class BatchNormOfOne(Event):
     """Values per channel it took the statistics over."""
     before: int = 0
     """Samples in the larger batch."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StatisticsForgotten(Event):
+    """A model whose batch normalisations have a momentum of 0.9 to 1 was called in training for the first time."""
+
+    module: Ref
+    """The first of them."""
+    model: Ref
+    momentum: float
+    layers: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

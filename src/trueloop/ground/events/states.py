@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trueloop.ground.events.event import Event, Ref, Refs
 from trueloop.ground.findings import Place, Site
@@ -83,6 +84,21 @@ class CheckpointWritten(Event):
     holds_scheduler: bool
 
 
+class NamesMatched(NamedTuple):
+    """How the names in a state fit those of a model."""
+
+    given: int
+    """In the state."""
+    wanted: int
+    """Of the model."""
+    matched: int
+    """In both: these were loaded."""
+    unexpected: str
+    """One of the state's that the model has not, and ``missing`` one of the model's that the state has not; "" = none,
+    or some matched."""
+    missing: str
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateLoaded(Event):
     """RARE. ``load_state_dict`` of a model, optimizer, scheduler or scaler was called by the program."""
@@ -92,6 +108,24 @@ class StateLoaded(Event):
     """"model", "optimizer", "scheduler", "scaler"."""
     file: Ref | None
     """The read file it came from."""
+    names: NamesMatched | None = None
+    """Of a model that was loaded with ``strict=False``."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ModelExported(Event):
+    """RARE. A module was traced or exported by the program, and the result written to a file or given to ONNX.
+
+    Its place is the line that traced it.
+    """
+
+    model: Ref
+    how: str
+    """"torch.jit.trace", "torch.export.export", "torch.onnx.export"."""
+    dropout: bool
+    """It held dropout with p > 0 in train mode when it was recorded."""
+    batchnorm: bool
+    """It held a batch normalisation with running statistics in train mode then."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trueloop.ground.events.event import Event, Ref, Refs
+from trueloop.ground.events.event import NONE, Event, Ref, Refs
 from trueloop.ground.findings import Place
 
 
@@ -63,6 +63,15 @@ class StepTaken(Event):
     """L2 norm of the gradient of each of them; empty where it would have had to be waited for."""
     replaced: bool = False
     """The gradients are others than the latest backward left: the program made them by hand."""
+    epsilon_lost: float | None = None
+    """An ``eps`` of torch's own optimizer that rounds to zero in float16, the type of the parameters it is for."""
+    scaled: Refs = NONE
+    """Of those with a gradient: it is still as the backward of a scaled loss has left it, multiplied by a GradScaler's
+    factor, and the program has not asked for that factor since."""
+    used: Refs = NONE
+    """Of those with a gradient: nothing was added to it since a step used it, of this optimizer or of another."""
+    used_at: Place | None = None
+    """That step, where it was another optimizer's or another line's."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

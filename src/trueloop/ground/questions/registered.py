@@ -65,7 +65,7 @@ def _layers(kept: Thing) -> Iterator[Thing]:
 def _is_free(source: Source, layer: Thing) -> bool:
     """True for a layer with weights that nothing holds, freezes or steps."""
     inner = list(_inside(layer))
-    if layer.holders or not any(each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) for each in inner):
+    if layer.holders or not has_weights(layer):
         return False
     ids = {id(each) for each in inner}
     if any(FROZEN in each.facts or any(id(holder) not in ids for holder in each.holders) for each in inner):
@@ -75,6 +75,11 @@ def _is_free(source: Source, layer: Thing) -> bool:
         or (each.act is Act.MADE and each.subject.kind is Kind.OPTIMIZER and each.subject.covers(layer))
         for each in source.operations
     )
+
+
+def has_weights(layer: Thing) -> bool:
+    """True for a layer of torch's that has weights, and for a module of this file that holds one."""
+    return any(each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) for each in _inside(layer))
 
 
 def _inside(layer: Thing) -> Iterator[Thing]:

@@ -134,6 +134,8 @@ class Operation:
     """Gradients are on; None = the text does not tell."""
     autocast: str | None = None
     """The type of the autocast around it: "torch.bfloat16"; "" = on, of a type the text does not tell."""
+    autocasts: tuple[tuple[Thing, int], ...] = ()
+    """All autocasts around it, outermost first, each with the number of ``loops`` that stand around it."""
     contexts: tuple[str, ...] = ()
     """Qualified names of the context managers around it that are none of the above: "accelerator.accumulate"."""
 

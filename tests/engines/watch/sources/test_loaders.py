@@ -78,6 +78,33 @@ def test_a_break_has_no_end_and_the_next_epoch_begins(watched):
     assert [fields["index"] for fields in of(events, BatchDrawn)] == [0, 0]
 
 
+def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
+    attachment, events = watched
+    loader, other = DataLoader(DATA, 5), DataLoader(DATA, 2)
+    first = iter(loader)
+    next(first), next(first)
+    assert not of(events, LoaderExhausted), "its last batch is still being used"
+    second = iter(other)
+    ends = [kind for kind, _ in events if kind in {LoaderExhausted, LoaderStarted}]
+    assert ends == [LoaderStarted, LoaderExhausted, LoaderStarted]
+    for _ in range(5):
+        next(second)
+    with pytest.raises(StopIteration):
+        next(first)
+    assert [(f["loader"].name, f["batches"]) for f in of(events, LoaderExhausted)] == [
+        ("DataLoader", 2), ("DataLoader 2", 5)
+    ]  # fmt: skip
+    with pytest.raises(StopIteration):
+        next(second)
+    next(iter(other)), next(iter(DataLoader(Stream(), 10)))
+    assert len(of(events, LoaderExhausted)) == 2
+    for _ in zip(range(2), loader, strict=False):
+        pass
+    for farewell in attachment.stream.farewells:
+        farewell()
+    assert len(of(events, LoaderExhausted)) == 3
+
+
 def test_places_are_the_users(watched):
     _, events = watched
     loader = DataLoader(DATA, 5)

@@ -29,6 +29,18 @@ def test_each_board_leads_with_its_own_number(ask, config):
     assert [head[1] for head in heads] == ["updates", "examples"]
 
 
+def test_a_row_that_was_written_by_hand_is_refused_and_the_others_are_shown(ask, ask_json, board_path, config):
+    ask("submit", config('track = "digits"\nlr = 0.02\n'))
+    with sqlite3.connect(board_path) as base:
+        base.execute("UPDATE entries SET trials = '[{}]' WHERE NOT baseline")
+    base.close()
+    code, told = ask_json("board", "--track", "digits")
+    assert code == 0
+    assert [row["name"] for row in told["tracks"]["digits"]] == ["baseline"]
+    assert "is not as it was written" in told["refused"][0]["why"]
+    assert "Refused: Entry" in ask("board", "--track", "digits")[1]
+
+
 def test_names_cannot_steer_the_terminal(ask, board_path, config):
     ask("submit", config('track = "digits"\nlr = 0.02\n'))
     with sqlite3.connect(board_path) as base:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_the_page_can_make_controls_of_it(ask: Any):
     settings = {field["name"]: field for field in fields["entry"]["fields"]}
     tracks = ask("tracks")
     assert [track["baseline"].keys() <= settings.keys() for track in tracks["tracks"]] == [True] * 3
+
+
+def test_a_row_that_somebody_wrote_is_refused_and_the_board_is_there(ask: Any):
+    rows = [judged(ask, track="digits", entry={"lr": lr}, name=name) for lr, name in ((0.02, "ada"), (0.03, "eve"))]
+    with sqlite3.connect(arena._desk().board.path) as base:
+        base.execute("UPDATE entries SET trials = '[7]' WHERE id = ?", (rows[1]["id"],))
+        base.execute("UPDATE curves SET points = '{' WHERE entry = ?", (rows[0]["id"],))
+    base.close()
+    board = ask("board", track="digits")
+    assert [row["name"] for row in board["boards"]["updates"]] == ["ada", "baseline"]
+    assert [row["id"] for row in board["refused"]] == [rows[1]["id"]]
+    assert [curve["name"] for curve in board["curves"]] == ["baseline"]
 
 
 def test_the_code_shown_is_what_practice_runs(ask: Any):

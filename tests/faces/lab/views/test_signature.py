@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from trueloop.catalogue.load import catalogue
 from trueloop.engines.teach import signatures
+from trueloop.engines.teach.signatures import pair
 from trueloop.faces.lab.views import signature
 from trueloop.faces.lab.views.signature import Asked, answer
 from trueloop.faces.lab.wire import written
@@ -63,6 +65,12 @@ def test_what_is_kept_of_a_seed_is_what_was_run():
     assert again is not None
     assert written(asdict(again.broken)) == written(asdict(first.broken))
     assert again.finding == first.finding
+
+
+def test_every_failure_has_a_name_for_what_is_kept_of_it():
+    injected = [entry for entry in catalogue().values() if entry.failure.inject]
+    keys = {signature._key(entry, pair(entry.failure.inject)) for entry in injected}
+    assert len(keys) == len(injected)
 
 
 def test_what_cannot_be_injected_has_no_curves():

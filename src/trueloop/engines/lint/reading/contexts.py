@@ -46,6 +46,7 @@ def enter(reader: Reader, node: ast.expr) -> Thing:
         recording.grad = switch if isinstance(switch, bool) else None
     elif name in AUTOCASTS:
         recording.autocast = _autocast(name, thing)
+        recording.autocasts = (*recording.autocasts, (thing, len(recording.loops)))
     elif name:
         recording.contexts = (*recording.contexts, name)
     else:

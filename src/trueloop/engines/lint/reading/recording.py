@@ -33,6 +33,7 @@ class Recording:
         """The definitions that are being run, innermost last."""
         self.grad: bool | None = True
         self.autocast: str | None = None
+        self.autocasts: tuple[tuple[Thing, int], ...] = ()
         self.contexts: tuple[str, ...] = ()
         self.statement: ast.stmt | None = None
         self.root = 0
@@ -51,7 +52,7 @@ class Recording:
             loops=self.loops, branches=self.branches, calls=self.calls,
             function=self.functions[-1] if self.functions else None, functions=self.functions,
             statement=self.statement,
-            grad=self.grad, autocast=self.autocast, contexts=self.contexts, **more,
+            grad=self.grad, autocast=self.autocast, autocasts=self.autocasts, contexts=self.contexts, **more,
         )  # fmt: skip
         self.operations.append(operation)
         return operation
@@ -98,8 +99,8 @@ class Recording:
     @contextmanager
     def around(self) -> Generator[None]:
         """Come back to the gradients, autocast and contexts as they are now."""
-        before = self.grad, self.autocast, self.contexts
+        before = self.grad, self.autocast, self.autocasts, self.contexts
         try:
             yield
         finally:
-            self.grad, self.autocast, self.contexts = before
+            self.grad, self.autocast, self.autocasts, self.contexts = before

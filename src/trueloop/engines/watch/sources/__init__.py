@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from trueloop.engines.watch.attach import Source
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.anomalies import Anomalies
 from trueloop.engines.watch.sources.backward import Backward
 from trueloop.engines.watch.sources.clearing import Clearing
 from trueloop.engines.watch.sources.clipping import Clipping
 from trueloop.engines.watch.sources.dropouts import Dropouts
+from trueloop.engines.watch.sources.exports import Exports
 from trueloop.engines.watch.sources.forwards import Forwards
 from trueloop.engines.watch.sources.graphs import Graphs
 from trueloop.engines.watch.sources.loaders import Loaders
@@ -30,6 +32,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
     """Make every source there is."""
     windows, dropouts = Windows(stream, program), Dropouts(stream, program)
     return [
+        Anomalies(stream, program),
         Backward(stream, program, windows),
         Clearing(stream, windows),
         Clipping(stream, windows),
@@ -44,6 +47,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Forwards(stream, program, dropouts.met),
         dropouts,
         Modes(stream, program),
+        Exports(stream),
         Graphs(stream),
         Retained(stream, program),
     ]

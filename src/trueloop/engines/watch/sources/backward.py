@@ -144,6 +144,8 @@ class Backward:
             losses=losses,
             loader=program.loader,
             batch=program.batch,
+            anomaly=torch.is_anomaly_enabled(),
+            anomaly_at=program.anomaly_at,
             order=sequence(node),
         )
         self._windows.backward_begins()

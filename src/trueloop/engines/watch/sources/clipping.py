@@ -26,6 +26,7 @@ class _Held(NamedTuple):
     graded: list[Tensor]
     consumed: list[Tensor]
     scaled: Refs
+    exhausted: bool
 
 
 class Clipping:
@@ -55,8 +56,9 @@ class Clipping:
         def clip(parameters: Any, limit: Any, *args: Any, **options: Any) -> Any:
             if not stream.on or _is_compiling() or program.elsewhere():
                 return original(parameters, limit, *args, **options)
+            over = _is_spent(parameters)
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            held = self._look(given)
+            held = self._look(given, over)
             if isinstance(parameters, GeneratorType):  # torch warns of an empty one
                 given = (each for each in given)
             result = original(given, limit, *args, **options)
@@ -72,11 +74,11 @@ class Clipping:
 
         return clip_grad_norm_ if kind == "norm" else clip_grad_value_
 
-    def _held(self, parameters: list[Tensor]) -> _Held:
+    def _held(self, parameters: list[Tensor], over: bool) -> _Held:
         graded = [p for p in parameters if p.grad is not None]
         used = self._windows.account.is_used
         scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.some(graded)
-        return _Held(graded, [p for p in graded if used(p)], scaled)
+        return _Held(graded, [p for p in graded if used(p)], scaled, over)
 
     def _clipped(self, kind: str, limit: Any, result: Any, held: _Held) -> None:
         many = self._stream.registry.many
@@ -93,4 +95,12 @@ class Clipping:
             consumed=many(held.consumed),
             scaled=held.scaled,
             probe=math.isinf(float(limit)),
+            exhausted=held.exhausted,
         )
+
+
+def _is_spent(parameters: Any) -> bool:
+    """True for a generator that has come to its end, also behind ``filter`` or ``map``: it gives nothing any more."""
+    while type(parameters) in (filter, map):
+        parameters = parameters.__reduce__()[1][-1]  # what it draws from
+    return isinstance(parameters, GeneratorType) and parameters.gi_frame is None

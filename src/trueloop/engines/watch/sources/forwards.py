@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
+from trueloop.engines.watch.casts import weight_cast
+from trueloop.engines.watch.layer_settings import forgetful
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
@@ -28,6 +30,7 @@ from trueloop.ground.events import (
     ModelCalled,
     Ref,
     Refs,
+    StatisticsForgotten,
     StrangerCalled,
 )
 from trueloop.ground.facts import Facts
@@ -47,7 +50,7 @@ _transforms: Callable[[], Any] = getattr(
 class _Known:
     """What is known of one model that was called."""
 
-    __slots__ = ("batch", "ref", "refs", "used")
+    __slots__ = ("batch", "looked", "ref", "refs", "used")
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -57,6 +60,8 @@ class _Known:
         """Batches drawn when it was last called."""
         self.used = False
         """Its latest graph, made in eval mode, was run backward."""
+        self.looked = False
+        """Its layers' settings were looked at."""
 
 
 class _Modes(NamedTuple):
@@ -86,7 +91,13 @@ class Forwards:
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ForwardBypassed, ModelCalled, StrangerCalled)
+    tells: ClassVar[tuple[type[Event], ...]] = (
+        BatchNormOfOne,
+        ForwardBypassed,
+        ModelCalled,
+        StatisticsForgotten,
+        StrangerCalled,
+    )
 
     def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
         self._stream, self._program, self._met_by = stream, program, met
@@ -205,12 +216,28 @@ class Forwards:
             seconds=seconds,
             live=model,
             output=output,
+            cast=self._cast(graphs) if autocast and graphs else None,
             graph_used=used,
         )
         if graphs and not program.in_backward:
             self._direct()
+            if not known.looked and modes.normalising:
+                known.looked = True
+                self._tell_settings(model, known.ref)
         if graphs and not modes.training and not program.in_backward and not _transformed():
             _mark(graphs, known)
+
+    def _tell_settings(self, model: nn.Module, ref: Ref) -> None:
+        stream, of, place = self._stream, self._stream.registry.of, here()
+        for found in forgetful(model):
+            stream.emit(
+                StatisticsForgotten, place, module=of(found.first), model=ref, momentum=found.momentum,
+                layers=found.layers,
+            )  # fmt: skip
+
+    def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
+        found = weight_cast(graphs)
+        return found and (self._stream.registry.parameter(found[0]), found[1])
 
     def _within(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
         if isinstance(module, _BatchNorm) and module.training:

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from trueloop.engines.watch.generators import generators
-from trueloop.engines.watch.passes import Blocks, FirstIndices, Pass
+from trueloop.engines.watch.passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
@@ -40,6 +40,7 @@ from trueloop.ground.events import (
     OrderSeen,
     Ref,
     ScaledTogether,
+    WorkersRepeat,
 )
 from trueloop.ground.findings import Place
 
@@ -61,6 +62,7 @@ class Loaders:
         LoaderStarted,
         OrderSeen,
         ScaledTogether,
+        WorkersRepeat,
     )
 
     def __init__(self, stream: Stream, program: Program) -> None:
@@ -71,11 +73,14 @@ class Loaders:
         """Of the iterator that is being made; its workers are given indices before it is there."""
         self._orders = 0
         """Passes whose order is being read; those that were left early stay counted."""
+        self._read_out: Pass | None = None
+        """The newest one, if all its batches were drawn and nobody has asked for another: its reader counts."""
         self._comparison = Comparison(stream)
+        stream.farewells.append(stream.fenced("ends of loaders", self._end_read_out))
 
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
-        self._comparison, self._orders = Comparison(self._stream), 0
+        self._comparison, self._orders, self._read_out = Comparison(self._stream), 0, None
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
@@ -155,12 +160,15 @@ class Loaders:
         drawn = stream.fenced("batches", self._drawn)
         ended = stream.fenced("ends of loaders", self._ended)
         ordered = stream.fenced("epochs of distributed samplers", self._tell_epoch)
+        read_out = stream.fenced("ends of loaders", self._end_read_out)
         unknown = self._unknown
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.on:
                 return original(iterator)
             current: Pass = getattr(iterator, KEPT, None) or unknown(iterator)
+            if self._read_out is not None and self._read_out is not current:
+                read_out()
             program.drawing = None if current.workers else current
             start = perf_counter()
             try:
@@ -179,9 +187,11 @@ class Loaders:
                 current.first_s = start + waited_s
                 if current.distributed is not None:
                     ordered(current)
-            if stream.full or current.blocks is not None:
+            if stream.full or current.blocks is not None or current.copies is not None:
                 drawn(current, batch, waited_s)
             current.index += 1
+            if current.index == current.length:
+                self._read_out = current
             return batch
 
         return __next__
@@ -195,6 +205,7 @@ class Loaders:
     def _start(self, loader: Any) -> Pass:
         stream, registry = self._stream, self._stream.registry
         ref = registry.of(loader)
+        self._end_read_out()
         epoch = self._epochs[ref] = self._epochs.get(ref, -1) + 1
         stream.wake()
         sampler, shuffles = _sampler(loader)
@@ -204,6 +215,7 @@ class Loaders:
             place=here(), distributed=_distributed(loader),
         )  # fmt: skip
         if shuffles is not None and not isinstance(loader.dataset, IterableDataset):
+            current.length = len(loader)
             if shuffles:
                 if stream.full:  # an order tells something only beside the steps that were taken in it
                     current.order = FirstIndices()
@@ -213,6 +225,8 @@ class Loaders:
                 self._program.seeded_at = None
             elif epoch < 2:
                 current.blocks = Blocks()
+        elif epoch == 0 and loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset):
+            current.copies = Copies(loader.num_workers)
         stream.emit(
             LoaderStarted, current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
             batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
@@ -237,6 +251,8 @@ class Loaders:
         stream = self._stream
         if current.blocks is not None:
             self._labelled(current, batch)
+        if current.copies is not None:
+            self._compared(current, current.copies, batch)
         if stream.full:
             stream.after_batch()
             stream.emit(
@@ -249,6 +265,16 @@ class Loaders:
         current.blocks.add(batch)
         if current.blocks.over:
             current.blocks = None
+
+    def _compared(self, current: Pass, copies: Copies, batch: Any) -> None:
+        copies.add(batch)
+        if copies.over:
+            current.copies = None
+        if copies.found:
+            self._stream.emit(
+                WorkersRepeat, current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
+                samples=copies.samples, made_at=current.made_at,
+            )  # fmt: skip
 
     def _ordered(self, current: Pass, indices: Any) -> None:
         assert current.order is not None
@@ -277,7 +303,16 @@ class Loaders:
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
         )  # fmt: skip
 
+    def _end_read_out(self) -> None:
+        """End a pass of which all batches were drawn, once the program turns to something else.
+
+        Whoever counts the batches, as Lightning and Ignite do, never asks for one more than there are.
+        """
+        if self._read_out is not None:
+            self._ended(self._read_out)
+
     def _ended(self, current: Pass) -> None:
+        self._read_out = None
         if current.ended:
             return
         current.ended = True

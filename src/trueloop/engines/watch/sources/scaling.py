@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
@@ -12,11 +13,11 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from trueloop.engines.watch.patch import Patches
-from trueloop.engines.watch.places import here
+from trueloop.engines.watch.places import here, is_ours
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, parameters_of
-from trueloop.ground.events import Event, GradientsUnscaled, LossScaled, StepSkipped
+from trueloop.ground.events import Event, GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped
 
 KEY: Final = "trueloop_scaled"
 NEAR: Final = 8  # nodes between a backward's root and the scaled loss: a division by the window, a sum
@@ -37,27 +38,51 @@ def is_scaled(root: Tensor) -> bool:
 
 
 class Scaling:
-    """Tells `LossScaled`, `GradientsUnscaled` and `StepSkipped` while watching in full.
+    """Tells `ScalerCreated` always, and `LossScaled`, `GradientsUnscaled` and `StepSkipped` while watching in full.
 
     Cost: 1 us for each call lightly, 4 us in full.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, StepSkipped)
+    tells: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped)
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
+        self._meet = stream.fenced("GradScaler", self._met)
         self._note = stream.fenced("GradScaler", self._scaled)
         self._unscale = stream.fenced("GradScaler", self._unscaled)
         self._skip = stream.fenced("GradScaler", self._skipped)
 
     def always(self, patches: Patches) -> None:
-        """Replace three methods; ``torch.cuda.amp.GradScaler`` inherits them."""
+        """Replace four methods; ``torch.cuda.amp.GradScaler`` inherits them."""
+        patches.replace(GradScaler, "__init__", self._constructor)
         patches.replace(GradScaler, "scale", self._scale)
         patches.replace(GradScaler, "unscale_", self._unscale_)
         patches.replace(GradScaler, "step", self._step)
 
     def in_full(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Replace another one, to know who asks for the factor."""
+        patches.replace(GradScaler, "get_scale", self._get_scale)
+
+    def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(scaler: GradScaler, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(scaler, *args, **options)
+            if self._ours(scaler):
+                self._meet(scaler)
+
+        return __init__
+
+    def _get_scale(self, original: Callable[..., float]) -> Callable[..., float]:
+        windows = self._windows
+
+        def get_scale(scaler: GradScaler) -> float:
+            if not is_ours(sys._getframe(1).f_code):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+                windows.factor_read = True
+            return original(scaler)
+
+        return get_scale
+
+    def _met(self, scaler: GradScaler) -> None:
+        self._stream.emit(ScalerCreated, here(), scaler=self._stream.registry.of(scaler))
 
     def _ours(self, scaler: GradScaler) -> bool:
         return self._stream.on and not _is_compiling() and not self._program.elsewhere() and scaler.is_enabled()

@@ -19,7 +19,16 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import CheckpointRead, CheckpointWritten, Event, Ref, StateCaptured, StateLoaded, StateUsed
+from trueloop.ground.events import (
+    CheckpointRead,
+    CheckpointWritten,
+    Event,
+    NamesMatched,
+    Ref,
+    StateCaptured,
+    StateLoaded,
+    StateUsed,
+)
 from trueloop.ground.findings import Place
 
 _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
@@ -147,7 +156,7 @@ class States:
                     result = original(target, *args, **options)
                 finally:
                     local.inside = False
-                after(what, target, state)
+                after(what, target, state, result)
                 return result
 
             return load_state_dict
@@ -236,13 +245,16 @@ class States:
             moved.append(_values(tensor) != values if values else counted)
         return bool(aliased) and all(aliased), any(moved)
 
-    def _tell_loaded(self, what: What, target: Any, state: Any) -> None:
+    def _tell_loaded(self, what: What, target: Any, state: Any, result: Any) -> None:
         file = None
         for tensor in _tensors(state, DEEPEST) if self._files else ():
             file = self._files[tensor]
             if file is not None:
                 break
-        self._stream.emit(StateLoaded, here(), target=self._stream.registry.of(target), what=what, file=file)
+        self._stream.emit(
+            StateLoaded, here(), target=self._stream.registry.of(target), what=what, file=file,
+            names=_matched(state, result) if what == "model" else None,
+        )  # fmt: skip
         if self._wakes < FIRST_WAKES + (self._stream.update - self._since) // UPDATES_PER_WAKE:
             self._wakes += 1
             self._stream.wake()
@@ -268,6 +280,26 @@ class States:
             CheckpointRead, here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds, holds_scheduler="scheduler" in holds,
         )  # fmt: skip
+
+
+def _matched(state: Any, result: Any) -> NamesMatched | None:
+    """Return how a state fitted a model, where it did not fit: with ``strict=True`` that would have raised."""
+    missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
+    if not isinstance(missing, list) or not isinstance(unexpected, list) or not isinstance(state, Mapping):
+        return None
+    absent, strange = cast("list[str]", missing), cast("list[str]", unexpected)
+    given = len(cast("Mapping[Any, Any]", state))
+    if not strange or not absent:
+        return None
+    matched = given - len(strange)
+    return NamesMatched(
+        given, len(absent) + matched, matched, *(("", "") if matched else (strange[0], _like(strange[0], absent)))
+    )
+
+
+def _like(name: str, others: list[str]) -> str:
+    """Return the name that ends as another one does, or that it ends in; the first where there is none."""
+    return next((each for each in others if name.endswith(each) or each.endswith(name)), others[0])
 
 
 def _memory(tensor: Any) -> int:

@@ -30,6 +30,8 @@ from trueloop.ground.findings import Place
 SLICE: Final = 4096  # values of a frozen parameter that are compared over a step
 _STEP_CODE: Final = cast("Any", Optimizer.profile_hook_step(lambda: None)).__code__
 """Of the function that torch wraps around every step."""
+_DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # by a root, to which they add an epsilon
+LOST: Final = 2.0**-25  # half of the smallest float16: what is smaller rounds to zero
 _PLAIN: Final = frozenset(("SGD", "ASGD"))  # hold no moments unless asked to
 
 
@@ -49,6 +51,8 @@ class _Before(NamedTuple):
     graded: list[Tensor]
     reused: list[Tensor]
     reused_from: Place | None
+    scaled: Refs
+    used: list[Tensor]
     norms: _Norms
     frozen: list[tuple[Tensor, Tensor | None]]
     place: Place | None
@@ -182,7 +186,8 @@ class Steps:
         holds = parameters_of(optimizer)
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
         graded = [p for p in holds if p.grad is not None]
-        reused, reused_from = self._windows.account.mixed(graded)
+        account = self._windows.account
+        reused, reused_from = account.mixed(graded)
         frozen = [
             (p, p.detach().flatten()[:SLICE].clone() if p.grad is not None and p.is_cpu else None)
             for p in holds
@@ -192,10 +197,11 @@ class Steps:
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         replaced = self._known is not None and self._known.replaced()
-        place, used = here(), rates(optimizer)
+        scaled, used = self._windows.still_scaled(graded), account.used(graded)
         return _Before(
-            holds, graded, reused, reused_from, norms, frozen, place, used, closure, replaced, perf_counter()
-        )
+            holds, graded, reused, reused_from, scaled, used, norms, frozen, here(), rates(optimizer), closure,
+            replaced, perf_counter(),
+        )  # fmt: skip
 
     def _end(self, optimizer: Optimizer, known: Known, before: _Before) -> None:
         seconds = perf_counter() - before.start_s
@@ -234,12 +240,16 @@ class Steps:
                 seconds=seconds,
                 graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
                 norms=tuple(norms.each),
+                epsilon_lost=_epsilon_lost(optimizer),
+                scaled=before.scaled,
+                used=many(before.used) if before.used else NONE,
+                used_at=self._windows.stepped_at if before.used else None,
             )
         if self._owned != (ref, parameters):
             self._owned = ref, parameters
             for parameter in parameters:
                 self._owners[parameter] = ref
-        self._windows.stepped(known, holds, parameters)
+        self._windows.stepped(known, holds, parameters, before.place)
 
 
 def _nobody() -> None:
@@ -267,6 +277,18 @@ def _norms(graded: Sequence[Tensor]) -> _Norms:
     zero = [p for p, norm in zip(graded, norms, strict=True) if norm == 0]
     wild = [p for p, norm in zip(graded, norms, strict=True) if not math.isfinite(norm)]
     return _Norms(joint, norms, zero, wild)
+
+
+def _epsilon_lost(optimizer: Optimizer) -> float | None:
+    """Return an epsilon that is zero in the type of what it is for."""
+    kind = type(optimizer)
+    if kind.__name__ not in _DIVIDING or not kind.__module__.startswith("torch.optim"):
+        return None
+    for group in optimizer.param_groups:
+        half = bool(group["params"]) and group["params"][0].dtype is torch.float16
+        if half and not group.get("fused") and 0 < group["eps"] < LOST:
+            return float(group["eps"])
+    return None
 
 
 def _moved(parameter: Tensor, values: Tensor) -> bool:

@@ -18,7 +18,8 @@ from trueloop.faces.cli.options import Flag
 def board_command(*, track: str | None = None, by: By = "updates", board: BoardPath = None, json: Flag = False) -> None:
     """Show who is ahead: the median over all seeds, with the lowest and the highest.
 
-    Entries of one configuration count together. Ranked is who reached the target on every seed.
+    Entries of one configuration count together. Ranked is who reached the target on every seed. Rows that are not as
+    they were written are refused: they are named, and count for nothing.
 
     Args:
         track: One track only.
@@ -31,11 +32,16 @@ def board_command(*, track: str | None = None, by: By = "updates", board: BoardP
     rows = {each.name: standings(base.judged_on(each.name, each.mark), by) for each in tracks}
     if json:
         boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
-        print(encode({"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}), end="")
+        told = {"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}
+        print(
+            encode(told | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}), end=""
+        )
         return
     for each in tracks:
         say(f"{each.name}: {each.title}")
         say(f"{table(rows[each.name], by)}\n" if rows[each.name] else "Nobody has handed in yet.\n")
+        for refused in base.refused(each.name):
+            say(f"Refused: {refused.why}\n")
     waiting = base.waiting()
     say(f"{base.path}{f': {waiting} not judged yet' if waiting else ''}")
 

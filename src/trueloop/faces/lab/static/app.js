@@ -1,12 +1,14 @@
 // @ts-check
 // The shell: which pages there are, navigation, the address (#/page?name=value), colours, the live region.
+import { classroom, coded, decoded } from "./classroom.js";
 import { fill, h } from "./dom.js";
 import { back, there } from "./outage.js";
+import { tour } from "./tour.js";
 
 /** @type {[string, [string, string][]][]} group -> its pages: [name, what the navigation says] */
 const PAGES = [
   ["See", [["arithmetic", "Arithmetic"], ["pipeline", "Pipeline"], ["operations", "Six operations"], ["modes", "Train and eval"]]],
-  ["Break", [["simulator", "Simulator"], ["signatures", "Bug signatures"]]],
+  ["Break", [["simulator", "Simulator"], ["race", "Race of runs"], ["signatures", "Bug signatures"]]],
   ["Build", [["production", "Production loop"], ["sheet", "Cheat sheet"]]],
   ["Race and watch", [["arena", "Arena"], ["watch", "Watch a run"]]],
 ];
@@ -19,6 +21,8 @@ let unmount = () => {};
 let shown = "";
 let turn = 0;
 let written = "";
+/** @type {Record<string, string>} */
+let said = {}; // what the page has put into the address
 
 /** Say something to a screen reader. @param {string} text */
 export function announce(text) {
@@ -27,7 +31,9 @@ export function announce(text) {
 
 function address() {
   const [, name = "", query = ""] = /^#\/([a-z]*)\??(.*)$/.exec(location.hash) ?? [];
-  return { name: NAMES.includes(name) ? name : HOME, params: new URLSearchParams(query) };
+  const params = new URLSearchParams(query), lesson = params.has("class") ? decoded(params.get("class") ?? "") : null;
+  params.delete("class");
+  return { name: NAMES.includes(name) ? name : HOME, params: lesson ? new URLSearchParams(lesson.params) : params, view: lesson?.view ?? null };
 }
 
 /** Put the page's state into the address, for sharing; the page itself is not mounted again.
@@ -35,14 +41,17 @@ function address() {
  * @param {Record<string, string>} params */
 function setParams(name, params) {
   if (name !== shown) return;
-  const query = new URLSearchParams(params).toString();
+  said = params;
+  const query = new URLSearchParams(teaching.view ? { class: coded(teaching.view, params) } : params).toString();
   written = `#/${name}${query ? `?${query}` : ""}`;
   if (written !== location.hash) history.replaceState(null, "", written);
 }
 
 async function show() {
   if (location.hash === written && shown) return;
-  const { name, params } = address();
+  const { name, params, view } = address();
+  teaching.set(view);
+  said = Object.fromEntries(params);
   const mine = ++turn;
   written = location.hash;
   unmount();
@@ -150,5 +159,7 @@ function colours() {
 navigation();
 colours();
 outages();
+const teaching = classroom({ button: at("class"), steps: at("steps"), state: () => ({ name: shown, params: said }), announce });
+tour({ button: at("tour"), announce });
 addEventListener("hashchange", show);
 show();

@@ -7,6 +7,10 @@ import { colour, eachFrame, fill, h, number } from "./dom.js";
  *   colour is a CSS variable: "--data"; joined: a value that is missing is no gap, because other lines have their own updates
  * @typedef {{x: number, text?: string, colour?: string}} Mark something happened there */
 
+const LETTER = 11, ROOT = 15; // pixels: of a chart's letters, and of the page's where they are as they are drawn
+/** How large letters on a chart are: they grow with those of the page, for a class. */
+const letter = () => Math.round(LETTER * parseFloat(getComputedStyle(document.documentElement).fontSize) / ROOT);
+
 /** A number for the chart; the server's words for what is not finite become a gap. @param {any} value */
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
@@ -24,6 +28,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   let marks = [];
   /** @type {uPlot | null} */
   let plot = null;
+  const tall = () => Math.round(height * letter() / LETTER);
   const place = h("div", { class: "chart-place" });
   const summary = h("figcaption", { class: "unseen" });
   const logBox = h("input", { type: "checkbox", checked: log, onchange: () => { logarithmic = logBox.checked; build(); } });
@@ -39,14 +44,15 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   function build() {
     plot?.destroy();
     const ink = colour("--muted"), grid = colour("--line");
-    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui, sans-serif" };
+    const letters = letter(), font = `${letters}px system-ui, sans-serif`, more = letters - LETTER;
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font };
     plot = new uPlot({
-      width: Math.max(place.clientWidth, 120), height,
+      width: Math.max(place.clientWidth, 120), height: tall(),
       hooks: { draw: [(/** @type {uPlot} */ drawn) => mark(drawn, marks)] },
       legend: { show: false }, cursor: { drag: { x: true, y: false }, points: { size: 6 } },
       scales: { x: { time: false }, y: logarithmic ? { distr: 3 } : span ? { range: span } : {} },
-      axes: [{ ...axis, label: x, labelSize: 16, labelFont: "11px system-ui, sans-serif", size: 28 },
-        { ...axis, size: 52, space: 22, label: y || undefined, labelSize: 14, labelFont: "11px system-ui, sans-serif", values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) }],
+      axes: [{ ...axis, label: x, labelSize: 16 + more, labelFont: font, size: 28 + more, space: 50 + 5 * more },
+        { ...axis, size: 52 + 3 * more, space: 22 + more, label: y || undefined, labelSize: 14 + more, labelFont: font, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) }],
       series: [{ label: x },
         ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points ?? false, size: 5 } })),
         ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
@@ -65,7 +71,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
     if (!plot) build();
     else plot.setData(shown());
   });
-  const watcher = new ResizeObserver(() => { if (place.clientWidth && plot && plot.width !== place.clientWidth) plot.setSize({ width: place.clientWidth, height }); });
+  const watcher = new ResizeObserver(() => { if (place.clientWidth && plot && plot.width !== place.clientWidth) plot.setSize({ width: place.clientWidth, height: tall() }); });
   watcher.observe(place);
   addEventListener("colours", build);
 
@@ -100,7 +106,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
 function mark({ ctx, bbox, valToPos }, marks) {
   const size = 5 * devicePixelRatio;
   ctx.save();
-  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.font = `${letter() * devicePixelRatio}px system-ui, sans-serif`;
   ctx.textBaseline = "top";
   ctx.lineWidth = devicePixelRatio;
   ctx.setLineDash([4, 3]);

@@ -47,6 +47,14 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
   };
 }
 
+/** A field's value out of an address; what is no number stays the text that it is, so that the refusal names it.
+ * @param {Field} field @param {string} text @returns {any} */
+export function fromText({ kind }, text) {
+  if (kind === "bool") return text === "true" || (text === "false" ? false : text);
+  if (kind !== "int" && kind !== "float") return text;
+  return text.trim() === "" || !Number.isFinite(Number(text)) ? text : Number(text);
+}
+
 let last = 0;
 
 /** @param {Field} field @param {string} label @param {(value: any) => void} changed @param {any} slider */

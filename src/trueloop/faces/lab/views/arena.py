@@ -83,6 +83,7 @@ def _board(asked: Asked) -> dict[str, Any]:
         "boards": {by: [_standing(row) for row in rows[:SHOWN]] for by, rows in boards.items()},
         "curves": [curve for row in base + shown if (curve := _middle_curve(board, row)) is not None],
         "queue": [_open(board, row) for row in board.open_entries()],
+        "refused": [asdict(each) for each in board.refused(track.name)[:SHOWN]],
     }
 
 
@@ -103,7 +104,10 @@ def _middle_curve(board: Board, row: Standing) -> dict[str, Any] | None:
         return None
     updates = median_low(trial.updates for trial in reached)
     seed = next(trial.seed for trial in reached if trial.updates == updates)
-    points = board.curves(entry.id).get(seed, [])
+    try:
+        points = board.curves(entry.id).get(seed, [])
+    except BoardError:  # not as it was written: the row's numbers stand without it, and its own page says so
+        return None
     return {"name": row.name, "baseline": row.baseline, "rank": row.rank, "id": entry.id, "points": points}
 
 

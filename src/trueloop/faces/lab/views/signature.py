@@ -63,7 +63,8 @@ def answer(asked: Asked) -> dict[str, Any]:
 
 
 def _key(entry: Entry, both: Pair, *more: str) -> str:
-    file = inspect.getsourcefile(entry.failure.inject) if entry.failure.inject else None
+    told_by = entry.failure.detector or entry.failure.inject  # an inject may be a partial, which has no file of its own
+    file = inspect.getsourcefile(getattr(told_by, "func", told_by)) if told_by else None
     source = ""
     if file:
         with open(file, encoding="utf-8") as text:  # noqa: PTH123 - as inspect names it

@@ -1,7 +1,7 @@
 // @ts-check
 // The arena: choose a track, configure a loop, practise, hand in, see who is ahead.
 import { codePanel } from "../code.js";
-import { form } from "../controls.js";
+import { fromText, form } from "../controls.js";
 import { fill, h, later, number } from "../dom.js";
 import { ask, described, newest, patiently } from "../net.js";
 import { boards } from "./arena/boards.js";
@@ -29,8 +29,9 @@ export async function mount(root, { params, setParams, announce }) {
   const plain = Object.fromEntries(settings.map((field) => [field.name, field.default]));
   let track = told.tracks.find((/** @type {any} */ each) => each.name === params.get("track")) ?? told.tracks[0];
   let values = { ...plain, ...track.baseline, ...given(settings, params) };
-  let seed = Number(params.get("seed") ?? 1);
+  let seed = Number(params.get("seed") ?? 1) || 0;
   let watching = 0;
+  let starting = false, refused = false; // a practice run that has not shown a point yet; settings that cannot be run
   /** @type {any} */
   let text = [];
 
@@ -136,23 +137,36 @@ export async function mount(root, { params, setParams, announce }) {
   function refuse(error) {
     refusal.hidden = !error;
     refusal.textContent = error ? error.message : "";
-    go.disabled = hand.button.disabled = Boolean(error);
+    refused = Boolean(error);
+    hand.button.disabled = refused;
+    button();
     groups.forEach(({ made, only }) => { for (const name of only) made.field(/** @type {string} */ (name)).classList.toggle("refused", Boolean(error && new RegExp(`(^|\\W)${name}\\b`).test(error.words?.what ?? ""))); });
   }
 
   function stop() {
     watching = 0;
-    fill(go, "▶ Practise");
+    starting = false;
+    button();
+  }
+
+  /** What the button says and whether it can be pressed: not twice, while the referee starts. */
+  function button() {
+    fill(go, starting ? "Starting …" : watching ? "↻ Practise anew" : "▶ Practise");
+    go.disabled = refused || starting;
+    go.setAttribute("aria-busy", String(starting));
   }
 
   async function practise() {
     /** @type {any[]} */
     const points = [];
     const mine = track;
+    starting = true;
+    button();
+    says.textContent = "The referee is getting ready: the first run waits for PyTorch.";
+    announce(says.textContent);
     try {
       const { id } = await ask("arena", { do: "practise", track: track.name, entry: values, seed, id: watching });
       watching = id;
-      says.textContent = "Running …";
       chart.mine(points, track.target);
       for (let told = null; watching === id; await new Promise((wake) => setTimeout(wake, 90))) {
         told = await ask("arena", { do: "look", id, since: points.length });
@@ -161,6 +175,10 @@ export async function mount(root, { params, setParams, announce }) {
         chart.mine(points, track.target);
         if (told.done) return ended(told);
         const last = points.at(-1);
+        if (last && starting) {
+          starting = false;
+          button();
+        }
         says.textContent = last ? `Running: update ${last[0]}, ${percent(last[2])} held out.` : "The referee is getting ready: the first run waits for PyTorch.";
       }
     } catch (error) {
@@ -172,7 +190,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {any} told */
   function ended({ trial, trouble }) {
     stop();
-    if (trouble) fill(says, h("span", { class: "badge error" }, "failed"), ` ${trouble.what} ${trouble.fix}`);
+    if (trouble || !trial) fill(says, h("span", { class: "badge error" }, "failed"), ` ${[trouble?.what ?? "The run ended, and nobody said why.", trouble?.why, trouble?.fix ?? "Begin it again."].filter(Boolean).join(" ")}`);
     else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The referee's seeds will be others.`);
     else if (trial.end === "found") {
       code.show(text, { hit: trial.found.line });
@@ -213,7 +231,7 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 /** What the address says of the settings. @param {any[]} settings @param {URLSearchParams} params */
 function given(settings, params) {
-  const found = settings.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, kind === "choice" ? params.get(name) : Number(params.get(name))]);
+  const found = settings.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]);
   return Object.fromEntries(found);
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // Page 1, arithmetic: the counts of a run with their formulas, the run as a timeline, one update in slow motion.
 import { codePanel } from "../code.js";
-import { form } from "../controls.js";
+import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { Refused, described, newest } from "../net.js";
 import { RATE, oneStep } from "./arithmetic/step.js";
@@ -32,7 +32,8 @@ export async function mount(root, { params, setParams, announce }) {
   goals.open = GOALS.some((name) => params.has(name));
   inputs.field("drop_last").after(goals);
 
-  const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" });
+  const awaited = h("p", { class: "panel muted", role: "status" }, "The counts are being worked out …");
+  const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" }, awaited);
   const notes = h("ul", { class: "notes" });
   const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
   const code = codePanel({ file: "counts.py", note: "Needs pip install 'trueloop[train]'. The last lines give the same sizes to a real DataLoader and check that it agrees." });
@@ -60,6 +61,7 @@ export async function mount(root, { params, setParams, announce }) {
     const wrong = empty() ?? outOfBounds(own, inputs.values);
     root.classList.toggle("stale", Boolean(wrong));
     inputs.refuse(wrong);
+    awaited.textContent = wrong ? "There are counts as soon as the sizes can be." : "The counts are being worked out …";
     if (wrong) return line.pause();
     try {
       room = line.room();
@@ -72,6 +74,7 @@ export async function mount(root, { params, setParams, announce }) {
     } catch (error) {
       line.pause();
       if (!(error instanceof Refused)) throw error;
+      awaited.textContent = "There are counts as soon as the sizes can be.";
       root.classList.add("stale");
       inputs.refuse(error.words);
     }
@@ -83,7 +86,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** A size that is being typed anew. */
   function empty() {
-    const name = SIZES.find((size) => inputs.field(size).querySelector("input")?.value === "");
+    const name = SIZES.find((size) => typeof inputs.values[size] !== "string" && inputs.field(size).querySelector("input")?.value === "");
     return name ? { what: `${name} is empty.`, fix: "It must be a whole number." } : null;
   }
 
@@ -123,9 +126,9 @@ function numbersOf(name, rows) {
 function from(fields, params) {
   /** @type {Record<string, any>} */
   const values = {};
-  for (const { name, kind } of fields) {
-    const text = params.get(name);
-    if (text !== null) values[name] = kind === "bool" ? text === "true" : Number(text);
+  for (const field of fields) {
+    const text = params.get(field.name);
+    if (text !== null) values[field.name] = fromText(field, text);
   }
   return values;
 }
@@ -145,7 +148,7 @@ function outOfBounds(fields, values) {
     if (kind === "bool" || (optional && value === null)) continue;
     const whole = kind === "int" && !Number.isInteger(value);
     if (!(value >= lowest && value <= highest) || whole) {
-      return { what: `${name} is ${value}.`, fix: `It must be a ${kind === "int" ? "whole " : ""}number from ${lowest} to ${highest.toLocaleString("en-US")}.` };
+      return { what: `${name} is ${typeof value === "string" ? `'${value.slice(0, 60)}'` : value}.`, fix: `It must be a ${kind === "int" ? "whole " : ""}number from ${lowest} to ${highest.toLocaleString("en-US")}.` };
     }
   }
   return null;

@@ -1,7 +1,7 @@
 // @ts-check
 // Train and eval: the same network twice, on the same inputs; and what a forward keeps in memory.
 import { codePanel } from "../code.js";
-import { form } from "../controls.js";
+import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { described, newest, Refused } from "../net.js";
 import { player } from "../player.js";
@@ -17,7 +17,7 @@ export async function mount(root, { params, setParams, announce }) {
   let told = null;
   let wanted = Number(params.get("pass")) || 0;
   const fields = (await described("modes")).filter(({ name }) => name !== "passes");
-  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name }) => [name, Number(params.get(name))]));
+  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
   const question = newest("modes");
 
   const inputs = h("div", { class: "scroll" });
@@ -25,7 +25,7 @@ export async function mount(root, { params, setParams, announce }) {
   const left = side({ name: "left", title: "left.train()", words: "Statistics of this batch; a new mask each time." });
   const right = side({ name: "right", title: "right.eval()", words: "Running statistics; nothing is masked, nothing changes." });
   const code = codePanel({ file: "train_and_eval.py", note: "The very text that ran. What is shown was read by forward hooks on its layers." });
-  const playing = player({ count: () => (told ? told.right.length + 1 : 1), show: draw, label: "Passes", perStep_ms: 1100 });
+  const playing = player({ count: () => (told ? told.right.length + 1 : 1), ready: () => Boolean(told), show: draw, label: "Passes", perStep_ms: 1100 });
   const forward = h("button", { type: "button", class: "forward", onclick: () => { playing.pause(); playing.go(playing.step + 1); } }, "→ Forward both");
   const again = h("button", { type: "button", class: "quiet", onclick: () => { playing.pause(); playing.go(0); } }, "Begin again");
   const controls = form(fields, { values: asked, sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });

@@ -1,7 +1,7 @@
 // @ts-check
 // The six operations: a run that the server has traced line by line, walked through forward and back.
 import { codePanel } from "../code.js";
-import { form } from "../controls.js";
+import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { described, newest, Refused } from "../net.js";
 import { player } from "../player.js";
@@ -24,8 +24,9 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
   let trace = null;
   let step = Number(params.get("step")) || 0;
+  let awaited = ""; // an operation that was asked for before there was anything to show
   const fields = await described("operations");
-  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, kind === "choice" ? params.get(name) : Number(params.get(name))]));
+  const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
   const question = newest("operations");
 
   const stations = SIX.map((name) => h("button", { type: "button", class: `station of-${KIND[name]}`, onclick: () => jump(name) },
@@ -38,7 +39,7 @@ export async function mount(root, { params, setParams, announce }) {
   const words = h("blockquote", { class: "error torch-words", hidden: true });
   const graph = graphPanel({ pick: (at) => playing.go(at) });
   const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The very text that ran: what is shown above was read from its variables, after each marked line." });
-  const playing = player({ count: () => trace?.moments.length ?? 1, show: draw, label: "Operations", perStep_ms: 1400 });
+  const playing = player({ count: () => trace?.moments.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
   const controls = form(fields, {
     values: asked, labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
     onchange: later((_, name) => { if (name === "example") step = 0; load(); }),
@@ -72,6 +73,8 @@ export async function mount(root, { params, setParams, announce }) {
       trace = answer;
       graph.load(trace);
       playing.go(step);
+      if (awaited) jump(awaited);
+      awaited = "";
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       controls.refuse(error.words);
@@ -81,7 +84,10 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** To an operation of the update that is shown, or else of the first. @param {string} name */
   function jump(name) {
-    if (!trace) return;
+    if (!trace) {
+      awaited = name;
+      return;
+    }
     const update = Math.max(1, trace.moments[step].update);
     const at = trace.moments.findIndex((/** @type {any} */ moment) => moment.operation === name && moment.update === update);
     playing.pause();

@@ -1,7 +1,7 @@
 // @ts-check
 // Page 2, pipeline: numbered examples on their way through sampler, workers and collate into batches.
 import { codePanel } from "../code.js";
-import { form } from "../controls.js";
+import { fromText, form } from "../controls.js";
 import { fill, h, later } from "../dom.js";
 import { Refused, described, newest } from "../net.js";
 import { fly } from "../motion.js";
@@ -31,14 +31,14 @@ export async function mount(root, { params, setParams, announce }) {
   let wanted = Number(params.get("step")) || 0; // of an address; then where one is
   let gone = false;
   let before = -1;
-  const given = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map(({ name, kind }) => [name, value(kind, params.get(name) ?? "")]));
+  const given = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
   const inputs = form(fields, {
     values: given, labels: LABELS, onchange: (_, name) => { settle(name); soon(); },
     sliders: { examples: {}, batch: {}, ranks: {}, workers: {}, longest: {} },
   });
 
   const epochs = [0, 1].map((number) => h("button", { type: "button", class: "quiet", onclick: () => { epoch = number; draw(0); } }, `Epoch ${number}`));
-  const stages = player({ count: () => steps(), show: (step) => drawStep(step), label: "The pipeline", perStep_ms: 1100 });
+  const stages = player({ count: () => steps(), ready: () => Boolean(answer), show: (step) => drawStep(step), label: "The pipeline", perStep_ms: 1100 });
   const says = h("p", { class: "says" });
   const examples = h("div", { class: "examples", role: "img" });
   const lanes = h("div", { class: "lanes" });
@@ -164,11 +164,6 @@ function sentence(ranks, turn, phase) {
 function listed(numbers) {
   const more = numbers.length > 12 ? ` and ${numbers.length - 12} more` : "";
   return numbers.slice(0, 12).map((number) => `#${number}`).join(", ") + more;
-}
-
-/** @param {string} kind @param {string} text */
-function value(kind, text) {
-  return kind === "bool" ? text === "true" : kind === "int" || kind === "float" ? Number(text) : text;
 }
 
 function legend() {

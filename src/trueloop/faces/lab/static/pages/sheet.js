@@ -5,8 +5,9 @@ import { fill, h } from "../dom.js";
 import { ask, patiently } from "../net.js";
 
 export const title = "Cheat sheet";
-export const lead = "Words, counts, loops, silent failures and the loader's arguments: each is taken from where trueloop keeps it, " +
-  "so it is what the other pages and the sanitizer say. It prints on two pages of A4.";
+export const lead = ["Words, counts, loops, silent failures and the loader's arguments: each is taken from where trueloop keeps it, " +
+  "so it is what the other pages and the sanitizer say. It prints on two pages of A4.",
+  "What to look for: which of these words you have used for two things; the loop nearest to yours, line by line; and of the failures, those whose symptom reads like a training curve you remember."];
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} page */
 export async function mount(root, { params, setParams, announce }) {
@@ -70,7 +71,7 @@ function parts(sheet, loader) {
       h("div", { class: "item loop" }, h("div", { class: "row" }, h("h3", {}, each.title), copy(each)), block(each.lines))))),
     part("bugs", "Silent failures", table(["code", "symptom", "what to do"], sheet.bugs.map((/** @type {any} */ bug) => [
       h("a", { href: `#/signatures?code=${bug.code}`, title: bug.title }, bug.code),
-      [h("strong", {}, bug.title), h("br"), bug.symptom], bug.fix]), "Silent failures")),
+      [h("strong", {}, bug.title), h("br"), h("span", { "data-severity": bug.severity }, bug.symptom)], bug.fix]), "Silent failures")),
   ];
 }
 

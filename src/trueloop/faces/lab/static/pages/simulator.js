@@ -1,6 +1,7 @@
 // @ts-check
 // The simulator: a small network learns points in the plane, by a PyTorch script that can be broken and is watched.
 import { eachFrame, fill, h, later, number } from "../dom.js";
+import { hidden } from "../classroom.js";
 import { described, newest } from "../net.js";
 import * as address from "./simulator/address.js";
 import { bar } from "./simulator/bar.js";
@@ -45,6 +46,8 @@ class View {
     this.announce = announce;
     /** @type {Run[]} */ this.runs = [];
     this.twins = false;
+    this.asking = 0; // questions about settings that are under way
+    this.owed = 0; // steps that were asked for while something was being begun
     this.pending = false; // training goes on when what is being begun has begun
     this.frames = 0;
     this.notice = "";
@@ -68,6 +71,8 @@ class View {
     this.clock = setInterval(() => { if (!document.hidden) this.pace.tick(); }, 60);
     this.wake = () => { for (const run of this.runs) if (run.connection === "idle" && !document.hidden) run.live.connect(); };
     for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.addEventListener(what, this.wake);
+    this.revealed = () => this.mark();
+    addEventListener("revealed", this.revealed);
   }
 
   /** @param {Setup} setup */
@@ -75,11 +80,12 @@ class View {
     const label = h("select", { "aria-label": "Class of the points you add" });
     this.label = label;
     this.bar = bar({
-      onplay: () => this.play(), onpause: () => this.hold(), onstep: () => { this.pace.step(); this.show(); },
+      onplay: () => this.play(), onpause: () => this.hold(), onstep: () => this.step(),
       onreset: () => this.begin({ train: false, keep: false, why: "Begun anew, with the same settings and seed." }),
       ondata: () => this.change({ config: { ...this.wanted.config, seed: this.wanted.config.seed + 1 } }),
       onspeed: (speed) => this.pace.at(speed),
       ontwin: (on) => { this.arrange(on); this.begin({ train: this.pace.goes || this.pending, keep: false, why: on ? "Two runs of the same seed, both from the beginning." : "One run, from the beginning." }); },
+      onrace: () => { location.hash = address.race(this.fields, this.setup); },
       onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
       address: () => location.href,
     });
@@ -103,7 +109,8 @@ class View {
         this.findings.element),
       h("div", { class: "sim-right" },
         h("div", { class: "panel sim-curves" }, this.curves.places.loss, this.curves.places.norm, this.curves.events, this.curves.chips),
-        h("div", { class: "panel" }, this.bugs.element)));
+        h("div", { class: "panel" }, this.bugs.element)),
+      this.knobs.more);
     const net = h("section", { class: "panel sim-net", "aria-labelledby": "net-title" }, h("div", { class: "row" }, h("h2", { id: "net-title" }, "The network"), legend()),
       this.network.element, this.weights.inspector, this.weights.details);
     this.memory = h("p", { class: "muted" });
@@ -114,12 +121,12 @@ class View {
     this.arrange(false);
     this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; this.paint(); });
     this.seen.observe(net);
-    const turning = later((/** @type {string} */ name, /** @type {any} */ value) => this.change({ config: { ...this.wanted.config, [name]: value } }), 250);
+    const turning = later(() => { if (this.turning) this.change({ config: this.wanted.config }); }, 250);
     this.turn = (/** @type {string} */ name, /** @type {any} */ value) => {
       if (this.turning && this.turning !== name) this.change({ config: this.wanted.config }); // two knobs at once: neither is forgotten
       this.turning = name;
       this.wanted = { ...this.wanted, config: { ...this.wanted.config, [name]: value } };
-      turning(name, value);
+      turning();
     };
   }
 
@@ -179,6 +186,7 @@ class View {
   /** @param {Setup} next @param {{train?: boolean, twin?: boolean, why?: string}} how @returns {Promise<boolean>} whether it can be run */
   async apply(next, { train = false, twin = this.twins, why = "" } = {}) {
     this.wanted = next;
+    this.asking++;
     let answer;
     try {
       answer = await this.asks({ config: next.config, bugs: next.bugs });
@@ -188,7 +196,10 @@ class View {
       this.say(`${words.what} ${words.fix ?? ""}`);
       this.wanted = { ...next, bugs: this.setup.bugs };
       this.bugs.show(this.all ?? [], this.setup.bugs, true);
+      this.owed = 0;
       return false;
+    } finally {
+      this.asking--;
     }
     if (!answer) return true; // something newer was asked since
     const changed = Object.keys(answer.config).filter((name) => JSON.stringify(answer.config[name]) !== JSON.stringify(next.config[name]));
@@ -248,14 +259,31 @@ class View {
       this.memory.textContent = memory ? `Memory: ${memory}` : "";
       this.showCode();
     }
-    if (this.pending && this.runs.every((each) => each.began)) {
+    if (this.runs.every((each) => each.began)) {
+      if (this.pending) this.pace.play();
+      else if (this.owed) this.pace.step(this.owed);
       this.pending = false;
-      this.pace.play();
+      this.owed = 0;
     }
     this.show();
   }
 
+  /** One update; of what is being begun, where something is. */
+  step() {
+    if (this.turning) this.change({ config: this.wanted.config }); // at once, not when typing pauses
+    if (this.asking || !this.runs.every(({ began }) => began)) {
+      if (this.pace.goes) this.pace.pause();
+      this.pending = false;
+      this.owed++;
+    } else this.pace.step();
+    this.show();
+  }
+
   play() {
+    if (!this.runs.every(({ began }) => began)) {
+      this.pending = true;
+      return this.show();
+    }
     if (this.runs.every(({ ended }) => ended)) return this.begin({ train: true, why: "Begun anew, with the same settings and seed." });
     this.pace.play();
     this.announce("Training.");
@@ -274,7 +302,7 @@ class View {
     if (this.runs.every((each) => each.ended)) this.pace.stop();
     if (run === this.runs[0]) this.findings.show(run);
     if (run.ended.why !== "finished") this.say(`The run has ended: ${run.ended.why}`);
-    this.announce(`The run has ended after ${run.update} updates. ${run.ended.headline ?? ""}`);
+    this.announce(`The run has ended after ${run.update} updates. ${hidden("spoilers") ? "" : run.ended.headline ?? ""}`);
     this.paint();
     this.show();
   }
@@ -326,13 +354,13 @@ class View {
     if (run !== this.runs[0]) return;
     this.findings.show(run);
     this.showCode();
-    this.announce(`The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
+    this.announce(hidden("spoilers") ? "The sanitizer has found something." : `The sanitizer found ${finding.code}: ${finding.title}${line ? `, line ${line}` : ""}.`);
     this.mark();
   }
 
   /** Say what happened, on the charts and in words. */
   mark() {
-    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note").map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
+    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !hidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
     if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is no number any more" });
     this.curves.happened(told);
   }
@@ -347,7 +375,7 @@ class View {
       each.fresh = false;
     });
     this.curves.draw(this.runs, still || this.frames % ALL_EVERY === 0);
-    this.numbers.show(this.runs);
+    this.numbers.show(this.runs, this.pace.goes);
     if (this.netSeen && run.began && (still || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
@@ -382,11 +410,12 @@ class View {
     const [run] = this.runs, goes = this.pace.goes || this.pending;
     const away = this.runs.find(({ connection }) => connection !== "open")?.connection, kind = away ? "lost" : !this.runs.every(({ began }) => began) ? "waiting" : run.ended ? "ended" : this.pace.goes ? "running" : "paused";
     const text = { lost: away === "connecting" ? "starting PyTorch ..." : "not connected", waiting: "writing ...", ended: run.ended?.why === "finished" ? "finished" : "ended", running: "training", paused: run.update ? "paused" : "ready" }[kind];
-    this.bar.show({ goes, able: this.runs.every(({ began }) => began) && !away && !(run.ended && goes), twins: this.twins, kind, text });
+    this.bar.show({ goes, able: !away && !(run.ended && goes), twins: this.twins, kind, text });
   }
 
   close() {
     clearInterval(this.clock);
+    removeEventListener("revealed", /** @type {any} */ (this.revealed));
     for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.removeEventListener(what, /** @type {any} */ (this.wake));
     this.seen.disconnect();
     for (const part of [...this.runs.map((run) => ({ unmount: () => run.close() })), ...this.planes, this.curves, this.network, this.knobs, this.scenarios]) part.unmount();

@@ -12,9 +12,9 @@ export function boards({ open, announce }) {
   let answer = null;
   const tabs = Object.entries(BY).map(([name, text]) => h("button", { type: "button", class: "quiet", onclick: () => { by = name; draw(); announce(text); } }, text));
   const body = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Board" });
-  const queue = h("div", { class: "queue" });
+  const queue = h("div", { class: "queue" }), refused = h("div", { class: "refused-rows" });
   const element = h("section", { class: "panel boards", "aria-label": "Scoreboard" },
-    h("div", { class: "row" }, h("h2", {}, "Scoreboard"), h("div", { class: "row", role: "group", "aria-label": "Ranked by" }, tabs)), body, queue);
+    h("div", { class: "row" }, h("h2", {}, "Scoreboard"), h("div", { class: "row", role: "group", "aria-label": "Ranked by" }, tabs)), body, refused, queue);
 
   function draw() {
     tabs.forEach((tab, i) => tab.setAttribute("aria-pressed", String(Object.keys(BY)[i] === by)));
@@ -48,9 +48,13 @@ export function boards({ open, announce }) {
     element,
     /** @param {any} given @param {any} track */
     show(given, track) {
-      const text = JSON.stringify([given.boards, track.name]);
+      const text = JSON.stringify([given.boards, given.refused, track.name]);
       answer = given;
-      if (text !== shown) draw();
+      if (text !== shown) {
+        draw();
+        fill(refused, (given.refused ?? []).length > 0 && h("details", {}, h("summary", {}, h("span", { class: "badge error" }, "✗ refused"), given.refused.length === 1 ? " One row is not as the referee wrote it, and counts for nothing." : ` ${given.refused.length} rows are not as the referee wrote them, and count for nothing.`),
+          h("ul", {}, given.refused.map((/** @type {any} */ row) => h("li", {}, row.why)))));
+      }
       shown = text;
       fill(queue, given.queue.length > 0 && h("p", { class: "muted" }, h("b", {}, "Being judged: "), given.queue.map((/** @type {any} */ row, /** @type {number} */ i) => `${i ? ", " : ""}${row.name} (${row.track}${row.state === "judging" && row.progress.of ? `, seed ${row.progress.seed + 1} of ${row.progress.of}` : ""})`)));
     },

@@ -3,7 +3,7 @@
 import { h } from "../../dom.js";
 import { SPEEDS } from "./pace.js";
 
-/** @param {{onplay: () => void, onpause: () => void, onstep: () => void, onreset: () => void, ondata: () => void, onspeed: (speed: number) => void, ontwin: (on: boolean) => void, onexperiments: () => void, address: () => string}} does */
+/** @param {{onplay: () => void, onpause: () => void, onstep: () => void, onreset: () => void, ondata: () => void, onspeed: (speed: number) => void, ontwin: (on: boolean) => void, onrace: () => void, onexperiments: () => void, address: () => string}} does */
 export function bar(does) {
   let goes = false;
   const play = h("button", { type: "button", class: "play", onclick: () => (goes ? does.onpause() : does.onplay()) }, "▶ Train");
@@ -12,7 +12,8 @@ export function bar(does) {
   const data = h("button", { type: "button", class: "quiet", onclick: does.ondata, title: "Other points, weights and order: the next seed" }, "⟳ New data");
   const speed = h("select", { "aria-label": "Speed", onchange: () => does.onspeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
   const twin = h("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => does.ontwin(twin.getAttribute("aria-pressed") !== "true"), title: "The same seed with and without what is broken, side by side" }, "Twin run");
-  const experiments = h("button", { type: "button", class: "quiet", onclick: does.onexperiments }, "Experiments"), said = h("span", { class: "muted", role: "status" });
+  const race = h("button", { type: "button", class: "quiet to-race", onclick: does.onrace, title: "These settings on the page where up to four runs go side by side" }, "Race");
+  const experiments = h("button", { type: "button", class: "quiet to-experiments", onclick: does.onexperiments }, "Experiments"), said = h("span", { class: "muted", role: "status" });
   const share = h("button", { type: "button", class: "quiet", onclick: async () => {
     try {
       await navigator.clipboard.writeText(does.address());
@@ -24,7 +25,7 @@ export function bar(does) {
   } }, "Share");
   const state = h("span", { class: "state", dataset: { state: "waiting" } }, "starting");
   return {
-    element: h("div", { class: "sim-bar", role: "group", "aria-label": "Training" }, h("div", { class: "row" }, play, step, reset, data, speed, twin, share, experiments, state, said)),
+    element: h("div", { class: "sim-bar", role: "group", "aria-label": "Training" }, h("div", { class: "row" }, play, step, reset, data, speed, twin, race, share, experiments, state, said)),
     /** @param {{goes: boolean, able: boolean, twins: boolean, kind: string, text: string}} now */
     show(now) {
       goes = now.goes;

@@ -8,11 +8,11 @@ import { drawPoint, ink } from "./shapes.js";
 /** @typedef {import("../../controls.js").Field} Field */
 
 const MAIN = ["learning_rate", "batch", "optimizer", "schedule", "hidden", "activation"];
-const LABELS = { learning_rate: "learning rate", batch: "batch size", accumulation: "batches per update", hidden: "hidden layers",
+export const LABELS = { learning_rate: "learning rate", batch: "batch size", accumulation: "batches per update", hidden: "hidden layers",
   clip: "clip the norm at", no_grad: "evaluate under no_grad", keep_best: "keep the best weights", batchnorm: "batch normalisation" };
-const SLIDERS = { learning_rate: { log: true, lowest: 1e-5, highest: 100 }, batch: { lowest: 1, highest: 128 }, noise: { lowest: 0, highest: 0.5, step: 0.01 },
+export const SLIDERS = { learning_rate: { log: true, lowest: 1e-5, highest: 100 }, batch: { lowest: 1, highest: 128 }, noise: { lowest: 0, highest: 0.5, step: 0.01 },
   dropout: { step: 0.05 }, accumulation: { lowest: 1, highest: 16 }, samples: { lowest: 40, highest: 1000, step: 20 } };
-const CHOICES = { sgd: "SGD", momentum: "SGD + momentum", nesterov: "SGD + Nesterov", adam: "Adam", adamw: "AdamW", rmsprop: "RMSprop", adagrad: "Adagrad" };
+export const CHOICES = /** @type {Record<string, string>} */ ({ sgd: "SGD", momentum: "SGD + momentum", nesterov: "SGD + Nesterov", adam: "Adam", adamw: "AdamW", rmsprop: "RMSprop", adagrad: "Adagrad" });
 
 /** @param {Field[]} fields @param {{config: Record<string, any>, onchange: (name: string, value: any) => void}} options */
 export function knobs(fields, { config, onchange }) {
@@ -21,7 +21,7 @@ export function knobs(fields, { config, onchange }) {
   const options = { values: config, labels: LABELS, sliders: SLIDERS };
   const main = form(fields, { ...options, only: MAIN, onchange: (values, name) => onchange(name, values[name]) });
   const more = form(fields, { ...options, only: rest, onchange: (values, name) => onchange(name, values[name]) });
-  for (const option of main.field("optimizer").querySelectorAll("option")) option.textContent = /** @type {any} */ (CHOICES)[option.textContent ?? ""] ?? option.textContent;
+  for (const option of main.field("optimizer").querySelectorAll("option")) option.textContent = CHOICES[option.textContent ?? ""] ?? option.textContent;
   /** @type {Record<string, HTMLCanvasElement>} */ const drawn = {};
   const group = h("fieldset", { class: "thumbs" }, h("legend", {}, "dataset"), datasets.map((/** @type {string} */ name) => {
     drawn[name] = h("canvas", { width: 96, height: 96, "aria-hidden": "true" });
@@ -40,10 +40,12 @@ export function knobs(fields, { config, onchange }) {
   });
   for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pictures[name] = points; paint(); }, () => {}); // without it there is still the name
   addEventListener("colours", paint);
-  const element = h("div", { class: "knobs" }, group, main.element, h("details", { class: "more" }, h("summary", {}, "More settings"), more.element));
+  const rarer = h("details", { class: "panel more rarer" }, h("summary", {}, "More settings"), more.element);
+  const element = h("div", { class: "knobs" }, group, main.element);
 
   return {
     element,
+    /** What is set less often: as wide as the page, so that it leaves no hole beside the plane. */ more: rarer,
     /** @param {Record<string, any>} given */
     set(given) {
       for (const each of [main, more]) {
@@ -57,7 +59,7 @@ export function knobs(fields, { config, onchange }) {
       const inside = told && rest.some((name) => new RegExp(`(^|\\W)${name}\\b`).test(told.what));
       main.refuse(inside ? null : told);
       more.refuse(inside ? told : null);
-      if (inside) element.querySelector("details").open = true;
+      if (inside) rarer.open = true;
     },
     unmount() { removeEventListener("colours", paint); },
   };

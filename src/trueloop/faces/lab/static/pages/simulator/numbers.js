@@ -13,9 +13,9 @@ export function numbers() {
   const element = h("dl", { class: "numbers live" }, which, SHOWN.map(([key, text]) => h("div", {}, h("dt", {}, text), cells[key])));
   return {
     element,
-    /** @param {import("./run.js").Run[]} runs */
-    show(runs) {
-      const all = runs.map(values);
+    /** @param {import("./run.js").Run[]} runs @param {boolean} goes whether they train: two that go in step are held again and again */
+    show(runs, goes) {
+      const all = runs.map((run) => values(run, goes));
       which.hidden = all.length < 2;
       for (const [key] of SHOWN) {
         const text = all.map((each) => each[key]).join("\n");
@@ -27,8 +27,8 @@ export function numbers() {
   };
 }
 
-/** @param {import("./run.js").Run} run @returns {Record<string, string>} */
-export function values({ header, series, began, state }) {
+/** @param {import("./run.js").Run} run @param {boolean} goes @returns {Record<string, string>} */
+export function values({ header, series, began, ended }, goes) {
   const evaluation = series.evaluations[series.evaluations.length - 1], at = series.last;
   return {
     update: `${number(header?.update ?? 0)}${began?.updates ? `/${number(began.updates)}` : ""}`,
@@ -40,6 +40,6 @@ export function values({ header, series, began, state }) {
     rate: number(series.rate[at], 3),
     memory: number(header?.memory_mib, 3),
     graphs: number(header?.graphs),
-    speed: state === "running" ? number(header?.updates_per_s, 3) : "–",
+    speed: goes && !ended ? number(header?.updates_per_s, 3) : "–",
   };
 }

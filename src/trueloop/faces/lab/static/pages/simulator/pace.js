@@ -35,9 +35,10 @@ export function pace(runs) {
       for (const run of runs()) run.tell("pause");
       if (runs().length > 1) for (const run of runs()) run.tell("until", { update: Math.max(front(), goal) });
     },
-    step() {
+    /** @param {number} [count] updates */
+    step(count = 1) {
       goes = false;
-      const next = front() + 1;
+      const next = front() + count;
       for (const run of runs()) run.tell("until", { update: next });
     },
     /** Nothing goes any more, since something else was begun. */

@@ -1,0 +1,204 @@
+"""Writes the catalogue's pages: one for each silent failure, an index of all, and one for the errors torch raises."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, Final
+
+import curves
+import signatures
+from prose import as_markdown, in_cell
+
+from trueloop.catalogue.load import Entry, catalogue, error_page, known_errors
+from trueloop.catalogue.page import reflowed, sections
+
+INDEX: Final = "failures/index.md"
+ERRORS: Final = "failures/errors.md"
+NO_CURVES: Final = (
+    "The script of [the lab](../lab.md) has no single operation that could be broken this way, so there are no curves "
+    "to show: the two programs below tell it."
+)
+NO_RULE: Final = "`trueloop lint` has no rule for it: the text alone does not prove it."
+NO_DETECTOR: Final = "`trueloop run` does not judge it: nothing that happens at run time proves it."
+MARK: Final = {True: "yes", False: ""}
+_CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3})`(?![\w\]])", re.M | re.DOTALL)
+
+
+def path_of(entry: Entry) -> str:
+    """Return where the page of a failure lies; its slug is its word on the command line, too."""
+    return entry.page.replace(".html", ".md")
+
+
+def pages() -> dict[str, str]:
+    """Return every page's text by its path."""
+    entries = catalogue().values()
+    return {INDEX: _index(), ERRORS: _errors(), **{path_of(entry): _page(entry) for entry in entries}}
+
+
+def navigation() -> list[Any]:
+    """Return the pages as `nav` of mkdocs.yml wants them: by family."""
+    families = groupby(catalogue().values(), key=lambda entry: entry.family)
+    return [
+        {"All failures": INDEX},
+        *(
+            {family.capitalize(): [{f"{e.code} {e.failure.title}": path_of(e)} for e in members]}
+            for family, members in families
+        ),
+        {"Errors that torch raises": ERRORS},
+    ]
+
+
+def linked(markdown: str, page: str) -> str:
+    """Let a code between backquotes lead to its page."""
+
+    def link(match: re.Match[str]) -> str:
+        entry = catalogue().get(match[2] or "")
+        if match[1] or entry is None or path_of(entry) == page:
+            return match[0]
+        return f"[`{match[2]}`]({os.path.relpath(path_of(entry), os.path.dirname(page) or '.')})"  # noqa: PTH120
+
+    return _CODE.sub(link, markdown)
+
+
+def _page(entry: Entry) -> str:
+    failure = entry.failure
+    parts = dict(sections(failure.doc))
+    told = [
+        f"# {failure.title}",
+        _facts(entry),
+        as_markdown(reflowed(parts.pop(""))),
+        f"**In short:** {as_markdown(failure.fix)}",
+        *_section("Symptom", parts.pop("Symptom")),
+        *_looks(entry),
+    ]
+    references = parts.pop("References")
+    for heading, text in parts.items():
+        told += _section(heading, text)
+    told += ["## A program that has it", _fenced(failure.bad), "## The same without it", _fenced(failure.good)]
+    told += ["## References", "\n".join(f"- {as_markdown(line)}" for line in reflowed(references).splitlines() if line)]
+    told += ["## In a terminal", _terminal(entry)]
+    return "\n\n".join(told) + "\n"
+
+
+def _facts(entry: Entry) -> str:
+    severity = entry.failure.severity.value
+    how = ", ".join(f"`trueloop {way}`" for way in _finders(entry)) or "nobody yet"
+    return (
+        f'<p class="facts" markdown="1"><span class="severity {severity}">{severity}</span> &nbsp;`{entry.code}` · '
+        f"{entry.family}/{entry.slug} · found by {how}</p>"
+    )
+
+
+def _finders(entry: Entry) -> list[str]:
+    ways = {"run": entry.failure.detector, "lint": entry.failure.rule, "doctor": entry.failure.examined}
+    return [name for name, way in ways.items() if way]
+
+
+def _section(heading: str, text: str) -> Iterator[str]:
+    yield f"## {heading}"
+    yield as_markdown(reflowed(text))
+
+
+def _looks(entry: Entry) -> Iterator[str]:
+    """Yield what was measured of it, where it can be put into the teaching script."""
+    told = signatures.kept(entry)
+    yield "## What it looks like"
+    if told is None:
+        yield NO_CURVES
+        return
+    changes = "; ".join(filter(None, map(_change, told["changes"])))
+    yield (
+        f"A small network on points in the plane, trained by the script of [the lab](../lab.md) as it is and with this "
+        f"failure in it: {changes}. The lines are the median of {told['seeds']} seeds, the bands reach from the least "
+        "to the greatest."
+    )
+    yield '<p class="key"><i class="healthy"></i>healthy<i class="broken"></i>broken</p>'
+    yield curves.figure(told)
+    if told["raised"]:
+        yield f"The broken script ends before its time: `{told['raised']}`"
+    if told["message"]:
+        yield f"What `trueloop run` says of the broken one ({told['found']} of {told['seeds']} seeds):"
+        yield f"> {as_markdown(told['message'])}"
+
+
+def _change(change: dict[str, Any]) -> str:
+    before, after = (f"`{change[when]}`" if change[when] else "" for when in ("before", "after"))
+    match change["kind"]:
+        case "left out":
+            return f"{before} is left out"
+        case "added":
+            return f"{after} is added"
+        case _:
+            return f"{before} becomes {after}"
+
+
+def _fenced(script: str) -> str:
+    return f"```python\n{inspect.cleandoc(script)}\n```"
+
+
+def _terminal(entry: Entry) -> str:
+    lines = [f"trueloop explain {entry.code}", *(["trueloop run train.py"] if entry.failure.detector else [])]
+    lines += [f"trueloop lint --select {entry.code} src/"] if entry.failure.rule else []
+    lines += ["trueloop doctor"] if entry.failure.examined else []
+    absent = [
+        *([NO_RULE] if entry.failure.rule is None else []),
+        *([NO_DETECTOR] if not entry.failure.detector else []),
+    ]
+    return "\n\n".join(["```console\n" + "".join(f"$ {line}\n" for line in lines) + "```", *absent])
+
+
+def _index() -> str:
+    entries = catalogue()
+    told = [
+        "# Silent failures",
+        (
+            f"All {len(entries)} mistakes that trueloop knows and that no exception tells of. Each page says what one "
+            "sees, why nothing raises, which correct programs look like it, and what to do; where it can be put into a "
+            "training script, it shows the curves that were measured with and without it. `trueloop failures` lists "
+            "the same in a terminal, `trueloop explain CODE` prints a page."
+        ),
+        (
+            "`run`: found while a script trains, by [the sanitizer](../sanitizer.md). `lint`: found in its text, by "
+            "[the linter](../linter.md). `doctor`: found before a run, by [the doctor](../doctor.md). A picture: it "
+            "can be switched on in [the lab](../lab.md), and was measured; blue is healthy, red and dashed is broken, "
+            "by what tells them apart best. `error`: no correct program does this. `warning`: a correct program hardly "
+            "ever does. `note`: slow or fragile, not wrong."
+        ),
+    ]
+    for family, members in groupby(entries.values(), key=lambda entry: entry.family):
+        told += [f"## {family.capitalize()}", _table(members)]
+    told += ["## Errors that torch raises", f"They are not silent, and [explained](errors.md): {len(known_errors())}."]
+    return "\n\n".join(told) + "\n"
+
+
+def _table(members: Iterator[Entry]) -> str:
+    rows = ["| code | failure | severity | run | lint | doctor | measured |", "|---|---|---|---|---|---|---|"]
+    for entry in members:
+        failure = entry.failure
+        ways = (failure.detector, failure.rule, failure.examined or None)
+        told = signatures.kept(entry)
+        cells = " | ".join(MARK[way is not None] for way in ways)
+        severity = f'<span class="severity {failure.severity}">{failure.severity}</span>'
+        name = f'<a id="{entry.code}"></a>{entry.code}'
+        picture = curves.thumb(told) if told else ""
+        rows.append(f"| {name} | [{in_cell(failure.title)}]({entry.slug}.md) | {severity} | {cells} | {picture} |")
+    return "\n".join(rows)
+
+
+def _errors() -> str:
+    told = [
+        "# Errors that torch raises",
+        (
+            "They are not silent, but hard to read. `python train.py 2>&1 | trueloop explain` names the one in a "
+            "traceback ([how](../explain.md)); under `trueloop run` it has the shapes and the lines of your program."
+        ),
+    ]
+    for kind, known in known_errors().items():
+        types = " or ".join(f"`{name}`" for name in sorted(known.types))
+        told += [f"## {known.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
+        told.append(as_markdown(reflowed(inspect.cleandoc(error_page(kind)))))
+    return "\n\n".join(told) + "\n"

@@ -1,0 +1,366 @@
+"""Runs the examples under trueloop, and writes what they print into docs/tutorial.md and examples/README.md.
+
+python examples/tutorial/page.py --run                  # run all of them, about ten minutes, then write the pages
+python examples/tutorial/page.py --run never_cleared    # run some of them
+python examples/tutorial/page.py                        # write the pages from examples/tutorial/results.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES, RESULTS = ROOT / "examples", Path(__file__).parent / "results.json"
+PAGES = (ROOT / "docs" / "tutorial.md", EXAMPLES / "README.md")
+COLUMNS = 92  # of a report on the page
+
+
+class Twin(NamedTuple):
+    """A broken copy of a correct example."""
+
+    name: str
+    of: str
+    code: str
+    at: str
+    """The line that the run's report names, as it stands in the file; empty where no run proves it."""
+    options: tuple[str, ...] = ()
+    """What both of the pair are run with for the page."""
+    first: tuple[str, ...] = ()
+    """A run that comes before, unwatched."""
+
+    @property
+    def script(self) -> str:
+        """Its path within examples/."""
+        return f"broken/{self.name}.py"
+
+
+INTERRUPTED = ("--save", "ckpt.pt", "--stop-after", "1")
+
+TWINS = (
+    Twin("never_cleared", "classification", "GRD001", "optimizer.step()"),
+    Twin("train_mode_left_on", "classification", "EVL001", "logits = model(images)"),
+    Twin("eval_mode_left_on", "classification", "EVL002", "optimizer.step()"),
+    Twin("softmax_applied_twice", "classification", "LOS001", "loss = F.cross_entropy(model(images), labels)"),
+    Twin("order_not_shuffled", "classification", "DAT003", "train_loader = DataLoader(train_set, batch_size"),
+    Twin("held_out_seen_in_training", "classification", "DAT001", "train_loader = DataLoader(dataset, batch_size"),
+    Twin("best_by_reference", "classification", "CKP001", "best, best_accuracy = model.state_dict(), accuracy"),
+    Twin("stepped_before_optimizer", "classification", "SCH001", "scheduler.step()"),
+    Twin("last_batch_overweighted", "classification", "EVL006", ""),
+    Twin("target_broadcast", "regression", "LOS003", "loss.backward()"),
+    Twin("statistics_leaked", "regression", "DAT002", "train_loader = DataLoader("),
+    Twin("recreated", "regression", "OPT004", "optimizer = torch.optim.AdamW("),
+    Twin("accumulation_not_scaled", "language_model", "GRD003", "scaler.scale(loss).backward()"),
+    Twin("window_dropped", "language_model", "GRD004", "for i, (x, y) in enumerate(train_loader):"),
+    Twin("counted_in_micro_batches", "language_model", "SCH002", "scheduler.step()"),
+    Twin("dropout_always_on", "language_model", "EVL004", "return x + F.dropout("),
+    Twin("layer_never_registered", "language_model", "MDL001", "x = block(x)"),
+    Twin("resumed_without_optimizer", "language_model", "CKP002", "model.load_state_dict(",
+         ("--resume", "ckpt.pt"), INTERRUPTED),
+    Twin("clipped_before_unscale", "language_model", "PRC001", "nn.utils.clip_grad_norm_",
+         ("--half", "--characters", "30000")),
+    Twin("logits_taken_for_probabilities", "gan", "LOS002", "errD_real = criterion(netD(real), real_label)"),
+    Twin("graph_kept", "gan", "MEM001", "G_losses.append(errG)"),
+    Twin("parameters_stale", "finetuning", "OPT002", "optimizer.step()"),
+    Twin("parameters_missing", "actor_critic", "OPT001", "optimizer.step()"),
+    Twin("discarded", "actor_critic", "GRD002", "optimizer.zero_grad()"),
+    Twin("loss_without_graph", "actor_critic", "GRD009", "loss.backward()"),
+)  # fmt: skip
+CORRECT = tuple(dict.fromkeys(twin.of for twin in TWINS))
+
+
+# Running ---------------------------------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """One run for the page."""
+
+    key: str
+    script: str
+    options: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What the reader types, in examples/."""
+        return " ".join([self.script, *self.options])
+
+
+def cases() -> list[Case]:
+    """Every correct example, every twin, and a correct example with the options of a twin that has some."""
+    found = [Case(name, f"{name}.py") for name in CORRECT]
+    for twin in TWINS:
+        found.append(Case(twin.name, twin.script, twin.options, twin.first))
+        if twin.options:
+            found.append(Case(f"{twin.of} for {twin.name}", f"{twin.of}.py", twin.options, twin.first))
+    return sorted(found, key=lambda case: "language_model" in case.key or "language_model" in case.script)
+
+
+def digest(script: str) -> str:
+    """Return what tells that a script has changed since it was run."""
+    return hashlib.sha256((EXAMPLES / script).read_bytes()).hexdigest()[:16]
+
+
+def measure(case: Case, folder: Path) -> dict[str, Any]:
+    """Run a script under trueloop, in a copy of examples/."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": str(COLUMNS), "PYTHONWARNINGS": "ignore"}
+
+    def python(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        )
+
+    if case.first:
+        python(case.script, *case.first)
+    report = folder / "report.json"
+    done = python("-m", "trueloop", "run", "--json", str(report), case.script, *case.options)
+    told = json.loads(report.read_text(encoding="utf-8"))
+    return {
+        "command": case.command, "digest": digest(case.script), "printed": done.stdout.splitlines(),
+        "headline": told["headline"], "report": findings(done.stderr),
+        "codes": sorted({each["code"] for each in told["findings"] if each["severity"] != "note"}),
+    }  # fmt: skip
+
+
+LOOKS = {
+    "graph_kept": "memory",
+    "target_broadcast": "torch.stack([y[val], model(x[val]).flatten()], 1).mul(100).round().div(100).tolist()",
+    "logits_taken_for_probabilities": "netG(torch.randn(16, 32, 1, 1)).add(1).mul(8).round().int().flatten(1).tolist()",
+}
+LOOK = """
+import json, runpy, sys, torch
+sys.argv = sys.argv[1:]
+seen = runpy.run_path(sys.argv[0], run_name="__main__")
+seen.get("model", torch.nn.Identity()).eval()
+torch.manual_seed(0)
+with torch.no_grad():
+    print(json.dumps(eval("LOOK", seen)))
+"""
+
+
+def look(name: str) -> dict[str, Any]:
+    """Run a twin and its correct example for what only a picture shows."""
+    [twin] = [twin for twin in TWINS if twin.name == name]
+    see = memory if LOOKS[name] == "memory" else state
+    return {script: see(script, LOOKS[name]) for script in (f"{twin.of}.py", twin.script)}
+
+
+def state(script: str, expression: str) -> Any:
+    """Return what an expression is worth at the end of a script."""
+    words = [sys.executable, "-W", "ignore", "-c", LOOK.replace("LOOK", expression), script]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=EXAMPLES, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def memory(script: str, _: str) -> list[int]:
+    """Return the MiB that a script holds, as often as it prints a line; Linux only."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    words, held = [sys.executable, "-W", "ignore", script], list[int]()
+    with subprocess.Popen(words, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        for _line in process.stdout or ():
+            pages = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[1])
+            held.append(pages * os.sysconf("SC_PAGE_SIZE") // 2**20)
+    return held
+
+
+def findings(stderr: str) -> list[list[str]]:
+    """Return the findings of a report, each as its lines."""
+    found = re.findall(r"^(?:error|warning) [A-Z]{3}\d{3}  .*?^  more .*?$", stderr, flags=re.MULTILINE | re.DOTALL)
+    return [each.splitlines() for each in found]
+
+
+def lint_lines(script: str, code: str) -> list[str]:
+    """Return what the linter prints of a script."""
+    words = ["-m", "trueloop", "lint", "--format", "concise", "--quiet", "--select", code, script]
+    done = subprocess.run([sys.executable, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def lint() -> dict[str, list[str]]:
+    """Return what the linter finds in each script, notes included."""
+    words = ["-m", "trueloop", "lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "."]
+    done = subprocess.run([sys.executable, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+    found: dict[str, set[str]] = {}
+    for each in json.loads(done.stdout)["findings"]:
+        found.setdefault(Path(each["path"]).name, set()).add(each["code"])
+    return {name: sorted(codes) for name, codes in sorted(found.items())}
+
+
+def run(names: list[str]) -> None:
+    """Run what is asked for, and keep what it said."""
+    import torch
+
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"runs": {}}
+    results["made_with"] = {"python": ".".join(map(str, sys.version_info[:2])), "torch": torch.__version__}
+    for case in cases():
+        if names and case.key not in names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(shutil.copytree(EXAMPLES, Path(folder) / "examples", ignore=shutil.ignore_patterns("tutorial")))
+            results["runs"][case.key] = found = measure(case, copy)
+        print(f"{case.command}: {found['codes']}, {found['printed'][-1]}", flush=True)
+        RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in LOOKS:
+        if not names or name in names:
+            results.setdefault("looks", {})[name] = look(name)
+    results["lint"] = lint()
+    results["lint_lines"] = {t.name: lint_lines(t.script, t.code) for t in TWINS if t.code == "EVL006"}
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+# Writing ---------------------------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"(<!-- (\w+)((?: [\w.]+)*) \(page\.py\) -->\n).*?(<!-- end -->\n)", flags=re.DOTALL)
+
+
+class Pages:
+    """Writes the blocks of a page from the results."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self._results = results
+        self._twins = {twin.name: twin for twin in TWINS}
+
+    def page(self, text: str) -> str:
+        """Return the page with all of its blocks written anew."""
+        return BLOCK.sub(lambda m: m[1] + getattr(self, m[2])(*m[3].split()) + m[4], text)
+
+    def printed(self, key: str) -> str:
+        """Tell what a script prints by itself."""
+        run = self._run(key)
+        lines = run["printed"]
+        last = min(len(lines) - 3, lines.index(result(lines)))  # a text that is written at the end is shown whole
+        shown = lines if len(lines) < 7 else [*lines[:2], "...", *(line.rstrip() for line in lines[last:])]
+        return fenced("text", [f"$ python {run['command']}", *shown])
+
+    def told(self, key: str) -> str:
+        """Tell what trueloop says of it."""
+        run = self._run(key)
+        first, *others = run["report"]
+        more = [f"... and {len(others)} more, for the other losses"] if others else []
+        block = fenced(
+            "text", [f"$ trueloop run {run['command']}", "...", result(run["printed"]), "...", "", *first, *more]
+        )
+        twin = self._twins[key]
+        return block + (
+            "\n`trueloop lint` finds it, too, without running.\n" if twin.code in self._linted(twin) else ""
+        )
+
+    def quiet(self, key: str) -> str:
+        """Tell what trueloop says of a correct script."""
+        run = self._run(key)
+        return fenced("text", [f"$ trueloop run {run['command']}", "...", f"trueloop: {run['headline']}", "..."])
+
+    def lint(self, name: str) -> str:
+        """Tell what the linter prints of a twin."""
+        command = f"trueloop lint --format concise --select {self._twins[name].code} {self._twins[name].script}"
+        return fenced("text", [f"$ {command}", *self._results["lint_lines"][name]])
+
+    def reached(self, name: str) -> str:
+        """Set the last line of a twin beside that of the correct example."""
+        twin = self._twins[name]
+        pair = (name, f"{twin.of} for {name}" if twin.options else twin.of)
+        width = max(len(self._run(key)["command"]) for key in pair)
+        lines = [f"{self._run(key)['command']:{width}}   {result(self._run(key)['printed'])}" for key in pair]
+        return fenced("text", lines)
+
+    def fix(self, name: str) -> str:
+        """Show what the fix changes."""
+        twin = self._twins[name]
+        texts = [
+            (EXAMPLES / script).read_text(encoding="utf-8").splitlines() for script in (twin.script, f"{twin.of}.py")
+        ]
+        lines = list(difflib.unified_diff(*texts, n=1, lineterm=""))[3:]  # behind the names and the first place
+        lines = ["" if line.startswith("@@") else line for line in lines]
+        indent = min(len(line[1:]) - len(line[1:].lstrip()) for line in lines if line[1:].strip())
+        return fenced("diff", [f"{line[0]} {line[1 + indent :]}".rstrip() if line else "..." for line in lines])
+
+    def index(self) -> str:
+        """List all twins."""
+        rows = ["| broken | of | what trueloop says | `run` | `lint` |", "|---|---|---|---|---|"]
+        for twin in TWINS:
+            run, lint = (twin.code in self._run(twin.name)["codes"], twin.code in self._linted(twin))
+            rows.append(
+                f"| [{twin.name}.py]({twin.script}) | [{twin.of}.py]({twin.of}.py) | {twin.code} {title(twin.code)} "
+                f"| {'✓' if run else ''} | {'✓' if lint else ''} |"
+            )
+        return "\n".join(rows) + "\n"
+
+    def linted(self) -> str:
+        """Count what the text alone shows."""
+        by_run = [twin for twin in TWINS if twin.code in self._run(twin.name)["codes"]]
+        by_text = [twin for twin in TWINS if twin.code in self._linted(twin)]
+        both = [twin for twin in by_run if twin in by_text]
+        return (
+            f"Of the {len(TWINS)} broken scripts, `trueloop run` names {len(by_run)}, `trueloop lint` {len(by_text)}, "
+            f"and either of them {len(by_run) + len(by_text) - len(both)}.\n"
+        )
+
+    def machine(self) -> str:
+        """Say where the numbers come from."""
+        made = self._results["made_with"]
+        return (
+            f"All output is of torch {made['torch']} and Python {made['python']}, on one thread of a CPU. Other "
+            "versions and machines give other digits, and the same findings.\n"
+        )
+
+    def _run(self, key: str) -> dict[str, Any]:
+        return self._results["runs"][key]
+
+    def _linted(self, twin: Twin) -> list[str]:
+        return self._results["lint"].get(f"{twin.name}.py", [])
+
+
+def result(printed: list[str]) -> str:
+    """Return the last line that has a result."""
+    return next(line for line in reversed(printed) if re.search(r"(loss|accuracy|upright) +\d", line))
+
+
+def fenced(language: str, lines: list[str]) -> str:
+    """Return a block of a page."""
+    return "\n".join([f"```{language}", *lines, "```"]) + "\n"
+
+
+def title(code: str) -> str:
+    """Return a failure's title."""
+    from trueloop.catalogue.load import catalogue
+
+    return catalogue()[code].failure.title
+
+
+def write() -> None:
+    """Write the pages."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    missing = {case.key for case in cases()} - results["runs"].keys()
+    if missing:
+        raise SystemExit(f"Not run yet: {', '.join(sorted(missing))}; add --run")
+    from plots import draw  # beside this file
+
+    draw(results, PAGES[0].parent / "images" / "tutorial")
+    for page in PAGES:
+        page.write_text(Pages(results).page(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="run the examples; without it, only write the pages")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="an example, a mistake; all where none is named")
+    options = parser.parse_args()
+    if options.run:
+        run(options.names)
+    write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A layer is frozen, or thawed, through an attribute that nothing reads.
+
+Symptom
+    A pretrained backbone that was to be frozen is trained along: it forgets what it knew, and the run takes the time
+    and memory of a full fine-tuning. Or a head that was to be thawed never learns.
+
+Why nothing raises
+    Python lets anything be assigned to an object. ``parameter.require_grad = False`` makes a new attribute beside
+    ``requires_grad``, and ``module.requires_grad = False`` makes one on a module, which has none of that name.
+
+Look-alikes
+    ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` do what they say. A module of one's own may
+    keep such a word as a setting and read it: nothing is said where anything in the file reads the attribute. It is
+    found in the text only: at run time an attribute that nothing reads is none of anybody's business.
+
+Fix
+    ``module.requires_grad_(False)``, before the optimizer is built.
+
+References
+    nn.Module.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
+    udacity/deep-learning-v2-pytorch#12: "require_grad needs to be requires_grad", in the solution of a course,
+    https://github.com/udacity/deep-learning-v2-pytorch/issues/12
+    SvenBecker/vscode-pytorch#8, "'freeze' syntax is incorrect and PyTorch won't tell you": "keeps all params
+    'trainable'", https://github.com/SvenBecker/vscode-pytorch/issues/8
+    CSCYQJ/MICCAI23-ProtoContra-SFDA#18: "self.model.outc.requires_grad = False [...] does not freeze the last layer",
+    https://github.com/CSCYQJ/MICCAI23-ProtoContra-SFDA/issues/18
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from trueloop.ground.failure import Failure, Rule, Severity
+from trueloop.ground.questions.loops import dotted
+from trueloop.ground.source.operations import Act
+from trueloop.ground.source.operations import Operation as Deed
+from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
+from trueloop.ground.source.things import PART, Kind, Thing
+
+RIGHT: Final = "requires_grad"
+MISSPELLED: Final = frozenset((
+    "require_grad", "requires_grads", "require_grads", "required_grad", "requires_grad_", "requires_gradient",
+    "require_gradient", "requires_gradients", "requries_grad", "requres_grad", "reqires_grad", "requiers_grad",
+    "requires_gard", "required_grads", "requiresGrad", "require_grad_",
+))  # fmt: skip
+"""What people write instead, and torch reads none of."""
+MODULES: Final = re.compile(r"features|classifier|backbone|encoder|decoder|fc\d?|layer\d|conv\d|head|transformer|model")
+"""What modules are called within others, and parameters are not."""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each assignment of a truth value to such an attribute."""
+    loads = (each for each in ast.walk(source.tree) if isinstance(each, ast.Attribute))
+    read = {each.attr for each in loads if isinstance(each.ctx, ast.Load) and each.attr != "requires_grad_"}
+    for bound in source.acts(Act.BOUND, Act.FROZEN):
+        target = bound.node
+        if not isinstance(target, ast.Attribute) or not isinstance(_value(bound), bool):
+            continue
+        owner = bound.subject.kind
+        if bound.act is Act.BOUND and target.attr in MISSPELLED and target.attr not in read:
+            if owner in (Kind.PARAMETERS, Kind.MODEL, Kind.TENSOR):
+                yield Hit(
+                    message=f"{target.attr} is an attribute that nothing reads: the one that counts is requires_grad.",
+                    node=target,
+                    fix=_renamed(source, bound, owner is Kind.MODEL),
+                )
+        elif bound.act is Act.FROZEN and _is_module(bound.subject, target) and not _kept(source, target):
+            word = "thaws" if bound.value else "freezes"
+            yield Hit(
+                message=f"A module has no requires_grad: the assignment {word} none of its parameters.",
+                node=target,
+                fix=_renamed(source, bound, True),
+            )
+
+
+def _is_module(owner: Thing, target: ast.Attribute) -> bool:
+    """Return True for a module; of what another file's module holds only the name tells: ``net.fc.bias`` is none."""
+    last = getattr(target.value, "attr", "")
+    return owner.kind is Kind.MODEL and (PART not in owner.facts or bool(MODULES.fullmatch(last)))
+
+
+def _value(bound: Deed) -> object:
+    return bound.value if bound.act is Act.FROZEN else bound.things[0].constant() if bound.things else None
+
+
+def _kept(source: Source, target: ast.Attribute) -> bool:
+    """Return True where the file reads the attribute of the same object, as of a setting."""
+    owner = dotted(target.value)
+    reads = [
+        each
+        for each in ast.walk(source.tree)
+        if isinstance(each, ast.Attribute) and each.attr == RIGHT and isinstance(each.ctx, ast.Load)
+    ]
+    same = any(dotted(each.value) in (owner, "self") for each in reads)
+    asked = any(
+        isinstance(each, ast.Constant) and each.value == RIGHT
+        for call in source.all_calls
+        if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
+        for each in call.args[1:2]
+    )
+    return same or asked or not owner
+
+
+def _renamed(source: Source, bound: Deed, module: bool) -> Fix | None:
+    """Return the fix: the method of a module, or the attribute of a parameter."""
+    target, statement = bound.node, bound.statement
+    if not isinstance(statement, ast.Assign) or statement.targets != [target]:
+        return None
+    owner = source.text.of(target.value)
+    right = f"{owner}.requires_grad_({_value(bound)})" if module else f"{owner}.{RIGHT} = {_value(bound)}"
+    return Fix((source.text.replace(statement, right),), safe=False, words="Freeze it as torch does")
+
+
+RULE = Rule(words=("|".join(("requires_grad", *sorted(MISSPELLED))),), find=find)
+
+FAILURE = Failure(
+    code="GRD012",
+    title="A layer is frozen in vain",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+backbone = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+for parameter in backbone.parameters():
+    parameter.require_grad = False
+model = nn.Sequential(backbone, nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+backbone = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+for parameter in backbone.parameters():
+    parameter.requires_grad = False
+model = nn.Sequential(backbone, nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model[1].parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    fix="Set requires_grad of the parameters, or call requires_grad_ of the module.",
+    rule=RULE,
+)

@@ -1,0 +1,91 @@
+// @ts-check
+// A class in front of one screen: large letters, steps to follow, and what would give the answer away hidden until it is
+// revealed. All of it is in the address, coded so that it cannot be read at a glance; it is no secret.
+import { fill, h } from "./dom.js";
+
+/** @typedef {{size: number, hide: string[], steps: string[]}} View */
+
+const SIZES = /** @type {[number, string][]} */ ([[100, "as usual"], [125, "large"], [150, "very large"]]);
+const HIDES = /** @type {[string, string][]} */ ([["spoilers", "what is broken and what the sanitizer says, until it is revealed"], ["settings", "the settings, so that all see the same"], ["rest", "what comes below the curves"]]);
+const STEPS = 12, LETTERS = 160, LONGEST = 8000;
+
+/** Whether something is hidden from the class now. @param {string} what */
+export const hidden = (what) => (document.documentElement.dataset.hide ?? "").split(" ").includes(what);
+
+/** Put a view and a page's own state into one word. @param {View} view @param {Record<string, string>} params */
+export function coded(view, params) {
+  const bytes = new TextEncoder().encode(JSON.stringify({ ...view, params }));
+  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+/** Read it again; whoever wrote it, it is a few bounded texts and numbers, or nothing. @param {string} word @returns {{view: View, params: Record<string, string>} | null} */
+export function decoded(word) {
+  try {
+    if (word.length > LONGEST) return null;
+    const told = JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(word.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0))));
+    const texts = (/** @type {any} */ list) => (Array.isArray(list) ? list.filter((each) => typeof each === "string") : []);
+    return {
+      view: { size: SIZES.some(([size]) => size === told.size) ? told.size : 125, hide: texts(told.hide).filter((each) => HIDES.some(([name]) => name === each)), steps: texts(told.steps).slice(0, STEPS).map((each) => each.slice(0, LETTERS)) },
+      params: Object.fromEntries(Object.entries(told.params ?? {}).filter(([, value]) => typeof value === "string")),
+    };
+  } catch {
+    return null;
+  }
+}
+
+/** @param {{button: HTMLElement, steps: HTMLElement, state: () => {name: string, params: Record<string, string>}, announce: (text: string) => void}} shell
+ *   button: opens the teacher's settings; steps: where the class's steps are shown; state: the page that is open, as its address says */
+export function classroom({ button, steps, state, announce }) {
+  /** @type {View | null} */ let view = null;
+  let revealed = false;
+  const reveal = h("button", { type: "button", class: "small reveal", onclick: () => { revealed = !revealed; dress(); announce(revealed ? "What is broken is shown." : "What is broken is hidden."); } });
+  const leave = h("button", { type: "button", class: "quiet small", onclick: () => { const { name, params } = state(); const query = new URLSearchParams(params).toString(); location.hash = `#/${name}${query && `?${query}`}`; } }, "Leave the class view");
+
+  const size = h("select", { id: "class-size" }, SIZES.map(([value, text]) => h("option", { value, selected: value === 125 }, text)));
+  const boxes = HIDES.map(([name, text]) => ({ name, box: h("input", { type: "checkbox", id: `class-${name}`, checked: name === "spoilers" }), text }));
+  const words = h("textarea", { id: "class-steps", rows: 5, maxlength: STEPS * LETTERS, placeholder: "Press Train, and watch the loss.\nWhat does the gradient's norm do?\nSay what you think is broken." });
+  const said = h("p", { class: "muted", role: "status" });
+  const link = () => `#/${state().name}?class=${coded({ size: Number(size.value), hide: boxes.filter(({ box }) => box.checked).map(({ name }) => name), steps: words.value.split("\n").map((/** @type {string} */ each) => each.trim().slice(0, LETTERS)).filter(Boolean).slice(0, STEPS) }, state().params)}`;
+  const dialog = h("dialog", { class: "class-dialog", "aria-labelledby": "class-title" },
+    h("h2", { id: "class-title" }, "For a class"),
+    h("p", {}, "Set the page up as you want it, failures included. The link shows the same to everybody who opens it in a lab of their own, and to the class on your screen; others cannot reach your machine."),
+    h("div", { class: "form" },
+      h("div", { class: "field" }, h("label", { for: "class-size" }, "Letters"), size),
+      h("fieldset", {}, h("legend", {}, "Hide"), boxes.map(({ box, text }) => h("div", { class: "field check" }, box, h("label", { for: box.id }, text)))),
+      h("div", { class: "field" }, h("label", { for: "class-steps" }, "Steps to follow, one a line"), words)),
+    h("div", { class: "row" },
+      h("button", { type: "button", onclick: () => { dialog.close(); location.hash = link(); } }, "Open the class view"),
+      h("button", { type: "button", class: "quiet", onclick: async () => { said.textContent = await navigator.clipboard.writeText(new URL(link(), location.href).href).then(() => "The link is copied.", () => "The browser refused; open the view and copy its address."); } }, "Copy the link"),
+      h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), said);
+  button.addEventListener("click", () => { said.textContent = ""; if (!dialog.isConnected) document.body.append(dialog); dialog.showModal(); });
+
+  function dress() {
+    const root = document.documentElement;
+    if (!view) {
+      delete root.dataset.class;
+      delete root.dataset.hide;
+    } else {
+      root.dataset.class = String(view.size);
+      root.dataset.hide = view.hide.filter((each) => !(revealed && each === "spoilers")).join(" ");
+    }
+    reveal.textContent = revealed ? "Hide again what is broken" : "Reveal what is broken";
+    reveal.setAttribute("aria-pressed", String(revealed));
+    reveal.hidden = !view?.hide.includes("spoilers");
+    dispatchEvent(new Event("colours")); // charts are drawn anew, in letters of the new size
+    dispatchEvent(new Event("revealed"));
+  }
+
+  return {
+    get view() { return view; },
+    /** Show the page as a link says, or as usual. @param {View | null} asked */
+    set(asked) {
+      if (JSON.stringify(asked) === JSON.stringify(view)) return;
+      view = asked;
+      revealed = false;
+      fill(steps, view && h("div", { class: "row" }, reveal, leave), view && view.steps.length > 0 && [h("h2", { id: "steps-title" }, "Steps"),
+        h("ol", { "aria-labelledby": "steps-title" }, view.steps.map((text, i) => h("li", {}, h("input", { type: "checkbox", id: `class-step-${i}` }), h("label", { for: `class-step-${i}` }, text))))]);
+      steps.hidden = !view;
+      dress();
+    },
+  };
+}

@@ -1,0 +1,126 @@
+// @ts-check
+// A guided tour: one thing after the other is pointed at on the real pages. It begins when asked to, ends at any time,
+// and can be taken again; whether it was offered is all that the browser keeps.
+import { fill, h } from "./dom.js";
+import { still } from "./player.js";
+
+const OFFERED = "trueloop-tour";
+const WIDE = 700; // pixels; on less, the words are at the bottom, and what is pointed at above them
+const PATIENCE_MS = 8000; // for what a stop points at: a page that is opened has it only when it is drawn
+
+/** What is pointed at: the page, a selector (the first that is seen counts), a title, words. @type {[string, string, string, string][]} */
+const STOPS = [
+  ["simulator", ".sim-bar .play", "Train a network", "Train starts a small network, in real PyTorch on this machine; the page only draws. Step makes a single update. You can press it now, the tour waits."],
+  ["simulator", ".board-place", "What it decides", "The colours are what the network answers at each place, the points are what it learns from; hollow ones are held out. A click adds a point, arrow keys and Enter do, too."],
+  ["simulator", ".sim-curves", "How it goes", "Loss and the gradient's norm after every update. The runs before stay as dotted curves, so change one thing and compare."],
+  ["simulator", ".bugs-panel", "Break it", "Each switch puts a failure into the loop that raises no error. Try GRD001: gradients are never cleared."],
+  ["simulator", ".findings", "Who notices", "The sanitizer watches the program as it would watch yours, and knows nothing of the switches. What it finds comes with its line, its evidence and its fix."],
+  ["simulator", ".sim > details.panel", "The very script", "This text is what runs. Copy it: it is plain PyTorch, and trueloop run says of it what is said here."],
+  ["race", ".lanes", "Race", "Up to four runs of one seed in step, each with settings or a failure of its own."],
+  ["operations", ".stations", "Six operations", "A training step, line by line, forward and back, with every tensor, every sum and the graph that backward walks."],
+  ["arithmetic", ".sizes", "Arithmetic", "How many iterations, updates and examples six sizes make, each with its formula."],
+  ["arena", ".tracks", "The arena", "Data and network are given, the loop is yours. The referee runs what you hand in on seeds that nobody knew."],
+  ["", "#tour", "That was it", "Every page says what to look for, and shows the code that ran. The tour can be taken again from here."],
+];
+
+/** @param {{button: HTMLElement, announce: (text: string) => void}} shell button: begins the tour; says so loudly until it was offered once */
+export function tour({ button, announce }) {
+  let at = -1, from = "", turn = 0, frame = 0;
+  /** @type {Element | null} */ let target = null;
+  const ring = h("div", { class: "tour-ring", "aria-hidden": "true", hidden: true });
+  const heading = h("h2", { id: "tour-title" }), text = h("p", { id: "tour-text" }), where = h("span", { class: "muted mono" });
+  const back = h("button", { type: "button", class: "quiet", onclick: () => go(at - 1) }, "Back");
+  const next = h("button", { type: "button", onclick: () => (at + 1 < STOPS.length ? go(at + 1) : end()) });
+  const leave = h("button", { type: "button", class: "quiet", onclick: () => end() }, "End the tour");
+  const home = h("a", { href: "#", hidden: true, onclick: () => end() }, "Back to where you began");
+  const panel = h("section", { class: "tour", role: "dialog", "aria-labelledby": "tour-title", "aria-describedby": "tour-text", tabindex: "-1", hidden: true }, heading, text, home, h("div", { class: "row" }, back, next, leave, where));
+  const no = h("button", { type: "button", class: "quiet small", "aria-label": "No tour, thank you", title: "No, thank you", onclick: () => { offered(); button.focus(); } }, "✕");
+
+  function offered() {
+    localStorage.setItem(OFFERED, "offered");
+    button.textContent = "Tour";
+    no.remove();
+  }
+
+  function begin() {
+    offered();
+    from = location.hash;
+    document.body.append(ring, panel);
+    panel.hidden = false;
+    go(0);
+  }
+
+  /** @param {number} stop */
+  async function go(stop) {
+    at = Math.max(0, stop);
+    const mine = ++turn, [page, selector, title, words] = STOPS[at];
+    fill(heading, title);
+    fill(text, words);
+    where.textContent = `${at + 1} / ${STOPS.length}`;
+    back.disabled = at === 0;
+    next.textContent = at + 1 < STOPS.length ? "Next" : "Done";
+    leave.hidden = home.hidden = true;
+    leave.hidden = at + 1 === STOPS.length;
+    home.hidden = !(at + 1 === STOPS.length && from && from !== location.hash);
+    home.setAttribute("href", from || "#");
+    target = null;
+    place();
+    if (page && !location.hash.startsWith(`#/${page}`) && !(page === "simulator" && !location.hash)) location.hash = `#/${page}`;
+    const found = await seen(selector, () => mine === turn);
+    if (mine !== turn) return;
+    target = found;
+    target?.scrollIntoView({ block: innerWidth > WIDE ? "center" : "start", behavior: still() ? "auto" : "smooth" });
+    place();
+    panel.focus({ preventScroll: true }); // it is read with its title and its words
+  }
+
+  /** The first element of a selector that can be seen, as soon as there is one. @param {string} selector @param {() => boolean} wanted @returns {Promise<Element | null>} */
+  async function seen(selector, wanted) {
+    for (const end_ = performance.now() + PATIENCE_MS; wanted() && performance.now() < end_;) {
+      const found = [...document.querySelectorAll(selector)].find((each) => each.getClientRects().length > 0);
+      if (found) return found;
+      await new Promise((wake) => setTimeout(wake, 80));
+    }
+    return null;
+  }
+
+  /** Keep the ring around what is pointed at, and the words out of its way. */
+  function place() {
+    cancelAnimationFrame(frame);
+    if (at < 0) return;
+    ring.hidden = !target?.isConnected;
+    if (target?.isConnected) {
+      const { left, top, width, height } = target.getBoundingClientRect();
+      for (const [name, value] of Object.entries({ left: left - 5, top: top - 5, width: width + 10, height: height + 10 })) ring.style.setProperty(name, `${value}px`);
+      const wide = innerWidth > WIDE;
+      panel.classList.toggle("above", wide && top + height / 2 > innerHeight * 0.55);
+      panel.classList.toggle("left", wide && left + width / 2 > innerWidth * 0.6);
+    }
+    frame = requestAnimationFrame(place);
+  }
+
+  function end() {
+    turn++;
+    at = -1;
+    cancelAnimationFrame(frame);
+    ring.remove();
+    panel.remove();
+    panel.hidden = true;
+    button.focus();
+    announce("The tour has ended.");
+  }
+
+  panel.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "ArrowRight") next.click();
+    else if (event.key === "ArrowLeft") back.click();
+    else return;
+    event.preventDefault();
+  });
+  addEventListener("keydown", (event) => { if (event.key === "Escape" && at >= 0) end(); });
+  button.addEventListener("click", () => (at < 0 ? begin() : panel.focus()));
+  button.textContent = "Tour";
+  if (!localStorage.getItem(OFFERED)) {
+    button.textContent = "New here? Take the tour";
+    button.after(no);
+  }
+}

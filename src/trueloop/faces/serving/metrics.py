@@ -1,0 +1,101 @@
+"""What the server counts, in the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SAMPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+PATHS: Final = frozenset(("/", "/predict", "/health", "/ready", "/metrics"))
+TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Histogram:
+    """How many values were at most each bound."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str) -> list[str]:
+        """Return it as Prometheus wants it: cumulated."""
+        total, found = 0, list[str]()
+        for bound, count in zip((*map(_number, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            found.append(f'{name}_bucket{{le="{bound}"}} {total}')
+        return [*found, f"{name}_sum {self._sum!r}", f"{name}_count {total}"]
+
+
+class Metrics:
+    """All counts of one server; may be used from any thread.
+
+    Args:
+        info: about the model, for the labels of `trueloop_model_info`.
+        gauges: name -> what is read when somebody asks.
+    """
+
+    def __init__(self, info: Mapping[str, str], gauges: Mapping[str, Callable[[], float]]) -> None:
+        self._info, self._gauges = info, gauges
+        self._lock = threading.Lock()
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._seconds = Histogram(SECONDS)
+        self._batches, self._computing = Histogram(SAMPLES), Histogram(SECONDS)
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """Count an answer; the seconds of predictions only."""
+        with self._lock:
+            self._requests[path if path in PATHS else "other", status] += 1
+            if path == "/predict":
+                self._seconds.add(seconds)
+
+    def batch(self, samples: int, seconds: float) -> None:
+        """Count what went through the model together."""
+        with self._lock:
+            self._batches.add(samples)
+            self._computing.add(seconds)
+
+    def text(self) -> str:
+        """Return everything."""
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in self._info.items())
+        with self._lock:
+            counts = [
+                f'trueloop_requests_total{{path="{path}",status="{status}"}} {count}'
+                for (path, status), count in sorted(self._requests.items())
+            ]
+            parts = [
+                ("trueloop_model_info", "gauge", "The model that answers.", [f"trueloop_model_info{{{labels}}} 1"]),
+                ("trueloop_requests_total", "counter", "Answers by path and status.", counts),
+                _histogram("trueloop_request_seconds", "From request to answer, of /predict.", self._seconds),
+                _histogram("trueloop_batch_samples", "Samples that went through together.", self._batches),
+                _histogram("trueloop_batch_seconds", "Time of the model for each batch.", self._computing),
+            ]
+        for name, read in self._gauges.items():
+            parts.append((name, "gauge", "As it is now.", [f"{name} {_number(float(read()))}"]))
+        lines = [
+            line
+            for name, kind, words, own in parts
+            for line in (f"# HELP {name} {words}", f"# TYPE {name} {kind}", *own)
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _histogram(name: str, words: str, histogram: Histogram) -> tuple[str, str, str, list[str]]:
+    return name, "histogram", words, histogram.lines(name)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

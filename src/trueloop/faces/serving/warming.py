@@ -1,0 +1,34 @@
+"""The first batches, which nobody waits for."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from trueloop.ground.errors import InvalidModel
+
+if TYPE_CHECKING:
+    from trueloop.engines.export.asked import Numbers
+    from trueloop.engines.export.described import Array
+    from trueloop.engines.export.model import Model
+
+LONGEST: Final = 512  # of a dimension that has no bound
+
+
+def warm_up(model: Model, most: int) -> str:
+    """Run one sample, and as many as go together, of zeros; return a line that says how long it took."""
+    start_s = perf_counter()
+    specs = model.description.inputs
+    try:
+        for count, longest in ((1, False), (most, True)):
+            model.run([tuple(_zeros(spec, longest=longest) for spec in specs)] * count)
+    except InvalidModel as error:  # zeros may be no input of this model; real ones may well be
+        return f"warm-up   failed on zeros: {error.what}"
+    return f"warm-up   {perf_counter() - start_s:.2f} s"
+
+
+def _zeros(spec: Array, *, longest: bool) -> Numbers:
+    import numpy as np
+
+    sizes = [min(each.highest or LONGEST, LONGEST) if longest else each.lowest for each in spec.shape[1:]]
+    return np.full(sizes, spec.lowest or 0, dtype=spec.dtype)

@@ -1,0 +1,102 @@
+"""CKP005: loads of which no name fits, and everything that only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = """
+import io
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+class Task(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Net()
+    def forward(self, x):
+        return self.model(x)
+x = torch.randn(16, 4)
+def train(model, optimizers=None):
+    for optimizer in optimizers or [torch.optim.SGD(model.parameters(), lr=0.01)]:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+model = Net()
+"""
+
+QUIET = {
+    "strict": "model.load_state_dict(Net().state_dict())\ntrain(model)\n",
+    "not strict, and it fits": "model.load_state_dict(Net().state_dict(), strict=False)\ntrain(model)\n",
+    "a backbone without its head": """
+state = {name: value for name, value in Net().state_dict().items() if name.startswith("body")}
+model.load_state_dict(state | {"old_head.weight": torch.ones(1)}, strict=False)
+train(model)
+""",
+    "an adapter": "model.load_state_dict({'head.weight': torch.ones(1, 8)}, strict=False)\ntrain(model)\n",
+    "nothing to load": "model.load_state_dict({}, strict=False)\ntrain(model)\n",
+    "with the prefix, then without it": """
+state = Task().state_dict()
+if model.load_state_dict(state, strict=False).missing_keys:
+    model.load_state_dict({name.removeprefix("model."): value for name, value in state.items()})
+train(model)
+""",
+    "optimizers have states as well": """
+optimizer = torch.optim.Adam(model.parameters())
+train(model, [optimizer])
+optimizer.load_state_dict(optimizer.state_dict())
+""",
+}
+
+GUILTY = {
+    "a prefix too many": "model.load_state_dict(Task().state_dict(), strict=False)  # <- CKP005\ntrain(model)\n",
+    "a prefix too few, in a function": """
+def load(into, state):
+    into.load_state_dict(state["weights"], strict=False)  # <- CKP005
+    return into
+task = load(Task(), {"weights": Net().state_dict(), "epoch": 3})
+train(task)
+""",
+    "from a file, a class": """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+    def resume(self, file):
+        state = torch.load(file)
+        print(self.model.load_state_dict(state, strict=False))  # <- CKP005
+file = io.BytesIO()
+torch.save(nn.DataParallel(Net()).state_dict(), file)
+file.seek(0)
+trainer = Trainer(Net())
+trainer.resume(file)
+train(trainer.model)
+""",
+    "two optimizers, and only for evaluation": """
+train(model, [torch.optim.SGD(part.parameters(), lr=0.01) for part in (model.body, model.head)])
+best = {"best." + name: value.clone() for name, value in model.state_dict().items()}
+model.load_state_dict(best, strict=False)  # <- CKP005
+model.eval()
+with torch.no_grad():
+    print(model(x).mean())
+""",
+    "a checkpoint of something else, whose model never runs": """
+model.load_state_dict({"encoder.weight": torch.ones(2, 2)}, strict=False)  # <- CKP005
+""",
+}
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script):
+    quiet(HEAD + script)
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_it_is_found_at_its_line(guilty, name):
+    (found,) = guilty(HEAD + GUILTY[name]).findings
+    assert "strict=False loaded nothing" in found.message
+    if "prefix too" in name:
+        assert ("Take 'model.' off" if "many" in name else "Put 'model.' before") in found.fix

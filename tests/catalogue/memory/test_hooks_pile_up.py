@@ -1,0 +1,157 @@
+"""MEM005: hooks that nobody takes off."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = nn.functional.mse_loss
+kept = {}
+def keep(module, inputs, output):
+    kept["features"] = output.detach()
+def update():
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+QUIET = {
+    "once": """
+model[1].register_forward_hook(keep)
+for _ in range(4):
+    update()
+""",
+    "one for each layer": """
+for layer in model:
+    layer.register_forward_hook(keep)
+for name, module in model.named_modules():
+    module.register_full_backward_hook(lambda module, got, given: None)
+    model(x)
+""",
+    "a handle that is removed": """
+for _ in range(4):
+    handle = model[1].register_forward_hook(keep)
+    update()
+    handle.remove()
+""",
+    "handles that are kept": """
+handles = []
+for _ in range(4):
+    handles.append(model[1].register_forward_hook(keep))
+    update()
+    handles.pop().remove()
+""",
+    "as a context": """
+for _ in range(4):
+    with model[1].register_forward_hook(keep):
+        update()
+""",
+    "a model of each fold": """
+for fold in range(3):
+    net = nn.Linear(6, 1)
+    net.register_forward_hook(keep)
+    net(x)
+""",
+    "cleared by hand": """
+for _ in range(4):
+    model[1]._forward_hooks.clear()
+    model[1].register_forward_hook(keep)
+    update()
+""",
+    "of the first turn only": """
+for number in range(4):
+    if number == 0:
+        model[1].register_forward_hook(keep)
+    update()
+""",
+    "of activations": """
+for _ in range(4):
+    out = model(x)
+    out.register_hook(lambda gradient: gradient / 2)
+    mse(out, y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "of trainers in a list": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+    def begin(self):
+        self.net.register_forward_hook(keep)
+        self.net(x)
+for trainer in [Trainer(nn.Linear(6, 1)) for _ in range(3)]:
+    trainer.begin()
+several = (Trainer(model), Trainer(nn.Linear(6, 1)))
+for trainer in several:
+    trainer.begin()
+for number in range(2):
+    several[number].begin()
+""",
+    "of models in a list": """
+nets = [nn.Linear(6, 1) for _ in range(3)]
+for net in nets:
+    net.register_forward_hook(keep)
+    net(x)
+""",
+}
+
+GUILTY = {
+    "in the loop": """
+for _ in range(4):
+    model[1].register_forward_hook(keep)  # <- MEM005
+    update()
+""",
+    "in a function": """
+def features(a):
+    model[1].register_forward_hook(keep)  # <- MEM005
+    model(a)
+    return kept["features"]
+for _ in range(4):
+    features(x).mean()
+    update()
+""",
+    "in a class, with accumulation": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+    def step(self, number):
+        self.net.register_full_backward_hook(lambda module, got, given: None)  # <- MEM005
+        (mse(self.net(x), y) / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+trainer = Trainer(model)
+for number in range(6):
+    trainer.step(number)
+""",
+    "a closure, with a scaler": """
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+def make(net):
+    def step():
+        net.register_forward_pre_hook(lambda module, inputs: None)  # <- MEM005
+        optimizer.zero_grad()
+        scaler.scale(mse(net(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return step
+step = make(model)
+while len(kept) < 3:
+    step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_the_rule_finds_it(told, script):
+    told(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(untold, script):
+    untold(HEAD + script, "MEM005")

@@ -1,0 +1,94 @@
+"""MDL004: one layer in a list several times, and everything that only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import ModuleList, Sequential, Linear
+"""
+
+LOOK_ALIKES = {
+    "a comprehension": "layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])\n",
+    "layers without weights": "layers = nn.Sequential(*[nn.ReLU()] * 3, *[nn.Sequential(nn.Dropout(0.1))] * 2)\n",
+    "a module of this file without weights": """
+class Square(nn.Module):
+    def forward(self, x):
+        return x * x
+layers = nn.ModuleList([Square()] * 3)
+""",
+    "shared on purpose, by a name": "shared = nn.Linear(4, 4)\nlayers = nn.ModuleList([shared] * 3)\n",
+    "called in a loop": """
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Linear(4, 4)
+    def forward(self, x):
+        for _ in range(3):
+            x = self.block(x)
+        return x
+model = Shared()
+""",
+    "once": "layers = nn.ModuleList([nn.Linear(4, 4)] * 1)\n",
+    "sizes, not layers": "layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip([4] * 3, [4] * 3)])\n",
+    "a list that is nobody's layers": "probes = [nn.Linear(4, 4)] * 3\n",
+    "a list that is filled afterwards": """
+def make(depth):
+    layers = [nn.Linear(4, 4)] * depth
+    layers = [nn.Linear(4, 4) for _ in layers]
+    return nn.Sequential(*layers)
+""",
+}
+
+GUILTY = {
+    "a class": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4)] * depth)  # <- MDL004
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        return x
+model = Net(3)
+""",
+    "blocks of this file, in a chain, the number first": """
+class Block(nn.Module):
+    def __init__(self, channels=8):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+    def forward(self, x):
+        return x + self.conv(x)
+class Net(nn.Module):
+    def __init__(self, n_blocks=10):
+        super().__init__()
+        self.blocks = nn.Sequential(
+            *(n_blocks * [Block(channels=8)]))  # <- MDL004
+    def forward(self, x):
+        return self.blocks(x)
+""",
+    "a helper": """
+def make_body(depth: int) -> nn.Module:
+    body = [nn.TransformerEncoderLayer(8, 2, batch_first=True)] * depth  # <- MDL004
+    return Sequential(*body)
+optimizer = torch.optim.AdamW(make_body(2).parameters())
+""",
+    "beside others, imported by name": """
+heads = ModuleList([Linear(4, 1), *[Linear(4, 2)] * 3])  # <- MDL004
+optimizers = [torch.optim.SGD(head.parameters(), lr=0.1) for head in heads]
+""",
+    "several at a time": "model = nn.Sequential(*([nn.Linear(4, 4), nn.ReLU()] * 3), nn.Linear(4, 1))  # <- MDL004\n",
+}
+
+
+@pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
+def test_look_alikes_are_left_alone(untold, script):
+    untold(HEAD + script, "MDL004")
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_it_is_found_in_the_text(told, name):
+    (found,) = told(HEAD + GUILTY[name], fixes=name != "several at a time")
+    assert "share its weights" in found.message

@@ -1,0 +1,93 @@
+"""MDL006: masks the wrong way round, and everything that only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+PAD = 0
+q = k = v = torch.randn(2, 5, 8)
+tokens = torch.randint(1, 9, (2, 5))
+layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+encoder, attention = nn.TransformerEncoder(layer, 2), nn.MultiheadAttention(8, 2, batch_first=True)
+"""
+
+LOOK_ALIKES = {
+    "the past takes part": "F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tril(torch.ones(5, 5)).bool())\n",
+    "the future is left out": "encoder(q, mask=torch.triu(torch.ones(5, 5, dtype=torch.bool), diagonal=1))\n",
+    "inverted already": "mask = torch.triu(torch.ones(5, 5), 1).bool()\n"
+    "F.scaled_dot_product_attention(q, k, v, attn_mask=~mask)\n"
+    "encoder(q, mask=torch.ones(5, 5).tril() == 0)\n",
+    "additive": "mask = torch.triu(torch.full((5, 5), float('-inf')), diagonal=1)\n"
+    "F.scaled_dot_product_attention(q, k, v, attn_mask=mask)\nencoder(q, mask)\n"
+    "encoder(q, mask=torch.triu(torch.ones(5, 5), 1).masked_fill(torch.ones(5, 5).triu(1) == 1, float('-inf')))\n",
+    "torch's own": "encoder(q, mask=nn.Transformer.generate_square_subsequent_mask(5), is_causal=True)\n"
+    "F.scaled_dot_product_attention(q, k, v, is_causal=True)\n",
+    "padding is left out": "encoder(q, src_key_padding_mask=tokens == PAD)\n"
+    "attention(q, k, v, key_padding_mask=tokens.eq(PAD))\n"
+    "def run(batch):\n    return encoder(q, src_key_padding_mask=~batch['attention_mask'].bool())\n",
+    "padding does not take part": "F.scaled_dot_product_attention(q, k, v, attn_mask=(tokens != PAD)[:, None])\n",
+    "attention of one's own": """
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(8, 8)
+    def forward(self, x, mask, key_padding_mask=None):
+        return self.last(x * key_padding_mask[..., None])
+Own()(q, mask=torch.tril(torch.ones(5, 5)), key_padding_mask=tokens != PAD)
+""",
+    "one or the other": "def run(mask, causal):\n    mask = mask if causal else torch.triu(torch.ones(5, 5)).bool()\n"
+    "    mask = mask[None]\n    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)\n",
+}
+
+GUILTY = {
+    "a function": "out = F.scaled_dot_product_attention(  # <- MDL006\n"
+    "    q, k, v, torch.triu(torch.ones(5, 5), diagonal=1).bool())\n",
+    "a buffer, as a book has it": """
+class Attention(nn.Module):
+    def __init__(self, length):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.register_buffer("mask", torch.triu(torch.ones(length, length), diagonal=1).bool())
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        mask = self.mask[: x.shape[1], : x.shape[1]]
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- MDL006
+""",
+    "a layer in a class": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), num_layers=2)
+    def forward(self, x):
+        past = torch.ones(len(x), len(x), device=x.device).tril() == 1
+        return self.encoder(x, mask=past)  # <- MDL006
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters())
+""",
+    "padding, in a helper": """
+def encode(x, tokens):
+    return encoder(x, src_key_padding_mask=tokens != PAD)  # <- MDL006
+print(encode(q, tokens))
+""",
+    "a tokenizer's mask": """
+def step(batch, x):
+    keep = batch["attention_mask"].bool()
+    with torch.autocast("cuda", torch.bfloat16):
+        return attention(x, x, x, key_padding_mask=keep)[0]  # <- MDL006
+""",
+}
+
+
+@pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
+def test_look_alikes_are_left_alone(untold, script):
+    untold(HEAD + script, "MDL006")
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_it_is_found_in_the_text(told, name):
+    (found,) = told(HEAD + GUILTY[name], fixes=True)
+    assert ("the padding only" if "padding" in name or "token" in name else "the future only") in found.message

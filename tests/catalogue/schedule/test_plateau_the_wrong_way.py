@@ -1,0 +1,148 @@
+"""SCH005: a schedule that takes better for worse."""
+
+import pytest
+
+HEAD = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(0, 3, (64,))), batch_size=16)
+model = nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+criterion = nn.CrossEntropyLoss()
+def train():
+    total = 0.0
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(a), b)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(b)
+    return total / 64
+@torch.no_grad()
+def evaluate():
+    total, right = 0.0, 0
+    for a, b in loader:
+        outputs = model(a)
+        total += F.cross_entropy(outputs, b).item()
+        right += (outputs.argmax(1) == b).sum().item()
+    return total / len(loader), right / 64
+"""
+
+QUIET = {
+    "each its way": """
+by_loss = ReduceLROnPlateau(optimizer, "min", patience=2)
+by_score = ReduceLROnPlateau(optimizer, mode="max", patience=2)
+for _ in range(4):
+    train()
+    loss, accuracy = evaluate()
+    by_loss.step(loss)
+    by_score.step(accuracy)
+""",
+    "the default with a loss": """
+scheduler = ReduceLROnPlateau(optimizer)
+for _ in range(4):
+    scheduler.step(train())
+""",
+    "minus a loss, one minus an accuracy": """
+up = ReduceLROnPlateau(optimizer, "max")
+down = ReduceLROnPlateau(optimizer)
+for _ in range(4):
+    train()
+    loss, accuracy = evaluate()
+    up.step(-loss)
+    up.step(1.0 - loss)
+    up.step(-1.0 * loss)
+    down.step(1 - accuracy)
+""",
+    "an error rate": """
+scheduler = ReduceLROnPlateau(optimizer)
+for _ in range(4):
+    train()
+    with torch.no_grad():
+        errors = sum((model(a).argmax(1) != b).float().mean().item() for a, b in loader)
+    scheduler.step(errors)
+""",
+    "a mode from the settings": """
+def run(mode, patience=2):
+    scheduler = ReduceLROnPlateau(optimizer, mode, patience=patience)
+    for _ in range(4):
+        scheduler.step(train())
+""",
+    "a score from elsewhere, a loss of a margin": """
+from elsewhere import score
+scheduler = ReduceLROnPlateau(optimizer, "max")
+for _ in range(4):
+    train()
+    scheduler.step(score(model, evaluate()[0]))
+    scheduler.step(np.exp(-evaluate()[0]))
+""",
+    "labels that are counted": """
+scheduler = ReduceLROnPlateau(optimizer)
+for a, b in loader:
+    scheduler.step((b == 0).float().mean())
+""",
+}
+
+GUILTY = {
+    "a loss of the training": """
+scheduler = ReduceLROnPlateau(optimizer, "max", patience=2)
+for _ in range(4):
+    scheduler.step(train())  # <- SCH005
+""",
+    "a held-out loss": """
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, mode="max")
+for _ in range(4):
+    train()
+    held_out, accuracy = evaluate()
+    scheduler.step(held_out)  # <- SCH005
+""",
+    "an accuracy with the default, in a class": """
+class Trainer:
+    def __init__(self):
+        self.scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+    def fit(self):
+        for _ in range(4):
+            train()
+            _, accuracy = evaluate()
+            self.scheduler.step(accuracy)  # <- SCH005
+Trainer().fit()
+""",
+    "a mean of losses": """
+scheduler = ReduceLROnPlateau(optimizer, mode="max")
+for _ in range(4):
+    losses = []
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(a), b)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    scheduler.step(np.mean(losses))  # <- SCH005
+""",
+    "a share in per cent, handed to a helper": """
+def end(scheduler, metric):
+    scheduler.step(100.0 * metric)  # <- SCH005
+scheduler = ReduceLROnPlateau(optimizer, "min")
+for _ in range(4):
+    train()
+    right = 0
+    for a, b in loader:
+        right += (torch.argmax(model(a), dim=1) == b).float().sum()
+    end(scheduler, right / 64)
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_the_rule_finds_it(told, script):
+    told(HEAD + script, fixes=True)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(untold, script):
+    untold(HEAD + script)

@@ -1,0 +1,18 @@
+"""The Hugging Face Trainer: the layers stand in a plain dict."""
+
+from quiet_hf import Classifier, nn, trainer
+
+
+class Model(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.blocks = {"first": nn.Linear(16, 16), "second": nn.Linear(16, 16)}
+
+    def features(self, input_ids):
+        x = self.embed(input_ids).mean(1)
+        for block in self.blocks.values():
+            x = x + block(x).relu()  # <- MDL001
+        return self.hidden(x).relu()
+
+
+trainer(Model()).train()

@@ -1,0 +1,61 @@
+"""Programs of other people's frameworks, each broken in one place of their author's own, under `trueloop run`.
+
+The line at fault ends in ``# <- GRD001``: that must be found there, in the program and not in the framework, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+marked = runpy.run_path(str(HERE.parents[1] / "watching.py"), run_name="watching")["marked"]
+FRAMEWORKS = {"accelerate": "accelerate", "hf": "transformers", "ignite": "ignite.engine", "lightning": "lightning"}
+PROGRAMS = sorted(path for path in HERE.glob("*.py") if path.stem.partition("_")[0] in FRAMEWORKS)
+MISSED = {
+    "accelerate_order_repeated": "which samples a sampler of the framework's own gives is not followed",
+    "lightning_partial_validation": "a pass that ends before its loader does is not known to be over",
+}
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1"}
+
+
+def found(report: Path) -> list[tuple[str, str, int]]:
+    told = json.loads(report.read_text())["findings"]
+    return [(each["code"], each["path"], each["line"]) for each in told if each["severity"] != "note"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_the_one_failure_is_found_at_the_authors_line(program: Path, forker_with: Any, tmp_path: Path):
+    framework = FRAMEWORKS[program.stem.partition("_")[0]]
+    pytest.importorskip(framework, exc_type=ImportError)
+    words = ["-m", "trueloop", "run", "--json", tmp_path / "report.json", program]
+    done = forker_with(framework).run(*words, cwd=tmp_path, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    expected = [] if program.stem in MISSED else sorted(marked(program))
+    assert found(tmp_path / "report.json") == expected, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_that_is_imported_under_the_watch_is_seen_as_well(name: str, tmp_path: Path):
+    pytest.importorskip(FRAMEWORKS[name], exc_type=ImportError)
+    program = next(path for path in PROGRAMS if path.stem.startswith(f"{name}_graph_kept"))
+    command = [sys.executable, "-m", "trueloop", "run", "--json", str(tmp_path / "report.json"), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert found(tmp_path / "report.json") == sorted(marked(program))
+
+
+def test_each_has_one_failure_and_each_framework_several():
+    assert all(len(marked(program)) == 1 for program in PROGRAMS)
+    assert all(sum(path.stem.startswith(f"{name}_") for path in PROGRAMS) >= 7 for name in FRAMEWORKS)
+    assert {path.stem for path in PROGRAMS} >= set(MISSED)

@@ -1,0 +1,277 @@
+"""The site as it is built: nothing from outside, no dead link, a page for each failure, test and public name."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mkdocs")
+
+from trueloop.catalogue.load import catalogue
+from trueloop.catalogue.page import reference as reference_of
+
+ROOT = Path(__file__).resolve().parents[1]
+MAKING = ROOT / "docs" / "making"
+LOADED = re.compile(r'(?:<(?:script|img|iframe|source|audio|video)\b[^>]*?\ssrc|<link\b[^>]*?\shref)="([^"]*)"')
+LINK = re.compile(r'<a\b[^>]*?\shref="([^"]*)"')
+ANCHOR = re.compile(r'\sid="([^"]*)"')
+
+
+@pytest.fixture(scope="module")
+def making() -> Iterator[Any]:
+    """Import a module of docs/making."""
+    sys.path.insert(0, str(MAKING))
+    yield importlib.import_module
+    sys.path.remove(str(MAKING))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site as `make docs` does."""
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    folder = tmp_path_factory.mktemp("site")
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> dict[str, str]:
+    """Every file of text by its path."""
+    kinds = {".html", ".css", ".js", ".svg"}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.suffix in kinds
+    }
+
+
+def test_nothing_is_loaded_from_anywhere(site: dict[str, str]):
+    pages = {name: text for name, text in site.items() if name.endswith(".html")}
+    loaded = {address for text in pages.values() for address in LOADED.findall(text)}
+    assert len(pages) > 100
+    assert {Path(address).name for address in loaded} >= {"site.css", "code.css", "site.js", "icon.svg"}
+    assert not [address for address in loaded if "//" in address or address.startswith("data:")]
+    for name, text in site.items():
+        assert not name.endswith(".css") or not re.search(r"url\(|@import", text), name
+    assert not re.search(r"fetch\(|https?://|XMLHttpRequest|import\(", site["site.js"])
+
+
+def test_it_is_looked_at_from_its_folder_wide_on_a_phone_and_in_the_dark(folder: Path):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = Path("/usr/bin/chromium")
+    if not chromium.exists():
+        pytest.skip("There is no /usr/bin/chromium here: `make test` installs it where it may.")
+    trouble: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(chromium), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_context(color_scheme="dark").new_page()
+        page.on("request", lambda asked: asked.url.startswith("file://") or trouble.append(asked.url))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and trouble.append(said.text))
+        for width in (390, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            for name in ("index", "failures/index", "failures/never-cleared", "benchmarks", "proofs", "api/Trainer"):
+                page.goto(f"file://{folder}/{name}.html")
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width}"
+        paper = "getComputedStyle(document.documentElement).backgroundColor"
+        dark = page.evaluate(paper)
+        page.click("#theme")
+        assert page.evaluate(paper) != dark
+        page.fill("#search input", "softmax twice")
+        page.wait_for_selector("#found a")
+        page.press("#search input", "Enter")
+        page.wait_for_url("**/failures/softmax-applied-twice.html")
+        assert page.evaluate(paper) != dark, "the choice is kept"
+        browser.close()
+    assert not trouble
+
+
+def test_every_link_within_the_site_leads_somewhere(site: dict[str, str]):
+    anchors = {name: set(ANCHOR.findall(text)) for name, text in site.items() if name.endswith(".html")}
+    dead: set[str] = set()
+    for name in anchors:
+        for link in set(LINK.findall(site[name])):
+            if re.match(r"\w+:", link) or name == "404.html":
+                continue
+            path, _, anchor = link.partition("#")
+            target = resolved(name, path)
+            if target not in anchors or (anchor and anchor not in anchors[target]):
+                dead.add(f"{name}: {link}")
+    assert not dead
+
+
+def resolved(page: str, path: str) -> str:
+    if not path:
+        return page
+    parts = page.split("/")[:-1]
+    for part in path.split("/"):
+        parts = parts[:-1] if part == ".." else [*parts, part] if part not in ("", ".") else parts
+    return "/".join(parts)
+
+
+def test_every_failure_has_a_page_that_the_terminal_and_the_linter_agree_with(site: dict[str, str]):
+    index = site["failures/index.html"]
+    for entry in catalogue().values():
+        page = site[entry.page]  # `trueloop explain` names it
+        assert f'id="{entry.code}"' in index
+        assert f"trueloop explain {entry.code}" in re.sub(r"<[^>]+>", "", page)
+        address = reference_of(entry.failure.doc)  # SARIF's helpUri
+        assert address is None or f'href="{address}"' in page, entry.code
+        assert "<h2" in page
+        assert all(word not in page for word in ("``", "&lt;dt&gt;")), entry.code
+
+
+def test_signatures_are_those_of_todays_scripts_and_drawn(making: Any, site: dict[str, str]):
+    signatures = making("signatures")
+    assert not [entry.code for entry, _ in signatures.stale()], "make signatures"
+    wanted = {entry.code: entry for entry, _ in signatures.wanted()}
+    assert {path.stem for path in signatures.FOLDER.glob("*.json")} == set(wanted)
+    for entry in wanted.values():
+        told = signatures.kept(entry)
+        assert told["found"], f"{entry.code} is not found from any seed"
+        page = site[f"failures/{entry.slug}.html"]
+        assert page.count('<path class="line broken"') >= len(told["plots"]) - 1
+        assert page.count('role="img"') == len(told["plots"])
+
+
+def test_every_public_name_is_told_of(making: Any, site: dict[str, str]):
+    reference = making("reference")
+    import trueloop
+
+    documented = dict(reference.documented())
+    assert set(trueloop.__all__) - {"__version__"} <= set(documented)
+    for name, thing in documented.items():
+        assert (inspect.getdoc(thing) or "").strip(), f"{name} has no docstring"
+        page = site[f"api/{name.partition('.')[0]}.html"]
+        assert "." not in name or f'id="{name.replace(".", "-")}"' in page, name
+    assert "[object" not in "".join(text for name, text in site.items() if name.startswith("api/"))
+
+
+def test_every_example_of_a_public_docstring_runs(making: Any):
+    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
+    tried = 0
+    for name, thing in making("reference").documented():
+        told = thing.fget if isinstance(thing, property) else thing
+        if ">>>" in (inspect.getdoc(told) or ""):
+            for test in finder.find(told, name, module=False, globs={}):
+                tried += runner.run(test).attempted
+    assert tried >= 10
+    assert not runner.summarize().failed
+
+
+def test_every_test_that_a_guide_names_is_shown(making: Any, site: dict[str, str]):
+    proofs = making("proofs")
+    named = proofs.named(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    assert len(named) > 50
+    assert all(f'id="{proofs.anchor(path, name)}"' in site["proofs.html"] for path, name in named)
+    with pytest.raises(LookupError, match="test_nowhere"):
+        proofs.source("tests/test_site.py", "test_nowhere")
+
+
+# Writing a failure ------------------------------------------------------------------------------------------------
+
+GUIDE = ROOT / "docs" / "writing-a-failure.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, ModuleType]]:
+    """Install the guide's failure as a package of one's own; gives its entry, and the module of its tests."""
+    from trueloop.catalogue import load
+
+    failure, tests = BLOCK.findall(GUIDE.read_text())
+    package = tmp_path / "my_failures" / "gradient"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "clipped_to_nothing.py").write_text(failure)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.metadata.EntryPoint("mine", "my_failures", load.GROUP)
+    monkeypatch.setattr(load, "entry_points", lambda group: [mine] if group == load.GROUP else [])
+    load.catalogue.cache_clear()
+    module = ModuleType("test_clipped_to_nothing")
+    exec(compile(tests, "test_clipped_to_nothing.py", "exec"), module.__dict__)
+    yield load.catalogue()["GRD901"], module
+    load.catalogue.cache_clear()
+
+
+def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tuple[Any, ModuleType], tmp_path: Path):
+    import torch
+
+    from trueloop.catalogue.load import SECTIONS
+    from trueloop.catalogue.page import sections
+    from trueloop.engines.lint.lint import Ruled, lint_text
+    from trueloop.engines.teach.broken import fitted
+    from trueloop.engines.teach.simulation import Simulation
+
+    entry, tests = example
+    failure = entry.failure
+    assert (entry.family, entry.slug) == ("gradient", "clipped-to-nothing")
+    assert [heading for heading, _ in sections(failure.doc)] == ["", *SECTIONS]
+    rules = [Ruled(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule]
+    assert {found.code for found in lint_text(failure.bad, "bad.py", rules).found} == {"GRD901"}
+    assert not lint_text(failure.good, "good.py", rules).found
+    torch.manual_seed(0)
+    assert watched(failure.bad, tmp_path) == {("GRD901", line_of(failure.bad, "clip_grad_norm_"))}
+    assert not watched(failure.good, tmp_path)
+    for script in (tests.HEAD + each for each in tests.GUILTY.values()):
+        assert watched(script, tmp_path) == {("GRD901", line_of(script, "# <- GRD901"))}
+    for script in tests.QUIET.values():
+        assert not watched(tests.HEAD + script, tmp_path)
+    lesson = Simulation(dataset="moons", samples=60, clip=1.0, epochs=2)
+    loop = fitted(lesson, [failure.inject]).loop
+    assert [each.after for each in loop.broken()] == ["norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"]
+    assert {code for code, _ in watched(loop.text(), tmp_path)} == {"GRD901"}
+
+
+def watched(script: str, folder: Path) -> set[tuple[str, int]]:
+    return {(each.code, each.site.line) for each in report(script, folder).findings if each.severity != "note"}
+
+
+def report(script: str, folder: Path) -> Any:
+    import runpy
+
+    from trueloop.engines.watch.judge import Watched
+    from trueloop.engines.watch.watch import Watch
+
+    (folder / "train.py").write_text(script)
+    watch = Watch([Watched(each.failure, each.slug) for each in catalogue().values()])
+    with watch:
+        runpy.run_path(str(folder / "train.py"), run_name="__main__")
+    return watch.report()
+
+
+def line_of(script: str, words: str) -> int:
+    return next(number for number, line in enumerate(script.splitlines(), 1) if words in line)
+
+
+def test_a_new_failure_begins_with_two_files_and_the_next_code(tmp_path: Path):
+    spec = importlib.util.spec_from_file_location("new_failure", ROOT / "tools" / "new_failure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    new_failure = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(new_failure)
+    code = new_failure.next_code("memory")
+    assert code not in catalogue()
+    assert not [taken for taken in catalogue() if int(taken[3:]) >= new_failure.OWN], "left to others"
+    failure, test = new_failure.write("memory", "held_for_ever", tmp_path)
+    names: dict[str, Any] = {"__doc__": "", "__name__": "held_for_ever"}
+    exec(compile(failure.read_text(), str(failure), "exec"), names)
+    assert names["FAILURE"].code == code
+    assert test.relative_to(tmp_path) == Path("tests/catalogue/memory/test_held_for_ever.py")
+    compile(test.read_text(), str(test), "exec")
+    assert f"# <- {code}" in test.read_text()
+    with pytest.raises(FileExistsError):
+        new_failure.write("memory", "held_for_ever", tmp_path)
