@@ -49,7 +49,7 @@ function rank(page, words) {
     else if (text.includes(word)) sum += 1 + Math.min(5, text.split(word).length - 1);
     else return 0;
   }
-  return sum - (page.location.includes("#") ? 0.5 : 0);
+  return sum - (page.location.includes("#") ? 12 : 0); // a page of its own before a section that names it
 }
 function excerpt(text, word) {
   const at = Math.max(0, text.toLowerCase().indexOf(word) - 50);

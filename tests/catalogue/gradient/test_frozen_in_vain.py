@@ -100,11 +100,6 @@ def build():
     return vgg
 model = build()
 """,
-    "a part of somebody else's": """
-from torchvision import models
-net = models.resnet18()
-net.fc.requires_grad = True  # <- GRD012
-""",
     "the method overwritten, in a helper": """
 def freeze(module: nn.Module):
     for p in module.parameters():

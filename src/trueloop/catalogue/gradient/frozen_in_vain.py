@@ -29,7 +29,6 @@ References
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -48,8 +47,6 @@ MISSPELLED: Final = frozenset((
     "requires_gard", "required_grads", "requiresGrad", "require_grad_",
 ))  # fmt: skip
 """What people write instead, and torch reads none of."""
-MODULES: Final = re.compile(r"features|classifier|backbone|encoder|decoder|fc\d?|layer\d|conv\d|head|transformer|model")
-"""What modules are called within others, and parameters are not."""
 
 
 def find(source: Source) -> Iterator[Hit]:
@@ -68,7 +65,7 @@ def find(source: Source) -> Iterator[Hit]:
                     node=target,
                     fix=_renamed(source, bound, owner is Kind.MODEL),
                 )
-        elif bound.act is Act.FROZEN and _is_module(bound.subject, target) and not _kept(source, target):
+        elif bound.act is Act.FROZEN and _is_module(bound.subject) and not _kept(source, target):
             word = "thaws" if bound.value else "freezes"
             yield Hit(
                 message=f"A module has no requires_grad: the assignment {word} none of its parameters.",
@@ -77,10 +74,9 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _is_module(owner: Thing, target: ast.Attribute) -> bool:
-    """Return True for a module; of what another file's module holds only the name tells: ``net.fc.bias`` is none."""
-    last = getattr(target.value, "attr", "")
-    return owner.kind is Kind.MODEL and (PART not in owner.facts or bool(MODULES.fullmatch(last)))
+def _is_module(owner: Thing) -> bool:
+    """Return True for a module of this file; what another file's module holds may be a parameter: ``net.fc.bias``."""
+    return owner.kind is Kind.MODEL and PART not in owner.facts
 
 
 def _value(bound: Deed) -> object:
