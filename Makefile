@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test postgres chromium check format lint types imports docs signatures new-failure bench integrations faults build package clean
+.PHONY: demo test coverage postgres chromium check format lint types imports docs signatures new-failure bench integrations faults build package clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ chromium:  ## a browser for the tests of the lab, which are skipped where there 
 
 test: $(VENV)/.ready postgres chromium  ## the whole test suite, a process for each core; a file is tested by one of them
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+
+coverage: $(VENV)/.ready postgres chromium  ## the tests again, counting the branches they take; fails where they are too few
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder --cov --cov-report=
+	$(BIN)/python tests/covered.py
 
 check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -14,9 +15,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Files with slow tests first, or the last one keeps one worker busy while the others have nothing left to do.
+    # Files with slow tests first, then those of many tests: the last one keeps one worker busy, with nothing left to do
+    # for the others.
     long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in long, -tests[item.path]))
     marked = [item for item in items if item.get_closest_marker("reads_saved")]
     if marked:
         import torch
@@ -24,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"):
             for item in marked:
                 item.add_marker(pytest.mark.skip("this version of torch does not tell what a graph has saved"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def only_the_new_is_collected():
+    """What is there before a file's first test stays: a search for garbage would take a second longer."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ moves.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import re
 import statistics
@@ -68,7 +69,12 @@ MIRROR_NOTHING_FOLDERS = {"browser", "deploy", "distributed", "faults", "guilty"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = sorted(SRC.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(), filename=str(path)) for path in MODULES}
+
+
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    """Return every module of the package as a tree."""
+    return {path: ast.parse(path.read_text(), filename=str(path)) for path in MODULES}
 
 
 def where(path: Path, node: ast.AST | None = None) -> str:
@@ -79,7 +85,7 @@ def where(path: Path, node: ast.AST | None = None) -> str:
 
 def nodes(kind: type | tuple[type, ...]) -> Iterator[tuple[Path, ast.AST]]:
     """Walk every node of a kind in the whole package."""
-    return ((path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, kind))
+    return ((path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, kind))
 
 
 def line_count(path: Path) -> int:
@@ -93,7 +99,11 @@ def function_lines(node: Function) -> int:
     return node.end_lineno - first + 1
 
 
-FUNCTIONS = [(path, node) for path, node in nodes((ast.FunctionDef, ast.AsyncFunctionDef))]
+@functools.cache
+def functions() -> list[tuple[Path, Function]]:
+    """Return every function of the package."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [(path, node) for path, node in nodes(kinds) if isinstance(node, kinds)]
 
 
 # Sizes -----------------------------------------------------------------------------------------------------------
@@ -111,12 +121,12 @@ def test_the_median_module_is_short():
 
 
 def test_no_function_is_too_long():
-    lengths = {f"{where(path, node)} {node.name}": function_lines(node) for path, node in FUNCTIONS}
+    lengths = {f"{where(path, node)} {node.name}": function_lines(node) for path, node in functions()}
     assert not {name: length for name, length in lengths.items() if length > FUNCTION_LINES_MAX}
 
 
 def test_the_median_function_is_short():
-    assert statistics.median(function_lines(function) for _, function in FUNCTIONS) <= FUNCTION_LINES_MEDIAN
+    assert statistics.median(function_lines(function) for _, function in functions()) <= FUNCTION_LINES_MEDIAN
 
 
 def parameter_count(function: Function) -> int:
@@ -128,7 +138,7 @@ def parameter_count(function: Function) -> int:
 
 
 def test_no_function_takes_too_many_parameters():
-    counts = {f"{where(path, node)} {node.name}": parameter_count(node) for path, node in FUNCTIONS}
+    counts = {f"{where(path, node)} {node.name}": parameter_count(node) for path, node in functions()}
     assert not {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
 
 
@@ -261,7 +271,7 @@ def is_declared_elsewhere(node: ast.AST) -> bool:
 def test_every_public_definition_has_a_docstring():
     bare = [
         name
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for name, node in public_definitions(path, tree)
         if not is_declared_elsewhere(node) and not ast.get_docstring(node)  # pyright: ignore[reportArgumentType]
     ]

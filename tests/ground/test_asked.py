@@ -132,3 +132,34 @@ def test_a_number_without_bounds_is_its_authors_mistake():
         describe(Careless)
     with pytest.raises(TypeError, match="no bounds"):
         read(Careless, {"many": 4})
+
+
+@dataclass(frozen=True)
+class Listed:
+    names: Annotated[tuple[Annotated[str, Within(1, 9)], ...], Within(1, 2)] = ("a",)
+    pair: tuple[bool, bool] = (True, False)
+    kind: Literal["x", "y"] = "x"
+    on: bool = True
+
+
+def test_what_there_should_be_is_said_by_kind():
+    for sent, words in (
+        ({"names": []}, r"names has 0 items"),
+        ({"names": ["a", "b", "c"]}, r"names has 3 items"),
+        ({"names": [1]}, r"names\[0\]"),
+        ({"pair": [True]}, r"pair has 1 items"),
+        ({"on": 1}, "on is 1"),
+        ({"kind": "z"}, "kind is 'z'"),
+    ):
+        with pytest.raises(InvalidConfig, match=words):
+            read(Listed, sent)
+    assert read(Listed, {"names": ["b", "c"], "pair": [False, False]}) == Listed(("b", "c"), (False, False))
+
+
+def test_what_cannot_be_asked_for_is_its_authors_mistake():
+    @dataclass(frozen=True)
+    class Bytes:
+        raw: bytes
+
+    with pytest.raises(TypeError, match="bytes"):
+        describe(Bytes)

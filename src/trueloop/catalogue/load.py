@@ -125,6 +125,10 @@ def _entry(module: ModuleType, family: str) -> Entry:
     name = module.__name__.rpartition(".")[2]
     if not isinstance(failure, Failure):
         raise ValueError(f"{module.__name__} has no FAILURE.")
-    if not _CODE.fullmatch(failure.code) or failure.code[:3] != FAMILIES.get(family):
+    if family not in FAMILIES:
+        raise ValueError(
+            f"{module.__name__} cannot be placed: {family!r} is no family. The families are {', '.join(FAMILIES)}."
+        )
+    if not _CODE.fullmatch(failure.code) or failure.code[:3] != FAMILIES[family]:
         raise ValueError(f"{module.__name__} has the code {failure.code!r}; in {family} it begins {FAMILIES[family]}.")
     return Entry(failure, family, name.replace("_", "-"))

@@ -391,3 +391,79 @@ def test_eval_and_train_are_put_around_the_sweep(told):
     fixed = applied(Text(text), [finding.repair])[0].source
     assert "        net.eval()\n        for inputs, targets in tqdm(loader):\n            outputs" in fixed
     assert "item()\n        net.train()\n    return total / len(loader)\n\ndef main" in fixed
+
+
+MEASURED = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+with torch.no_grad():
+    for a, b in held_out:
+        total = nn.functional.mse_loss(model(a), b)
+"""
+CLASS = """
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.drop = nn.Linear(6, 1), nn.Dropout({rate})
+class Net({base}):
+    def forward(self, a):
+        return {forward}
+model = Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "works"),
+    [
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1))", True),
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.Dropout(0.0))", False),
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.Dropout(p=0.3))", True),
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.ReLU())", False),
+        ("model = nn.Sequential(*layers())", False),  # the text does not tell
+        ("model = nn.TransformerEncoderLayer(6, 2)", True),
+        ("model = nn.TransformerEncoderLayer(6, 2, dropout=0)", False),
+        ("model = nn.LSTM(6, 8)", False),
+        ("model = nn.LSTM(6, 8, num_layers=2, dropout=0.1)", True),
+        ("model = nn.DataParallel(nn.Sequential(nn.Linear(6, 1), nn.Dropout()))", True),
+        ("model = nn.Linear(6, 1) if small else nn.Sequential(nn.Linear(6, 1), nn.Dropout())", False),
+        ("model = nn.Sequential(nn.Dropout(), nn.Linear(6, 1)) if small else nn.Sequential(nn.Dropout(0.1))", True),
+        ("import torchvision\nmodel = torchvision.models.vgg16()", True),
+        ("import torchvision\nmodel = torchvision.models.get_model(name)", False),
+        ("import timm\nmodel = timm.create_model('vit_base_patch16_224')", False),
+        (CLASS.format(base="Base", rate=0.5, forward="self.lin(a)"), True),
+        (CLASS.format(base="Base", rate=0, forward="self.lin(a)"), False),
+        (CLASS.format(base="nn.Module", rate=0.5, forward="nn.functional.dropout(a, 0.1, self.training)"), True),
+        (CLASS.format(base="elsewhere.Net", rate=0.5, forward="a"), False),
+        (
+            CLASS.format(base="Base", rate=0, forward="self.extra(a)").replace(
+                ")\nclass", "); self.extra = elsewhere.block()\nclass"
+            ),
+            False,
+        ),
+        (CLASS.format(base="Base, Base", rate=0.5, forward="self.lin(a)"), True),
+    ],
+)
+def test_the_rule_knows_which_models_do_something_else_in_train_mode(told, untold, made, works):
+    text = HEAD + made + MEASURED
+    if works:
+        told(text.removesuffix("\n") + "  # <- EVL001\n")
+    else:
+        untold(text)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "fixed"),
+    [
+        ("with torch.no_grad():\n    for a, b in held_out:\n        out = model(a)  # <- EVL001", True),
+        ("with torch.no_grad():\n    out = [model(a) for a, _ in held_out]  # <- EVL001", True),
+        ("with torch.no_grad():\n    if sum(model(a).sum() for a, _ in held_out) > 0: pass  # <- EVL001", False),
+        ("with torch.no_grad():\n    for a, b in held_out: out = model(a)  # <- EVL001", True),
+        ("with torch.no_grad():\n    x = 1; out = [model(a) for a, _ in held_out]  # <- EVL001", False),
+    ],
+)
+def test_the_sweep_is_put_right_where_it_stands_on_lines_of_its_own(told, sweep, fixed):
+    told(HEAD + "epoch()\n" + sweep, fixes=fixed)

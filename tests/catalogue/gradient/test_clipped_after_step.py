@@ -267,3 +267,10 @@ def test_the_clipping_is_moved_with_its_comment_and_unscales(told):
     (found,) = told(HEAD + WRITTEN["with a GradScaler"], fixes=True)
     assert found.repair.safe
     assert "scaler.unscale_(optimizer)" in "".join(edit.text for edit in found.repair.edits)
+
+
+def test_what_has_unscaled_is_not_told_to_again_and_what_cannot_be_written_is_not(told):
+    (found,) = told(HEAD + WRITTEN["with a GradScaler that has unscaled"], fixes=True)
+    assert "unscale_" not in "".join(edit.text for edit in found.repair.edits)
+    by_keyword = WRITTEN["with a GradScaler"].replace("scaler.step(optimizer)", "scaler.step(optimizer=optimizer)")
+    told(HEAD + by_keyword, fixes=False)

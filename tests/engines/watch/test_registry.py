@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from trueloop.engines.watch.registry import MOST_SETS, Registry
@@ -26,3 +28,13 @@ def test_an_object_in_the_place_of_one_that_is_gone_is_another():
     del thing
     assert not registry._sets
     assert registry.many([torch.zeros(1)]) != old
+
+
+def test_sets_that_may_never_come_together_again_are_not_remembered():
+    """Units that die and come to life, experts that are chosen: 2 ** n sets of n objects."""
+    registry, things = Registry(), [torch.zeros(1) for _ in range(6)]
+    whole = registry.many(things)
+    subsets = {registry.some(each) for size in range(6) for each in itertools.combinations(things, size)}
+    assert len(subsets) == 2**6 - 1
+    assert all(each < whole for each in subsets)
+    assert (len(registry._refs), len(registry._sets), len(registry._in_sets)) == (6, 1, 6)

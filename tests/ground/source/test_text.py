@@ -67,3 +67,65 @@ def test_a_fix_is_applied_whole_or_waits():
     assert done == [fixes[0], fixes[2], fixes[3]], "two fixes may want the same edit"
     both = [Fix((Edit(2, 2, "x"),), safe=True), Fix((Edit(2, 2, "y"),), safe=True)]
     assert applied(text, both)[1] == both[:1], "which of two insertions comes first matters"
+
+
+def test_a_line_that_there_is_not_is_empty():
+    text = Text("a\nb\n")
+    assert [text.line(number) for number in (0, 1, 2, 9)] == ["", "a", "b", ""]
+
+
+def test_what_shares_the_end_of_its_line_gets_nothing_behind_it_but_a_comment_stays():
+    text, (_, second) = first("f(); g()  # why\n")
+    assert text.after(second, "a()") is None
+    text, (one, two) = first("f()  # why\ng()\n")
+    assert edited(text, text.after(one, "a()")) == "f()  # why\na()\ng()\n"
+    assert edited(text, *text.within(two, "with h():")) == "f()  # why\nwith h():\n    g()\n"
+
+
+@pytest.mark.parametrize("source", ['f("""a\nb""")\n', "@a\ndef f(): ...\n", "f(); g()\n"])
+def test_what_cannot_be_moved_whole_is_put_under_nothing(source):
+    text, (statement, *_) = first(source)
+    assert text.within(statement, "with h():") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "method", "left"),
+    [
+        ("x.softmax(1)", True, "x"),
+        ("f(x).softmax(dim=1)", True, "f(x)"),
+        ("softmax(x, 1)", False, "x"),
+        ("softmax(x + y, 1)", False, "(x + y)"),
+        ("softmax()", False, None),
+        ("softmax(*x)", False, None),
+        ("softmax(x,  # why\n  1)", False, None),
+        ("(x\n  .softmax(1))", True, None),
+    ],
+)
+def test_a_call_leaves_what_it_is_about_unless_a_comment_would_go(source, method, left):
+    text, (statement,) = first(source)
+    edits = text.unwrapped(statement.value, method=method)
+    assert (edits and edited(text, *edits)) == left
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [("f(a, b)", "f(a)"), ("f(a, (b))", None), ("f(a)", None), ("f(a, b, c=1)", None), ("f(a ,b)", "f(a)")],
+)
+def test_the_last_argument_goes_with_its_comma(source, left):
+    text, (statement,) = first(source)
+    edit = text.without_last_argument(statement.value)
+    assert (edit and edited(text, edit)) == left
+
+
+def test_a_statement_moves_with_its_comment_or_not_at_all():
+    source = "for x in y:\n    f(x)  # why\n    g(\n        x)\nh(); i()\nj()\n"
+    text, (loop, shared, _, last) = first(source)
+    short, long = loop.body
+    assert (
+        edited(text, *text.moved(short, behind=last)) == "for x in y:\n    g(\n        x)\nh(); i()\nj()\nf(x)  # why\n"
+    )
+    moved = text.moved(last, before=short, behind_lines=("a()",))
+    assert edited(text, *moved) == source.replace("    f(x)", "    a()\n    j()\n    f(x)").removesuffix("j()\n")
+    assert text.moved(long, behind=last) is None
+    assert text.moved(shared, behind=last) is None
+    assert text.moved(last) is None

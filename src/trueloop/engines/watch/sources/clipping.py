@@ -77,7 +77,7 @@ class Clipping:
     def _held(self, parameters: list[Tensor], over: bool) -> _Held:
         graded = [p for p in parameters if p.grad is not None]
         used = self._windows.account.is_used
-        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.many(graded)
+        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.some(graded)
         return _Held(graded, [p for p in graded if used(p)], scaled, over)
 
     def _clipped(self, kind: str, limit: Any, result: Any, held: _Held) -> None:

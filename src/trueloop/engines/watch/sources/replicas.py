@@ -226,7 +226,7 @@ class Replicas:
         now, since = _clock(wrapper), known.backward_at
         graded = [p for p in parameters_of(optimizer) if id(p) in known.ids and p.grad is not None]
         self._stream.emit(
-            ReplicaStepped, here(), wrapper=known.ref, parameters=self._stream.registry.many(graded),
+            ReplicaStepped, here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
             forwards=known.forwards, collectives=None if now is None or since is None else now - since,
         )  # fmt: skip
 

@@ -211,7 +211,7 @@ class Steps:
             graded = [p for p in holds if p.grad is not None]
             reused, place = self._windows.account.mixed(graded)
             norms = _norms(graded)
-        many, ref = self._stream.registry.many, self._stream.registry.of(optimizer)
+        many, some, ref = self._stream.registry.many, self._stream.registry.some, self._stream.registry.of(optimizer)
         parameters = many(holds)
         if known.whole:
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
@@ -222,8 +222,8 @@ class Steps:
                 optimizer=ref,
                 rates=before.rates,
                 parameters=parameters,
-                with_gradient=parameters if len(graded) == len(holds) else many(graded),
-                reused=many(reused) if reused else NONE,
+                with_gradient=parameters if len(graded) == len(holds) else some(graded),
+                reused=some(reused) if reused else NONE,
                 reused_from=place,
                 backwards=known.backwards,
                 cleared_between=known.backwards > 0 and not graded,
@@ -231,9 +231,9 @@ class Steps:
                 replaced=before.replaced,
                 norm=norms.joint,
                 norm_made=known.norm_made,
-                zero=many(norms.zero) if norms.zero else NONE,
-                not_finite=many(norms.not_finite) if norms.not_finite else NONE,
-                frozen_moved=many(moved) if moved else NONE,
+                zero=some(norms.zero) if norms.zero else NONE,
+                not_finite=some(norms.not_finite) if norms.not_finite else NONE,
+                frozen_moved=some(moved) if moved else NONE,
                 frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
                 scaler=None if scaler is None else self._stream.registry.of(scaler),
                 closure=before.closure,
