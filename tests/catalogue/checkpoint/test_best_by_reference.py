@@ -69,7 +69,7 @@ def train(epochs):
     keep = []
     for _ in range(epochs):
         update()
-        head.step()
+        update(opt=head)
         keep.append(copy.copy(model.state_dict()))  # <- CKP001
     return keep
 kept = train(4)

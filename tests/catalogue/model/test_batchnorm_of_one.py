@@ -29,12 +29,12 @@ for a, b in batches():
     update(a, b)
 """,
     "bf16": """
-with torch.autocast("cpu", dtype=torch.bfloat16):
-    for a, b in DataLoader(TensorDataset(x, y), batch_size=4):
-        optimizer.zero_grad()
+for a, b in DataLoader(TensorDataset(x, y), batch_size=4):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
         out = model(a)
-        nn.functional.mse_loss(out.float(), b).backward()
-        optimizer.step()
+    nn.functional.mse_loss(out.float(), b).backward()
+    optimizer.step()
 """,
 }
 
