@@ -8,17 +8,17 @@ Why nothing raises
     ``model.eval()`` changes the flags of modules only.
 
 Look-alikes
-    Monte Carlo dropout draws several predictions. Several passes over each batch or over the loader, a batch that is
-    repeated within a tensor, several draws within one forward, a call under a condition (it may be what switches the
-    dropout), a model of which a part is left in train mode, and ``training=True`` in so many words are not told: who
-    means it says so. Certain where the source of the call shows ``dropout``, ``dropout1d``, ``2d`` or ``3d`` of torch
-    without ``training``, with a rate above 0, in the forward of a module that has run it in train mode before, and a
-    model in eval mode as a whole went through it with no more values per batch than then, once per batch of a loader
-    no backward ever drew from, to the loader's end. Noise that a model wants in eval mode as well (the prenet of
-    Tacotron 2, the generator of pix2pix), or for samples that the loader itself repeats, should be given
-    ``training=True``. Not judged: evaluation without a DataLoader, a function that was bound by ``partial`` or in
-    another local name, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``. The text alone shows
-    the same in one file, unless it reads ``training`` elsewhere; a note without the evaluation.
+    Monte Carlo dropout: several passes over each batch or over the loader, a batch that is repeated within a tensor,
+    several draws within one forward, a call under a condition, a model of which a part is left in train mode, and
+    ``training=True`` in so many words are not told. Certain where the source of the call shows ``dropout``,
+    ``dropout1d``, ``2d`` or ``3d`` of torch without ``training``, with a rate above 0, in the forward of a module
+    that has run it in train mode before, and a model in eval mode as a whole went through it with no more values per
+    batch than then, once per batch of a loader no backward ever drew from, to the loader's end. Noise that a model
+    wants in eval mode as well (the prenet of Tacotron 2, the generator of pix2pix), or for samples that the loader
+    itself repeats, should be given ``training=True``. Not judged: evaluation without a DataLoader, a function that
+    was bound by ``partial`` or in another local name, compiled models, and ``dropout_p`` of
+    ``scaled_dot_product_attention``. The text alone shows the same in one file, unless it reads ``training``
+    elsewhere; a note without the evaluation.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
