@@ -15,10 +15,9 @@ Look-alikes
     that has run it in train mode before, and a model in eval mode as a whole went through it with no more values per
     batch than then, once per batch of a loader no backward ever drew from, to the loader's end. Noise that a model
     wants in eval mode as well (the prenet of Tacotron 2, the generator of pix2pix), or for samples that the loader
-    itself repeats, should be given ``training=True``. Not judged: evaluation without a DataLoader, a function that
-    was bound by ``partial`` or in another local name, compiled models, and ``dropout_p`` of
-    ``scaled_dot_product_attention``. The text alone shows the same in one file, unless it reads ``training``
-    elsewhere; a note without the evaluation.
+    itself repeats, should be given ``training=True``. Not judged: evaluation without a DataLoader, functions bound by
+    ``partial`` or to other names, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``. The text
+    alone shows the same in one file, unless it reads ``training`` elsewhere; a note without the evaluation.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
