@@ -163,7 +163,9 @@ vars(model)["requires_grad"] = False
     "frozen as torch does, as well": "setattr(model.body, 'requires_grad', False)\nmodel.body.requires_grad_(False)\n"
     + WANTED
     + LOOP,
-    "called before it is frozen": "model(x)\nmodel.body.requires_grad_(False)\n" + WANTED + LOOP,
+    "frozen in part": "setattr(model.body, 'requires_grad', False)\nmodel.body[0].bias.requires_grad = False\n"
+    + WANTED
+    + LOOP,
     "two in turn, each cleared": """
 critic = nn.Linear(1, 1)
 makers = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(critic.parameters(), lr=0.01)
@@ -263,6 +265,12 @@ for _ in range(2):
         each.step()
         each.zero_grad()
 """,
+    "called before it is frozen": "model(x)\nmodel.fc.requires_grad = False  # T\n" + ALL + LOOP,
+    "in a second stage, with an optimizer of its own": ALL
+    + LOOP.replace("  # R", "")
+    + "model.body.requires_grad = False  # T\n"
+    + ALL
+    + LOOP,
     "thawed in vain": """
 model.requires_grad_(False)
 model.token.requires_grad = True

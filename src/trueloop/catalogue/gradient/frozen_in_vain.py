@@ -13,8 +13,8 @@ Look-alikes
     keep such a word as a setting and read it: nothing is said where anything in the file reads the attribute, and at
     run time nothing of a module whose class, if it is not torch's own, has to do with it. A running program is accused
     where an optimizer steps what was to be frozen, at a rate that is not zero, or holds what was to be thawed and is
-    not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first trained: what is
-    frozen in vain later is found in the text only.
+    not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first called after an
+    optimizer was made: what is frozen in vain later is found in the text only.
 
 Fix
     ``module.requires_grad_(False)``, before the optimizer is built.

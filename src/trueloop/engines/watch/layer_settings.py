@@ -1,4 +1,4 @@
-"""Settings of layers that do not mean what they seem to; read once for each model, when it is first trained."""
+"""Settings of layers that do not mean what they seem to; read when a model is first trained."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FrozenInVain(Event):
-    """RARE. What such attributes a model has, when it is first called in training; then whenever they are others."""
+    """RARE. Such attributes of a model, at its first call in training with a new optimizer; again when they change."""
 
     model: Ref
     marks: tuple[Mark, ...]

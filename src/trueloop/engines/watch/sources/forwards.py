@@ -52,7 +52,7 @@ _transforms: Callable[[], Any] = getattr(
 class _Known:
     """What is known of one model that was called."""
 
-    __slots__ = ("batch", "looked", "marks", "ref", "refs", "used")
+    __slots__ = ("batch", "looked", "marks", "met", "ref", "refs", "used")
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -64,8 +64,10 @@ class _Known:
         """Its latest graph, made in eval mode, was run backward."""
         self.looked = False
         """Its layers' settings were looked at."""
-        self.marks: tuple[Mark, ...] | None = None
-        """Attributes on its parts that nothing reads; None = not looked for yet."""
+        self.marks: tuple[Mark, ...] = ()
+        """Attributes on its parts that nothing reads."""
+        self.met = 0
+        """Optimizers met so far, when these were looked for."""
 
 
 class _Modes(NamedTuple):
@@ -232,7 +234,7 @@ class Forwards:
             _mark(graphs, known)
 
     def _settings(self, model: nn.Module, known: _Known, modes: _Modes) -> None:
-        """Look at settings once, since they stay; at what was frozen in vain again, where anything was."""
+        """Look at layers' settings once; at what was frozen in vain for each new optimizer, and again where any was."""
         stream, registry = self._stream, self._stream.registry
         if not known.looked and modes.normalising:
             known.looked = True
@@ -241,9 +243,9 @@ class Forwards:
                     StatisticsForgotten, here(), module=registry.of(found.first), model=known.ref,
                     momentum=found.momentum, layers=found.layers,
                 )  # fmt: skip
-        if known.marks == () or not len(self._program.optimizers):  # before there is an optimizer nothing is trained
+        if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
             return
-        before = known.marks or ()
+        before, known.met = known.marks, self._program.met
         known.marks = tuple(
             Mark(each.attribute, each.value, tuple(each.names), each.modules, registry.many(each.parameters))
             for each in frozen_in_vain(model)
