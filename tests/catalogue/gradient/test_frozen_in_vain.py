@@ -10,6 +10,30 @@ backbone = nn.Sequential(nn.Linear(6, 8), nn.Tanh())
 head = nn.Linear(8, 1)
 """
 
+TRAINED = """
+x = torch.randn(32, 6)
+y = x.sum(1, keepdim=True)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc = nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, 1)
+        self.token = nn.Parameter(torch.zeros(8))
+    def forward(self, x):
+        return self.fc(self.body(x) + self.token)
+model = Net()
+"""
+LOOP = """
+x = torch.randn(32, 6)
+y = x.sum(1, keepdim=True)
+for _ in range(2):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()  # R
+    optimizer.step()
+"""
+ALL = "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+WANTED = "optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)\n"
+CHAINED = "model = nn.Sequential(backbone, head)\n" + ALL + LOOP
+
 QUIET = {
     "as torch does": """
 for p in backbone.parameters():
@@ -68,15 +92,107 @@ backbone(x).sum().backward()
 """,
 }
 
+QUIET_TRAINED = {
+    "the method": "model.body.requires_grad_(False)\n" + WANTED + LOOP,
+    "its parameters": "for p in model.body.parameters():\n    p.requires_grad = False\n" + WANTED + LOOP,
+    "by name": "for name, p in model.named_parameters():\n    if 'body' in name:\n        p.requires_grad = False\n"
+    + WANTED
+    + LOOP,
+    "a weight of a layer": "model.fc.bias.requires_grad = False\nmodel.token.requires_grad = False\n" + WANTED + LOOP,
+    "a setting of its own": """
+class Frozen(nn.Module):
+    def __init__(self, requires_grad=False):
+        super().__init__()
+        self.requires_grad = requires_grad
+        self.fixed, self.last = nn.Linear(6, 6), nn.Linear(6, 1)
+        for p in self.fixed.parameters():
+            p.requires_grad = requires_grad
+    def forward(self, x):
+        return self.last(self.fixed(x))
+model = Frozen()
+"""
+    + WANTED
+    + LOOP,
+    "a tensor": "mask = torch.ones(32, 1, requires_grad=True)\nmask.requires_grad = False\n" + ALL + LOOP,
+    "a setting of its own, read later": """
+class Staged(nn.Module):
+    def __init__(self, requires_grad):
+        super().__init__()
+        self.requires_grad, self.calls = requires_grad, 0
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 1)
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 1 and not self.requires_grad:
+            self.first.requires_grad_(False)
+        return self.last(self.first(x))
+model = Staged(False)
+"""
+    + ALL
+    + LOOP,
+    "settings by any name": """
+class Set(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.last = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.last(x)
+model = Set(require_grad=False, width=6)
+"""
+    + ALL
+    + LOOP,
+    "declared": """
+class Declared(nn.Module):
+    requires_grad: bool = True
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.last(x)
+model = Declared()
+vars(model)["requires_grad"] = False
+"""
+    + ALL
+    + LOOP,
+    "a part that no optimizer is given": "setattr(model.body, 'requires_grad', False)\n"
+    "optimizer = torch.optim.SGD([*model.fc.parameters(), model.token], lr=0.01)\n" + LOOP,
+    "a rate of zero": "setattr(model.body, 'requires_grad', False)\n"
+    "optimizer = torch.optim.SGD([{'params': [model.token, *model.fc.parameters()]},\n"
+    "    {'params': model.body.parameters(), 'lr': 0.0}], lr=0.01)\n" + LOOP,
+    "frozen as torch does, as well": "setattr(model.body, 'requires_grad', False)\nmodel.body.requires_grad_(False)\n"
+    + WANTED
+    + LOOP,
+    "frozen in part": "setattr(model.body, 'requires_grad', False)\nmodel.body[0].bias.requires_grad = False\n"
+    + WANTED
+    + LOOP,
+    "two in turn, each cleared": """
+critic = nn.Linear(1, 1)
+makers = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(critic.parameters(), lr=0.01)
+for _ in range(2):
+    for turn, optimizer in enumerate(makers):
+        setattr(critic, "requires_grad", turn == 1)
+        optimizer.zero_grad()
+        critic(model(x) if turn == 0 else model(x).detach()).square().mean().backward()
+        optimizer.step()
+""",
+}
+
 GUILTY = {
     "one letter": """
 for p in backbone.parameters():
-    p.require_grad = False  # <- GRD012
-""",
+    p.require_grad = False  # T
+"""
+    + CHAINED,
     "of a module": """
-backbone.requires_grad = False  # <- GRD012
-head.requires_grad = True  # <- GRD012
-""",
+backbone.requires_grad = False  # T
+head.requires_grad = True  # T
+"""
+    + CHAINED,
+    "of a module, one letter": """
+head.require_grad = False  # T
+"""
+    + CHAINED,
     "in a class, of a layer": """
 class Net(nn.Module):
     def __init__(self):
@@ -84,36 +200,124 @@ class Net(nn.Module):
         self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 1)
         self.freeze()
     def freeze(self):
-        self.body.requires_grad = False  # <- GRD012
+        self.body.requires_grad = False  # T
         for name, p in self.body.named_parameters():
-            p.requires_grads = False  # <- GRD012
+            p.requires_grads = False  # T
     def forward(self, x):
         return self.head(self.body(x))
-net = Net()
-""",
+model = Net()
+"""
+    + ALL
+    + LOOP,
     "a function, of a pretrained one": """
 from torchvision import models
 def build():
     vgg = models.vgg16(weights="DEFAULT")
     for param in vgg.features.parameters():
-        param.requires_gradient = False  # <- GRD012
+        param.requires_gradient = False  # T
     return vgg
 model = build()
 """,
     "the method overwritten, in a helper": """
 def freeze(module: nn.Module):
     for p in module.parameters():
-        p.requires_grad_ = False  # <- GRD012
+        p.requires_grad_ = False  # T
 freeze(backbone)
+"""
+    + CHAINED,
+}
+
+GUILTY_TRAINED = {
+    "one layer": "model.fc.requires_grad = False  # T\n" + ALL + LOOP,
+    "every child but the last, in a function": """
+def freeze(net: nn.Module):
+    for child in list(net.children())[:-1]:
+        child.requires_grad = False  # T
+freeze(model)
+"""
+    + ALL
+    + LOOP,
+    "within a class, under accumulation": """
+class Task(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = Net(), nn.Linear(1, 1)
+        self.backbone.requires_grad = False  # T
+    def forward(self, x):
+        return self.head(self.backbone(x))
+model = Task()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)  # R
+    (nn.functional.mse_loss(out.float(), y) / 2).backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
 """,
+    "two optimizers": """
+for module in model.body.modules():
+    module.requires_grad = False  # T
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model.body, model.fc)]
+for _ in range(2):
+    nn.functional.mse_loss(model(x), y).backward()  # R
+    for each in optimizers:
+        each.step()
+        each.zero_grad()
+""",
+    "called before it is frozen": "model(x)\nmodel.fc.requires_grad = False  # T\n" + ALL + LOOP,
+    "in a second stage, with an optimizer of its own": ALL
+    + LOOP.replace("  # R", "")
+    + "model.body.requires_grad = False  # T\n"
+    + ALL
+    + LOOP,
+    "thawed in vain": """
+model.requires_grad_(False)
+model.token.requires_grad = True
+model.fc.requires_grad = True  # T
+"""
+    + ALL
+    + LOOP,
+    "a class of one's own that freezes others": """
+class Own(Net):
+    def freeze(self):
+        for p in self.body.parameters():
+            p.requires_grad = False
+model = Own()
+model.requires_grad = False  # T
+"""
+    + ALL
+    + LOOP,
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script, fixes=True)
+def _marked(script, letter):
+    return script.replace(f"# {letter}", "# <- GRD012")
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *GUILTY_TRAINED])
+def test_it_is_found_in_the_text_and_where_the_model_is_called(guilty, told, name):
+    script = HEAD + (GUILTY[name] if name in GUILTY else TRAINED + GUILTY_TRAINED[name])
+    if "# T" in script:
+        told(_marked(script, "T"), fixes=True)
+    if "# R" in script:
+        found = guilty(_marked(script, "R")).findings[0]
+        assert "which nothing reads" in found.message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes_are_left_alone(untold, script):
     untold(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET_TRAINED.values(), ids=QUIET_TRAINED)
+def test_look_alikes_that_train_are_left_alone(quiet, untold, script):
+    assert "GRD012" not in {found.code for found in quiet(HEAD + TRAINED + script).findings}
+    untold(HEAD + TRAINED + script, "GRD012")
+
+
+def test_what_is_meant_is_counted(guilty):
+    thawed = guilty(_marked(HEAD + TRAINED + GUILTY_TRAINED["thawed in vain"], "R")).findings[0]
+    assert thawed.message.startswith("fc of Net has an attribute requires_grad = True")
+    assert "2 of 2 parameters that were to be thawed get no gradient" in thawed.message
+    assert thawed.fix == "Call requires_grad_(True) of each module."

@@ -10,8 +10,11 @@ Why nothing raises
 
 Look-alikes
     ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` do what they say. A module of one's own may
-    keep such a word as a setting and read it: nothing is said where anything in the file reads the attribute. It is
-    found in the text only: at run time an attribute that nothing reads is none of anybody's business.
+    keep such a word as a setting and read it: nothing is said where anything in the file reads the attribute, and at
+    run time nothing of a module whose class, if it is not torch's own, has to do with it. A running program is accused
+    where an optimizer steps what was to be frozen, at a rate that is not zero, or holds what was to be thawed and is
+    not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first called after an
+    optimizer was made: what is frozen in vain later is found in the text only.
 
 Fix
     ``module.requires_grad_(False)``, before the optimizer is built.
@@ -30,9 +33,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar
 
+from trueloop.ground.events import Event, FrozenInVain, Mark, Ref, Refs, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
+from trueloop.ground.findings import Evidence
+from trueloop.ground.freezing import MISSPELLED, RIGHT
 from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
@@ -40,13 +46,53 @@ from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import PART, Kind, Thing
 
-RIGHT: Final = "requires_grad"
-MISSPELLED: Final = frozenset((
-    "require_grad", "requires_grads", "require_grads", "required_grad", "requires_grad_", "requires_gradient",
-    "require_gradient", "requires_gradients", "requries_grad", "requres_grad", "reqires_grad", "requiers_grad",
-    "requires_gard", "required_grads", "requiresGrad", "require_grad_",
-))  # fmt: skip
-"""What people write instead, and torch reads none of."""
+
+class Detector:
+    """Waits for a step of what was to be frozen, or of an optimizer that holds what was to be thawed."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (FrozenInVain, StepTaken)
+
+    def __init__(self) -> None:
+        self._marked: dict[Ref, FrozenInVain] = {}
+        self._told = set[tuple[str, Refs]]()
+        self._stepped = False
+
+    def observe(self, event: FrozenInVain | StepTaken) -> list[Evidence] | None:
+        """Return evidence for each attribute that such a step belies."""
+        if isinstance(event, FrozenInVain):
+            self._marked[event.model] = event
+            return None
+        self._stepped = True
+        if not self._marked or 0 in event.rates:  # a rate of zero freezes, too
+            return None
+        found: list[Evidence] = []
+        for marked in self._marked.values():
+            for mark in marked.marks:
+                hit = len(mark.parameters & (event.frozen if mark.value else event.with_gradient))
+                if hit and (mark.attribute, mark.parameters) not in self._told:
+                    self._told.add((mark.attribute, mark.parameters))
+                    found.append(_evidence(marked, mark, hit, event))
+        return found
+
+    def abstains(self) -> str:
+        """Return a reason where nothing was trained."""
+        return "" if self._stepped else "no optimizer stepped"
+
+
+def _evidence(marked: FrozenInVain, mark: Mark, hit: int, step: StepTaken) -> Evidence:
+    first, more = mark.names[0], len(mark.names) - 1
+    what = f"{first} of {marked.model.name}" if first else marked.model.name
+    have = f" and {more} more have" if more else " has"
+    of = f"{hit} of {len(mark.parameters)} parameters that were to be"
+    led = f"{of} thawed get no gradient" if mark.value else f"{of} frozen are trained"
+    right = f"requires_grad_({mark.value})" if mark.modules else f"requires_grad = {mark.value}"
+    return Evidence(
+        message=f"{what}{have} an attribute {mark.attribute} = {mark.value}, which nothing reads: {led}.",
+        place=marked.place,
+        related=((step.place, "stepped here"),) if step.place else (),
+        fix=f"Call {right} of each module." if mark.modules else f"Set {right} of each parameter.",
+        about=(mark.parameters, mark.attribute),
+    )
 
 
 def find(source: Source) -> Iterator[Hit]:
@@ -65,7 +111,7 @@ def find(source: Source) -> Iterator[Hit]:
                     node=target,
                     fix=_renamed(source, bound, owner is Kind.MODEL),
                 )
-        elif bound.act is Act.FROZEN and _is_module(bound.subject) and not _kept(source, target):
+        elif bound.act is Act.FROZEN and _is_module(bound.subject) and not _kept(source, bound, target):
             word = "thaws" if bound.value else "freezes"
             yield Hit(
                 message=f"A module has no requires_grad: the assignment {word} none of its parameters.",
@@ -76,16 +122,22 @@ def find(source: Source) -> Iterator[Hit]:
 
 def _is_module(owner: Thing) -> bool:
     """Return True for a module of this file; what another file's module holds may be a parameter: ``net.fc.bias``."""
-    return owner.kind is Kind.MODEL and PART not in owner.facts
+    if owner.kind is not Kind.MODEL or PART not in owner.facts:
+        return owner.kind is Kind.MODEL
+    method = owner.node.func if isinstance(owner.node, ast.Call) else None
+    return isinstance(method, ast.Attribute) and method.attr in ("children", "modules")
 
 
 def _value(bound: Deed) -> object:
     return bound.value if bound.act is Act.FROZEN else bound.things[0].constant() if bound.things else None
 
 
-def _kept(source: Source, target: ast.Attribute) -> bool:
-    """Return True where the file reads the attribute of the same object, as of a setting."""
+def _kept(source: Source, bound: Deed, target: ast.Attribute) -> bool:
+    """Return True where the file reads the attribute of the same object, as of a setting, or keeps what it is given."""
     owner = dotted(target.value)
+    given = bound.statement.value if isinstance(bound.statement, ast.Assign) else None
+    if owner == "self" and isinstance(given, ast.Name):
+        return True
     reads = [
         each
         for each in ast.walk(source.tree)
@@ -152,4 +204,5 @@ for step in range(8):
 """,
     fix="Set requires_grad of the parameters, or call requires_grad_ of the module.",
     rule=RULE,
+    detector=Detector,
 )

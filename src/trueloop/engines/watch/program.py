@@ -77,6 +77,8 @@ class Program:
     """Times the parameters of a model were found to be others than before."""
     optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
     """That were built while watching, or have stepped."""
+    met: int = 0
+    """How many those have been so far, the dead ones included."""
     loader: Ref | None = None
     """The loader that gave the latest batch."""
     batch: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from trueloop.ground.events.event import Event, Ref, Refs
 
@@ -116,6 +116,29 @@ class StatisticsForgotten(Event):
     model: Ref
     momentum: float
     layers: int
+
+
+class Mark(NamedTuple):
+    """An attribute that was to freeze or thaw parts of a model, and that nothing reads."""
+
+    attribute: str
+    """Where it is "requires_grad" it stands on modules."""
+    value: bool
+    names: tuple[str, ...]
+    """Of the modules or parameters in the model that have it, "" for the model itself."""
+    modules: bool
+    """It stands on modules, not on parameters."""
+    parameters: Refs
+    """That are meant; all of them want gradients where it says False, and none of them where it says True."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FrozenInVain(Event):
+    """RARE. Such attributes of a model, at its first call in training with a new optimizer; again when they change."""
+
+    model: Ref
+    marks: tuple[Mark, ...]
+    """Empty where there were some before."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.engines.watch.casts import weight_cast
-from trueloop.engines.watch.layer_settings import forgetful
+from trueloop.engines.watch.layer_settings import forgetful, frozen_in_vain
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
@@ -27,6 +27,8 @@ from trueloop.ground.events import (
     BatchNormOfOne,
     Event,
     ForwardBypassed,
+    FrozenInVain,
+    Mark,
     ModelCalled,
     Ref,
     Refs,
@@ -50,7 +52,7 @@ _transforms: Callable[[], Any] = getattr(
 class _Known:
     """What is known of one model that was called."""
 
-    __slots__ = ("batch", "looked", "ref", "refs", "used")
+    __slots__ = ("batch", "looked", "marks", "met", "ref", "refs", "used")
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -62,6 +64,10 @@ class _Known:
         """Its latest graph, made in eval mode, was run backward."""
         self.looked = False
         """Its layers' settings were looked at."""
+        self.marks: tuple[Mark, ...] = ()
+        """Attributes on its parts that nothing reads."""
+        self.met = 0
+        """Optimizers met so far, when these were looked for."""
 
 
 class _Modes(NamedTuple):
@@ -86,7 +92,7 @@ class _Held(NamedTuple):
 
 
 class Forwards:
-    """Tells `ModelCalled`, `StrangerCalled` and `BatchNormOfOne`, and has `Bypasses` look, all while watching in full.
+    """Tells of calls of models and what is odd about them, and has `Bypasses` look, all while watching in full.
 
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
@@ -94,6 +100,7 @@ class Forwards:
     tells: ClassVar[tuple[type[Event], ...]] = (
         BatchNormOfOne,
         ForwardBypassed,
+        FrozenInVain,
         ModelCalled,
         StatisticsForgotten,
         StrangerCalled,
@@ -221,19 +228,30 @@ class Forwards:
         )
         if graphs and not program.in_backward:
             self._direct()
-            if not known.looked and modes.normalising:
-                known.looked = True
-                self._tell_settings(model, known.ref)
+            if modes.training:
+                self._settings(model, known, modes)
         if graphs and not modes.training and not program.in_backward and not _transformed():
             _mark(graphs, known)
 
-    def _tell_settings(self, model: nn.Module, ref: Ref) -> None:
-        stream, of, place = self._stream, self._stream.registry.of, here()
-        for found in forgetful(model):
-            stream.emit(
-                StatisticsForgotten, place, module=of(found.first), model=ref, momentum=found.momentum,
-                layers=found.layers,
-            )  # fmt: skip
+    def _settings(self, model: nn.Module, known: _Known, modes: _Modes) -> None:
+        """Look at layers' settings once; at what was frozen in vain for each new optimizer, and again where any was."""
+        stream, registry = self._stream, self._stream.registry
+        if not known.looked and modes.normalising:
+            known.looked = True
+            for found in forgetful(model):
+                stream.emit(
+                    StatisticsForgotten, here(), module=registry.of(found.first), model=known.ref,
+                    momentum=found.momentum, layers=found.layers,
+                )  # fmt: skip
+        if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
+            return
+        before, known.met = known.marks, self._program.met
+        known.marks = tuple(
+            Mark(each.attribute, each.value, tuple(each.names), each.modules, registry.many(each.parameters))
+            for each in frozen_in_vain(model)
+        )
+        if known.marks != before:
+            stream.emit(FrozenInVain, here(), model=known.ref, marks=known.marks)
 
     def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
         found = weight_cast(graphs)

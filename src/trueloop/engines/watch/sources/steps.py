@@ -123,6 +123,7 @@ class Steps:
         if self._program.optimizers.get(optimizer) is not None:
             return
         self._program.optimizers.put(optimizer, Known())
+        self._program.met += 1
         holds = parameters_of(optimizer)
         ref = registry.of(optimizer)
         owners = (self._owners.get(registry.parameter(parameter)) for parameter in holds)
