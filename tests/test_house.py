@@ -371,7 +371,7 @@ def test_the_promised_extras_exist_and_the_core_does_without_torch():
     assert set(PYPROJECT["project"]["optional-dependencies"]) >= EXTRAS
     core = {re.split(r"[^\w-]", requirement)[0] for requirement in PYPROJECT["project"]["dependencies"]}
     assert core == {"cyclopts", "rich", "pathspec"}
-    assert importlib.metadata.metadata("trueloop")["License-Expression"] == "Apache-2.0"
+    assert importlib.metadata.metadata("trueloop")["License-Expression"] == "Apache-2.0 AND MIT"
 
 
 def test_every_extra_named_in_text_or_errors_exists():
