@@ -58,7 +58,7 @@ def watched(script: Path, name: str, of: str) -> Any:
 
 def masked(lines: list[str]) -> list[str]:
     """Findings in words, without numbers, and without how often they were seen: that depends on the length of a run."""
-    text = " ".join(line for line in lines if not line.startswith("  seen "))
+    text = " ".join(line for line in lines if not line.startswith("  seen ")).replace("batches", "batch")
     return re.sub(r"-?\d[\d,.]*(e[-+]\d+)?", "0", re.sub(r"[-^]{3,}", "^", text)).split()
 
 

@@ -207,3 +207,17 @@ def test_what_is_pressed_before_the_first_answer_is_done_after_it(open_page: Ope
         made.pause();
         return [before, shown, waits, plays, texts];
     }""") == [[], [3, 1, 0], True, True, [7, "abc", "NaN", "", "1e400"]]
+
+
+def test_a_page_that_writes_its_address_late_does_not_take_the_reader_back(open_page: Opened):
+    page = open_page("sheet")
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    moved = """() => {
+      location.hash = '#/arithmetic';  // its event comes when this script is done; until then the page still writes
+      const field = document.querySelector('input[type=search]');
+      field.value = 'GRD';
+      field.dispatchEvent(new Event('input', { bubbles: true }));
+    }"""
+    page.evaluate(moved)
+    expect(page.locator("h1")).to_have_text("Arithmetic")
+    expect(page.get_by_role("link", name="Arithmetic")).to_have_attribute("aria-current", "page")

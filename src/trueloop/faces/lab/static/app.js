@@ -40,11 +40,11 @@ function address() {
  * @param {string} name
  * @param {Record<string, string>} params */
 function setParams(name, params) {
-  if (name !== shown) return;
+  if (name !== shown || location.hash !== written) return; // another page was asked for, and is shown in a moment
   said = params;
   const query = new URLSearchParams(teaching.view ? { class: coded(teaching.view, params) } : params).toString();
-  written = `#/${name}${query ? `?${query}` : ""}`;
-  if (written !== location.hash) history.replaceState(null, "", written);
+  history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
+  written = location.hash;
 }
 
 async function show() {

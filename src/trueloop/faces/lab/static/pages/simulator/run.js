@@ -113,6 +113,7 @@ export class Run {
       this.ready = true;
       if (this.setup) this.begin(this.setup);
     } else if (message.kind === "began") {
+      this.clear(); // two may have been asked for at once: the first has begun, and ended, in between
       this.id = this.known = message.run;
       this.began = message;
       this.hears.onbegan(this);
