@@ -6,11 +6,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trueloop.engines.autograd.graph import tensors_in
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.words import size
 
@@ -124,7 +125,7 @@ class _Book:
 
         stack = ExitStack()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, _same))
-        given = {_address(tensor) for tensor in _tensors((args, kwargs))}
+        given = {_address(tensor) for tensor in tensors_in((args, kwargs))}
         _wait(block)
         self._open.append((stack, found, given, perf_counter()))
 
@@ -133,7 +134,7 @@ class _Book:
         stack, found, given, began_s = self._open.pop()
         self.rounds[-1] += perf_counter() - began_s
         stack.close()
-        staying = self._owned | given | {_address(tensor) for tensor in _tensors(output)}
+        staying = self._owned | given | {_address(tensor) for tensor in tensors_in(output)}
         call = self.calls << 64  # an address may be used again by a later call
         self.sizes |= {call + address: nbytes for address, nbytes in found.items() if address not in staying}
         self.calls += 1
@@ -162,14 +163,3 @@ def _address(tensor: Tensor) -> int:
 
 def _same(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in cast("Mapping[Any, Any]", value).values():
-            yield from _tensors(each)
-    elif isinstance(value, tuple | list):
-        for each in cast("tuple[Any, ...]", value):
-            yield from _tensors(each)

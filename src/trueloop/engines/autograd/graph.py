@@ -156,11 +156,11 @@ def following(model: nn.Module) -> Generator[None]:
     names = {module: name for name, module in model.named_modules()}
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        before.setdefault(module, []).append({t.grad_fn for t in _tensors((args, kwargs)) if t.grad_fn is not None})
+        before.setdefault(module, []).append({t.grad_fn for t in tensors_in((args, kwargs)) if t.grad_fn is not None})
 
     def leave(module: nn.Module, _args: Any, output: Any) -> None:
         known = before[module].pop()
-        waiting = [tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None]
+        waiting = [tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None]
         while waiting:
             node: Any = waiting.pop()
             if node in known or hasattr(node, "variable"):
@@ -185,15 +185,16 @@ def following(model: nn.Module) -> Generator[None]:
             handle.remove()
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in containers of Python's own."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for each in cast("Mapping[Any, Any]", value).values():
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif isinstance(value, tuple | list):
         for each in cast("tuple[Any, ...]", value):
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 Saved = list[tuple[str, Any, State]]
