@@ -30,7 +30,7 @@ test: $(VENV)/.ready postgres chromium  ## the whole test suite, a process for e
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 coverage: $(VENV)/.ready postgres chromium  ## the tests again, counting the branches they take; fails where they are too few
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder --cov --cov-report=
+	COVERAGE_FILE=$(CURDIR)/.coverage $(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/python tests/covered.py
 
 check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass
