@@ -93,9 +93,10 @@ class Sweeps:
         return ()
 
     def _start(self, event: LoaderStarted) -> None:
+        again = False
         for sweep in self._ended:
-            sweep.again |= sweep.loader is event.loader
-        again = any(sweep.loader is event.loader for sweep in self._ended)
+            if sweep.loader is event.loader:
+                sweep.again = again = True
         self._open[event.loader] = Sweep(event.loader, event.update, again=again)
         self._fresh = True
 

@@ -44,9 +44,9 @@ MOST_OUTPUTS: Final = 16  # tensors of an output that are looked at
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
 _any_autocast: Callable[[], bool] = getattr(_bindings, "_is_any_autocast_enabled", lambda: True)
-_transforms: Callable[[], Any] = getattr(
-    importlib.import_module("torch._C._functorch"), "peek_interpreter_stack", lambda: "nobody knows"
-)
+_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
+"""True within ``torch.func.grad`` and its like. Looking at their stack would make one for this thread, and from then on
+that is copied for every node of every backward."""
 
 
 class _Known:
@@ -369,11 +369,6 @@ def _tensors(output: Any) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             queue.extend(value[:MOST_OUTPUTS])
     return found
-
-
-def _transformed() -> bool:
-    """True within ``torch.func.grad`` and its like."""
-    return _transforms() is not None
 
 
 def _autocast() -> str | None:

@@ -166,10 +166,13 @@ class Loaders:
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.on:
                 return original(iterator)
-            current: Pass = getattr(iterator, KEPT, None) or unknown(iterator)
+            try:
+                current: Pass = iterator._trueloop_pass  # noqa: SLF001
+            except AttributeError:
+                current = unknown(iterator)
             if self._read_out is not None and self._read_out is not current:
                 read_out()
-            program.drawing = None if current.workers else current
+            program.drawing = current
             start = perf_counter()
             try:
                 batch = original(iterator)
@@ -181,16 +184,17 @@ class Loaders:
             waited_s = perf_counter() - start
             program.batch += 1
             program.loader = current.loader
-            if current.index:
+            index = current.index
+            if index:
                 current.waited_s += waited_s
             else:
                 current.first_s = start + waited_s
                 if current.distributed is not None:
                     ordered(current)
-            if stream.full or current.blocks is not None or current.copies is not None:
+            if stream.full or current.looked_at:
                 drawn(current, batch, waited_s)
-            current.index += 1
-            if current.index == current.length:
+            current.index = index = index + 1
+            if index == current.length:
                 self._read_out = current
             return batch
 
@@ -227,6 +231,7 @@ class Loaders:
                 current.blocks = Blocks()
         elif epoch == 0 and loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset):
             current.copies = Copies(loader.num_workers)
+        current.looked_at = current.blocks is not None or current.copies is not None
         stream.emit(
             LoaderStarted, current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
             batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
@@ -253,6 +258,7 @@ class Loaders:
             self._labelled(current, batch)
         if current.copies is not None:
             self._compared(current, current.copies, batch)
+        current.looked_at = current.blocks is not None or current.copies is not None
         if stream.full:
             stream.after_batch()
             stream.emit(
@@ -317,14 +323,14 @@ class Loaders:
             return
         current.ended = True
         stream, place = self._stream, here()
-        backwards = stream.micro - current.began_micro
-        note_leftover(self._program, current.loader, current.index, backwards, place)
+        backwards, pending = stream.micro - current.began_micro, stream.micro - self._program.stepped_micro
+        note_leftover(self._program, current.loader, current.index, backwards, pending, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
         stream.emit(
             LoaderExhausted, place, loader=current.loader, epoch=current.epoch, batches=current.index,
-            pending=self._program.pending, batches_with_backward=backwards,
+            pending=pending, batches_with_backward=backwards,
             waited_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
         )  # fmt: skip
@@ -360,6 +366,8 @@ def _distributed(loader: Any) -> Any:
                 ours = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
                 return cast("Any", sampler) if ours else None
             sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+            if sampler is None:
+                break
     return None
 
 

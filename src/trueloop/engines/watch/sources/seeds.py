@@ -61,8 +61,9 @@ class Seeds:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def seed(*args: Any, **options: Any) -> Any:
                 if stream.on:
-                    if program.drawing is not None:
-                        drawing(generator, program.drawing, next(iter((*args, *options.values())), None))
+                    current = program.drawing
+                    if current is not None and not current.workers:
+                        drawing(generator, current, next(iter((*args, *options.values())), None))
                     elif generator == "torch":
                         between()
                 return original(*args, **options)
