@@ -106,7 +106,7 @@ class Levels:
             self._opened_busy_s = stream.busy_s
             self._open()
             if stream.update > self._closed_at:
-                stream.emit(Gap, updates=stream.update - self._closed_at)
+                stream.emit(Gap(updates=stream.update - self._closed_at))
 
     def _shut(self) -> None:
         stream = self._stream

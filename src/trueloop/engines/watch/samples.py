@@ -213,10 +213,10 @@ class Comparison:
             how = "content"
             shared, repeated = _shared_by_content(ones[0], others[0])
         if shared:
-            self._stream.emit(
-                LoadersShare, one=one, other=other, how=how, shared=shared, of_one=sum(p.size for p in ones),
+            self._stream.emit(LoadersShare(
+                one=one, other=other, how=how, shared=shared, of_one=sum(p.size for p in ones),
                 of_other=sum(p.size for p in others), repeated=repeated, rest=self._rest(ones, others),
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _rest(self, ones: list[Part], others: list[Part]) -> Ref | None:
         """Find a Subset of what the larger of two has and the smaller, cut from it, has not."""
@@ -249,10 +249,10 @@ class Comparison:
             samples, features = found
             told = [(ref, part) for ref, part in single if id(part.base) in bases]
             if len(told) > 1:
-                self._stream.emit(
-                    ScaledTogether, loaders=tuple(ref for ref, _ in told), samples=samples, features=features,
+                self._stream.emit(ScaledTogether(
+                    loaders=tuple(ref for ref, _ in told), samples=samples, features=features,
                     off=tuple(_off(part) for _, part in told),
-                )  # fmt: skip
+                ))  # fmt: skip
             return
 
 

@@ -125,10 +125,10 @@ class Backward:
         if self._stream.update >= self._tell_again:
             self._tell_again = self._stream.update + AGAIN
             found = loss_origin(root)
-            self._stream.emit(
-                NotFinite, here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
+            self._stream.emit(NotFinite(
+                place=here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
                 operation_place=None, inputs=found.inputs if found else "", parameters=NONE, since=self._last_finite,
-            )  # fmt: skip
+            ))  # fmt: skip
             self._stream.wake()
         if self._program.in_step:  # the step's own closure: afterwards the weights are others
             self._locate(self._stream, self._program)
@@ -142,18 +142,19 @@ class Backward:
         probe, losses = self._probe(root, place)
         scale = self._scale(root)
         self._stream.emit(
-            BackwardStarted,
-            place,
-            leaf=node is None and given is None and self._made_up(root),
-            retain_graph=bool(create if retain is None else retain),
-            create_graph=bool(create),
-            scaled=scale is not None,
-            losses=losses,
-            loader=program.loader,
-            batch=program.batch,
-            anomaly=torch.is_anomaly_enabled(),
-            anomaly_at=program.anomaly_at,
-            order=sequence(node),
+            BackwardStarted(
+                place=place,
+                leaf=node is None and given is None and self._made_up(root),
+                retain_graph=bool(create if retain is None else retain),
+                create_graph=bool(create),
+                scaled=scale is not None,
+                losses=losses,
+                loader=program.loader,
+                batch=program.batch,
+                anomaly=torch.is_anomaly_enabled(),
+                anomaly_at=program.anomaly_at,
+                order=sequence(node),
+            )
         )
         self._windows.backward_begins()
         value = None if value is None else value / (scale or 1.0)
@@ -163,12 +164,13 @@ class Backward:
         seconds = perf_counter() - begun.start_s
         received = self._windows.backward_ended(begun.place, begun.scale)
         self._stream.emit(
-            BackwardEnded,
-            begun.place,
-            value=begun.value,
-            losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
-            received=received,
-            seconds=seconds,
+            BackwardEnded(
+                place=begun.place,
+                value=begun.value,
+                losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
+                received=received,
+                seconds=seconds,
+            )
         )
 
     def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:

@@ -206,25 +206,26 @@ class Forwards:
         if grad_mode:  # not that of a teacher
             program.autocast = autocast
         stream.emit(
-            ModelCalled,
-            here(),
-            model=known.ref,
-            training=model.training,
-            dropout_active=modes.dropout,
-            batchnorm_active=modes.normalising,
-            all_eval=not modes.training,
-            grad_mode=grad_mode,
-            inference_mode=torch.is_inference_mode_enabled(),
-            has_graph=bool(graphs),
-            autocast=autocast,
-            recomputed=program.in_backward > 0,
-            loader=program.loader if fresh else None,
-            parameters=refs,
-            seconds=seconds,
-            live=model,
-            output=output,
-            cast=self._cast(graphs) if autocast and graphs else None,
-            graph_used=used,
+            ModelCalled(
+                place=here(),
+                model=known.ref,
+                training=model.training,
+                dropout_active=modes.dropout,
+                batchnorm_active=modes.normalising,
+                all_eval=not modes.training,
+                grad_mode=grad_mode,
+                inference_mode=torch.is_inference_mode_enabled(),
+                has_graph=bool(graphs),
+                autocast=autocast,
+                recomputed=program.in_backward > 0,
+                loader=program.loader if fresh else None,
+                parameters=refs,
+                seconds=seconds,
+                live=model,
+                output=output,
+                cast=self._cast(graphs) if autocast and graphs else None,
+                graph_used=used,
+            )
         )
         if graphs and not program.in_backward:
             self._direct()
@@ -239,10 +240,10 @@ class Forwards:
         if not known.looked and modes.normalising:
             known.looked = True
             for found in forgetful(model):
-                stream.emit(
-                    StatisticsForgotten, here(), module=registry.of(found.first), model=known.ref,
+                stream.emit(StatisticsForgotten(
+                    place=here(), module=registry.of(found.first), model=known.ref,
                     momentum=found.momentum, layers=found.layers,
-                )  # fmt: skip
+                ))  # fmt: skip
         if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
             return
         before, known.met = known.marks, self._program.met
@@ -251,7 +252,7 @@ class Forwards:
             for each in frozen_in_vain(model)
         )
         if known.marks != before:
-            stream.emit(FrozenInVain, here(), model=known.ref, marks=known.marks)
+            stream.emit(FrozenInVain(place=here(), model=known.ref, marks=known.marks))
 
     def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
         found = weight_cast(graphs)
@@ -291,13 +292,14 @@ class Forwards:
                 continue
             registry = self._stream.registry
             self._stream.emit(
-                StrangerCalled,
-                place,
-                module=registry.of(module),
-                model=registry.of(root),
-                parameters=registry.many(own),
-                trainable=any(p.requires_grad for p in own),
-                live=module,
+                StrangerCalled(
+                    place=place,
+                    module=registry.of(module),
+                    model=registry.of(root),
+                    parameters=registry.many(own),
+                    trainable=any(p.requires_grad for p in own),
+                    live=module,
+                )
             )
 
     def _normalise(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -309,12 +311,13 @@ class Forwards:
         elif module in self._batch and module not in self._alone:
             self._alone.add(module)
             self._stream.emit(
-                BatchNormOfOne,
-                here(),
-                module=self._stream.registry.of(module),
-                model=self._stream.registry.of(root),
-                values=args[0].numel() // max(1, shape[1]),
-                before=self._batch[module],
+                BatchNormOfOne(
+                    place=here(),
+                    module=self._stream.registry.of(module),
+                    model=self._stream.registry.of(root),
+                    values=args[0].numel() // max(1, shape[1]),
+                    before=self._batch[module],
+                )
             )
 
 

@@ -71,12 +71,13 @@ def _cleared(parameter: weakref.ref[Tensor], gradient: int, version: int) -> boo
 
 def _tell(stream: Stream, leftover: Leftover, *, backwards: int) -> None:
     stream.emit(
-        WindowLeftOver,
-        leftover.place,
-        loader=leftover.loader,
-        batches=leftover.batches,
-        left=leftover.left,
-        window=leftover.window,
-        cleared=backwards == 0,
-        backwards=backwards,
+        WindowLeftOver(
+            place=leftover.place,
+            loader=leftover.loader,
+            batches=leftover.batches,
+            left=leftover.left,
+            window=leftover.window,
+            cleared=backwards == 0,
+            backwards=backwards,
+        )
     )

@@ -232,11 +232,11 @@ class Loaders:
         elif epoch == 0 and loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset):
             current.copies = Copies(loader.num_workers)
         current.looked_at = current.blocks is not None or current.copies is not None
-        stream.emit(
-            LoaderStarted, current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
+        stream.emit(LoaderStarted(
+            place=current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
             batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
             dataset=current.dataset, made_at=current.made_at,
-        )  # fmt: skip
+        ))  # fmt: skip
         if epoch == 0:
             self._comparison.started(loader, ref)
             self._look_for_copies(loader, current)
@@ -246,11 +246,11 @@ class Loaders:
         if not loader.num_workers or loader.worker_init_fn is not None:
             return
         for path, kind, code in generators(loader.dataset):
-            self._stream.emit(
-                GeneratorCopied, current.place, loader=current.loader, generator=path, kind=kind,
+            self._stream.emit(GeneratorCopied(
+                place=current.place, loader=current.loader, generator=path, kind=kind,
                 used_at=Place(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
                 made_at=current.made_at,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _drawn(self, current: Pass, batch: Any, waited_s: float) -> None:
         stream = self._stream
@@ -261,10 +261,10 @@ class Loaders:
         current.looked_at = current.blocks is not None or current.copies is not None
         if stream.full:
             stream.after_batch()
-            stream.emit(
-                BatchDrawn, loader=current.loader, epoch=current.epoch, index=current.index,
+            stream.emit(BatchDrawn(
+                loader=current.loader, epoch=current.epoch, index=current.index,
                 waited_s=waited_s, batch=batch,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _labelled(self, current: Pass, batch: Any) -> None:
         assert current.blocks is not None
@@ -277,10 +277,10 @@ class Loaders:
         if copies.over:
             current.copies = None
         if copies.found:
-            self._stream.emit(
-                WorkersRepeat, current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
+            self._stream.emit(WorkersRepeat(
+                place=current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
                 samples=copies.samples, made_at=current.made_at,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _ordered(self, current: Pass, indices: Any) -> None:
         assert current.order is not None
@@ -291,10 +291,10 @@ class Loaders:
     def _tell_epoch(self, current: Pass) -> None:
         sampler, current.distributed = current.distributed, None
         order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
-        self._stream.emit(
-            EpochDrawn, current.place, loader=current.loader, dataset=current.dataset, order=order,
+        self._stream.emit(EpochDrawn(
+            place=current.place, loader=current.loader, dataset=current.dataset, order=order,
             made_at=current.made_at,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _tell_order(self, current: Pass) -> None:
         order, current.order = current.order, None
@@ -303,11 +303,11 @@ class Loaders:
         self._orders -= 1
         if not order.count:
             return
-        self._stream.emit(
-            OrderSeen, current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
+        self._stream.emit(OrderSeen(
+            place=current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
             digest=order.digest, count=order.count, distinct=order.distinct, batches=order.batches,
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _end_read_out(self) -> None:
         """End a pass of which all batches were drawn, once the program turns to something else.
@@ -328,20 +328,20 @@ class Loaders:
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
-        stream.emit(
-            LoaderExhausted, place, loader=current.loader, epoch=current.epoch, batches=current.index,
+        stream.emit(LoaderExhausted(
+            place=place, loader=current.loader, epoch=current.epoch, batches=current.index,
             pending=pending, batches_with_backward=backwards,
             waited_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _tell_blocks(self, current: Pass, blocks: Blocks) -> None:
         for column, values, shortest in blocks.found():
-            self._stream.emit(
-                LabelsInBlocks, current.made_at or current.place, loader=current.loader, epoch=current.epoch,
+            self._stream.emit(LabelsInBlocks(
+                place=current.made_at or current.place, loader=current.loader, epoch=current.epoch,
                 column=column, values=values, shortest=shortest, samples=blocks.samples,
                 batch_size=blocks.batch_size, in_time=blocks.follows_a_clock,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _sampler(loader: Any) -> tuple[str, bool | None]:

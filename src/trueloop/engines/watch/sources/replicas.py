@@ -172,10 +172,10 @@ class Replicas:
             parameters=[weakref.ref(parameter) for parameter in kept.values()],
             name=f"{attempt}/{group.group_name}/{self._made}/{identity}",
         ))  # fmt: skip
-        self._stream.emit(
-            ModelReplicated, here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
+        self._stream.emit(ModelReplicated(
+            place=here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
             size=group.size(),
-        )  # fmt: skip
+        ))  # fmt: skip
         return known
 
     def _called(self, wrapper: Any) -> None:
@@ -221,10 +221,10 @@ class Replicas:
     def _tell_step(self, wrapper: Any, known: _Replica, optimizer: Optimizer) -> None:
         now, since = _clock(wrapper), known.backward_at
         graded = [p for p in parameters_of(optimizer) if id(p) in known.ids and p.grad is not None]
-        self._stream.emit(
-            ReplicaStepped, here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
+        self._stream.emit(ReplicaStepped(
+            place=here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
             forwards=known.forwards, collectives=None if now is None or since is None else now - since,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     # Comparisons ---------------------------------------------------------------------------------------------------
 
@@ -262,10 +262,10 @@ class Replicas:
     def _compare(self, asked: _Asked, own: Numbers, others: Numbers) -> None:
         known = asked.replica
         differ = apart(own, others, asked.epsilons, asked.rounds)
-        self._stream.emit(
-            RanksCompared, asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(own),
+        self._stream.emit(RanksCompared(
+            place=asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(own),
             differ=tuple((asked.names[index], share) for index, share in differ), equal_at=known.equal_at,
-        )  # fmt: skip
+        ))  # fmt: skip
         if not differ:
             known.equal_at = asked.update
 

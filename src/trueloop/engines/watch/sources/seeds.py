@@ -89,7 +89,7 @@ class Seeds:
             tally.batches += 1
         if tally.times >= TIMES and tally.batches >= BATCHES:
             tally.over = True
-            self._stream.emit(
-                SeedRepeated, here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
+            self._stream.emit(SeedRepeated(
+                place=here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
                 batches=tally.batches,
-            )  # fmt: skip
+            ))  # fmt: skip

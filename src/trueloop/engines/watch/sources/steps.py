@@ -129,14 +129,15 @@ class Steps:
         owners = (self._owners.get(registry.parameter(parameter)) for parameter in holds)
         before = {id(owner): owner for owner in owners if owner is not None and owner is not ref}
         stream.emit(
-            OptimizerCreated,
-            here(),
-            optimizer=ref,
-            kind=type(optimizer).__name__,
-            parameters=registry.many(holds),
-            trainable=registry.many(p for p in holds if p.requires_grad),
-            stateful=_stateful(optimizer),
-            predecessors=tuple(before.values()),
+            OptimizerCreated(
+                place=here(),
+                optimizer=ref,
+                kind=type(optimizer).__name__,
+                parameters=registry.many(holds),
+                trainable=registry.many(p for p in holds if p.requires_grad),
+                stateful=_stateful(optimizer),
+                predecessors=tuple(before.values()),
+            )
         )
         stream.wake()
 
@@ -222,33 +223,34 @@ class Steps:
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
             self._stream.emit(
-                StepTaken,
-                before.place,
-                optimizer=ref,
-                rates=before.rates,
-                parameters=parameters,
-                with_gradient=parameters if len(graded) == len(holds) else some(graded),
-                reused=some(reused) if reused else NONE,
-                reused_from=place,
-                backwards=known.backwards,
-                cleared_between=known.backwards > 0 and not graded,
-                cleared_at=known.cleared_at,
-                replaced=before.replaced,
-                norm=norms.joint,
-                norm_made=known.norm_made,
-                zero=some(norms.zero) if norms.zero else NONE,
-                not_finite=some(norms.not_finite) if norms.not_finite else NONE,
-                frozen_moved=some(moved) if moved else NONE,
-                frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
-                scaler=None if scaler is None else self._stream.registry.of(scaler),
-                closure=before.closure,
-                seconds=seconds,
-                graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
-                norms=tuple(norms.each),
-                epsilon_lost=_epsilon_lost(optimizer),
-                scaled=before.scaled,
-                used=many(before.used) if before.used else NONE,
-                used_at=self._windows.stepped_at if before.used else None,
+                StepTaken(
+                    place=before.place,
+                    optimizer=ref,
+                    rates=before.rates,
+                    parameters=parameters,
+                    with_gradient=parameters if len(graded) == len(holds) else some(graded),
+                    reused=some(reused) if reused else NONE,
+                    reused_from=place,
+                    backwards=known.backwards,
+                    cleared_between=known.backwards > 0 and not graded,
+                    cleared_at=known.cleared_at,
+                    replaced=before.replaced,
+                    norm=norms.joint,
+                    norm_made=known.norm_made,
+                    zero=some(norms.zero) if norms.zero else NONE,
+                    not_finite=some(norms.not_finite) if norms.not_finite else NONE,
+                    frozen_moved=some(moved) if moved else NONE,
+                    frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
+                    scaler=None if scaler is None else self._stream.registry.of(scaler),
+                    closure=before.closure,
+                    seconds=seconds,
+                    graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
+                    norms=tuple(norms.each),
+                    epsilon_lost=_epsilon_lost(optimizer),
+                    scaled=before.scaled,
+                    used=many(before.used) if before.used else NONE,
+                    used_at=self._windows.stepped_at if before.used else None,
+                )
             )
         if self._owned != (ref, parameters):
             self._owned = ref, parameters
