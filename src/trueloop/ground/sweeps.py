@@ -50,6 +50,13 @@ class Sweep:
         return list(dict.fromkeys(call.model for call in self.calls))
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class SweepsEnded(Event):
+    """RARE. Sweeps are over, and an update or nothing has followed; made of `MOMENTS` for all detectors at once."""
+
+    sweeps: Sequence[Sweep]
+
+
 class Sweeps:
     """Finds sweeps: from the start of a loader to its end without a backward or a step, over a trained model.
 

@@ -17,7 +17,7 @@ from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import NONE, Refs
 from trueloop.ground.findings import Place
 
-Mark = tuple[int, Version]
+Mark = tuple[int, int | Version]
 
 
 @dataclass(slots=True)
@@ -175,4 +175,6 @@ def _is_other(gradient: Tensor | None, mark: Mark | None) -> bool:
 
 
 def _mark(gradient: Tensor) -> Mark:
+    if type(gradient) is Tensor:
+        return id(gradient), gradient._version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return id(gradient), version_of(gradient)

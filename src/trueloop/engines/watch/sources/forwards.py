@@ -108,11 +108,10 @@ class Forwards:
 
     def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
         self._stream, self._program, self._met_by = stream, program, met
-        self._tell = stream.fenced("calls of models", self._called)
+        self._tell = stream.fenced("calls of models", self._returned)
         self._look = stream.fenced("modules within models", self._within)
         self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
         self._note = stream.fenced("arguments of models", self._noted)
-        self._note_output = stream.fenced("results of models", remember_output)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -164,9 +163,7 @@ class Forwards:
                 output = original(module, *args, **options)
             finally:
                 program.in_forward, self._root, self._plain = 0, None, _NO_IDS
-            self._tell(module, output, perf_counter() - start)
-            if noted is not None:
-                self._note_output(noted, output)
+            self._tell(module, output, perf_counter() - start, noted)
             return output
 
         return __call__
@@ -178,6 +175,11 @@ class Forwards:
         if call is not None:
             calls.append(call)
         return call
+
+    def _returned(self, model: nn.Module, output: Any, seconds: float, noted: Call | None) -> None:
+        if noted is not None:
+            remember_output(noted, output)
+        self._called(model, output, seconds)
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
         parameters, modes = _parts(model)
