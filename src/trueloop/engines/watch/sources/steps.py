@@ -275,7 +275,7 @@ def depth_of_step() -> int:
 
 def _norms(graded: Sequence[Tensor]) -> _Norms:
     """Read the norms of gradients that lie on the CPU; of others nothing, since they would have to be waited for."""
-    norms = gradient_norms([p.grad for p in graded if p.grad is not None])
+    norms = gradient_norms([gradient for p in graded if (gradient := p.grad) is not None])
     if norms is None:
         return _Norms()
     joint = math.hypot(*norms)
