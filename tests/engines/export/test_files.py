@@ -1,5 +1,7 @@
 """Files that the model reads: pictures, texts, tables; and what it says of those it does not."""
 
+import struct
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -50,6 +52,15 @@ def test_what_is_no_picture(tmp_path):
         samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
 
 
+def test_a_picture_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "a.bmp"
+    Image.new("L", (5, 4)).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:18] + struct.pack("<ii", 60_000, 60_000) + content[26:])
+    with pytest.raises(InvalidData, match="decompression bomb"):
+        samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), path)
+
+
 TABLE = describe(Reading(kind="table", columns=("a", "b")), *fixed(2))
 
 
@@ -71,7 +82,7 @@ def test_tables_with_and_without_names(tmp_path, text):
         ("a,a\n1,2\n", "one name"),
         ("a,b\n", "no row"),
         ("a,c\n1,2\n", "column 'c'"),
-        ("a\n1\n", "lacks 1 columns: b"),
+        ("a\n1\n", "lacks 1 column: b"),
         ("a,b\n1,1e39\n", "a number that float32 cannot"),
     ],
 )

@@ -17,10 +17,10 @@ from trueloop.engines.export.artifact import Description
 from trueloop.engines.export.described import Array
 from trueloop.ground.asked import shown
 from trueloop.ground.errors import InvalidConfig, InvalidData
+from trueloop.ground.words import counted
 
 Numbers: TypeAlias = "NDArray[Any]"
 Sample = tuple[Numbers, ...]
-FIELDS = ("inputs", "text", "rows")
 
 
 def samples_of(description: Description, given: Mapping[str, Any], *, most: int | None = None) -> list[Sample]:
@@ -143,7 +143,8 @@ def row_of(description: Description, row: Mapping[str, Any], where: str) -> Samp
     missing = [name for name in columns if name not in row]
     if missing:
         raise InvalidData(
-            f"{where} lacks {len(missing)} columns: {', '.join(missing[:3])}.", fix="Give every column of training."
+            f"{where} lacks {counted(len(missing), 'column')}: {', '.join(missing[:3])}.",
+            fix="Give every column of training.",
         )
     (spec,) = description.inputs
     numbers = _numbers([row[name] for name in columns], where)
@@ -226,4 +227,5 @@ def probabilities(scores: Sequence[float]) -> list[float]:
     """Return softmax of logits or log-probabilities."""
     highest = max(scores)
     weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
+    whole = sum(weights)
+    return [weight / whole for weight in weights]

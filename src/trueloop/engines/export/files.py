@@ -147,8 +147,8 @@ def _picture(description: Description, path: Path) -> list[Sample]:
                     f"The picture is of mode {picture.mode}.", fix="Save it in grey (L) or in three colours (RGB)."
                 )
             pixels: Numbers = np.asarray(picture.convert(reading.mode), dtype=np.float64) / reading.divide
-    except (UnidentifiedImageError, SyntaxError) as error:
-        raise InvalidData(f"It is no picture: {error}.", fix="Give a PNG or JPEG.") from None
+    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+        raise InvalidData(f"It is no picture that can be read: {error}.", fix="Give a PNG or JPEG.") from None
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if len(planes) != channels.lowest:
         raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")

@@ -70,7 +70,6 @@ class CheckpointRead(Event):
     weights_only: bool | None
     holds_model: bool
     holds_optimizer: bool
-    holds_scheduler: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -81,7 +80,6 @@ class CheckpointWritten(Event):
     """"" = not a file with a name."""
     holds_model: bool
     holds_optimizer: bool
-    holds_scheduler: bool
 
 
 class NamesMatched(NamedTuple):
