@@ -14,8 +14,6 @@ class GraphsAlive(Event):
     """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
 
     count: int
-    marked: int
-    """How many graphs could be alive, if all were: those that were marked so far."""
     oldest: int
     """The update the oldest one was made at."""
     holders: tuple[str, ...]
