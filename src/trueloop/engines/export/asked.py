@@ -107,6 +107,18 @@ def checked(spec: Array, array: Numbers, where: str) -> Numbers:
     return found
 
 
+def only_input(description: Description) -> Array:
+    """Return the input of a model that takes one.
+
+    Raises:
+        InvalidConfig: it takes several.
+    """
+    if len(description.inputs) != 1:
+        names = ", ".join(each.name for each in description.inputs)
+        raise InvalidConfig(f"The model takes {names}, and this is one input.", fix="Give JSON, by name.")
+    return description.inputs[0]
+
+
 def bytes_of(description: Description, text: str, where: str) -> Sample:
     """Make a sample of a text.
 
@@ -124,7 +136,7 @@ def bytes_of(description: Description, text: str, where: str) -> Sample:
             why="What is beyond the model's reach would be left out of the answer.",
             fix=f"Give 1 to {most or 'any number of'} bytes.",
         )
-    (spec,) = description.inputs
+    spec = only_input(description)
     return (checked(spec, np.frombuffer(content, dtype=np.uint8), where),)
 
 
@@ -146,7 +158,7 @@ def row_of(description: Description, row: Mapping[str, Any], where: str) -> Samp
             f"{where} lacks {counted(len(missing), 'column')}: {', '.join(missing[:3])}.",
             fix="Give every column of training.",
         )
-    (spec,) = description.inputs
+    spec = only_input(description)
     numbers = _numbers([row[name] for name in columns], where)
     return (checked(spec, numbers, where),)
 
