@@ -65,7 +65,6 @@ class State(StrEnum):
 
 
 OPEN: Final = frozenset({State.QUEUED, State.JUDGING})
-COUNTED: Final = (State.REACHED, State.NOT_REACHED, State.DISQUALIFIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +259,7 @@ class Board:
             BoardError: there is none of this number.
         """
         with self._open() as base:
-            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone()
+            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
         if found is None:
             raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
         return _row(found)

@@ -36,11 +36,10 @@ class Linted:
     """In the order of the text."""
     silenced: int = 0
     """Findings that a comment asked not to hear of."""
-    idle: tuple[tuple[int, str], ...] = ()
-    """Comments that silence nothing: their line and codes, "" = all codes."""
+    idle: tuple[tuple[Site, str], ...] = ()
+    """Comments that silence nothing: their place and codes, "" = all codes."""
     problem: str = ""
     """Why it could not be judged: "line 3: invalid syntax"."""
-    problem_line: int = 0
 
 
 def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool = False) -> Linted:
@@ -78,7 +77,7 @@ def _broken(path: str, error: BaseException) -> Linted:
         words = error.msg
     else:
         words = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
-    return Linted(path=path, problem=f"line {line}: {words}" if line else words, problem_line=line)
+    return Linted(path=path, problem=f"line {line}: {words}" if line else words)
 
 
 def _ask(rules: Iterable[Ruled], source: Source, path: str) -> list[Finding]:
@@ -157,7 +156,7 @@ def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], a
         silenced += bool(heard)
         kept += [] if heard else [each]
     idle = [
-        (pragma.line, ", ".join(sorted(pragma.words - EVERYTHING)))
+        (Site(path, pragma.line), ", ".join(sorted(pragma.words - EVERYTHING)))
         for pragma in comments
         if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.words)
     ]

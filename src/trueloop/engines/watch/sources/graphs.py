@@ -120,7 +120,6 @@ class Graphs:
             GraphsAlive(
                 place=self._born[alive[0]][1],
                 count=len(alive),
-                marked=len(old),
                 oldest=min(updates),
                 holders=tuple(holder.words for holder in keepers),
                 kept_at=line,

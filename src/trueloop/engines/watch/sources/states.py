@@ -265,7 +265,7 @@ class States:
         holds = {kind for kind, _ in _states(obj, DEEPEST)}
         self._stream.emit(CheckpointWritten(
             place=here(), path=_path(file), holds_model="model" in holds,
-            holds_optimizer="optimizer" in holds, holds_scheduler="scheduler" in holds,
+            holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
     def _read(self, file: Any, found: Any, weights_only: bool | None) -> None:
@@ -278,7 +278,7 @@ class States:
         holds = {kind for kind, _ in states}
         self._stream.emit(CheckpointRead(
             place=here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
-            holds_optimizer="optimizer" in holds, holds_scheduler="scheduler" in holds,
+            holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
 
