@@ -260,7 +260,7 @@ class Board:
             BoardError: there is none of this number.
         """
         with self._open() as base:
-            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone()
+            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
         if found is None:
             raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
         return _row(found)
