@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trueloop.engines.report.text import one_line, print_report
-from trueloop.ground.findings import Explained, Finding, Report, Site
+from trueloop.engines.report.text import print_report
+from trueloop.ground.findings import Explained, Report, Site
 
 
 def printed(report: Report, base: Path, *, width: int = 80, colour: bool = False) -> str:
@@ -125,11 +125,6 @@ def test_a_clean_run_and_one_that_never_trained_are_short(folder: Path):
     assert clean.splitlines()[1] == "trueloop: No silent failure found in 3 updates"
     never = printed(Report(findings=(), seconds=1.0), folder)
     assert never.splitlines()[1] == "trueloop: Not judged: no optimizer made a step"
-
-
-def test_one_line(finding: Finding, folder: Path):
-    assert one_line(finding, base=folder).startswith("error GRD001 train.py:11: The step used")
-    assert one_line(replace(finding, site=None, message="a\nb"), base=folder) == "error GRD001: a b"
 
 
 def test_what_ended_the_run_comes_before_what_was_found(report: Report, error: Explained, folder: Path):

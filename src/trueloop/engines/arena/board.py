@@ -65,7 +65,6 @@ class State(StrEnum):
 
 
 OPEN: Final = frozenset({State.QUEUED, State.JUDGING})
-COUNTED: Final = (State.REACHED, State.NOT_REACHED, State.DISQUALIFIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

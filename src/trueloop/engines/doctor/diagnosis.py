@@ -67,11 +67,6 @@ class Need:
             return None
         return self.processes * (self.workers * PREFETCH + 1) * self.batch_bytes if self.workers else 0
 
-    @property
-    def wants_gpu(self) -> bool:
-        """It was asked for by name."""
-        return self.device.startswith("cuda")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

@@ -40,7 +40,6 @@ class Linted:
     """Comments that silence nothing: their line and codes, "" = all codes."""
     problem: str = ""
     """Why it could not be judged: "line 3: invalid syntax"."""
-    problem_line: int = 0
 
 
 def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool = False) -> Linted:
@@ -78,7 +77,7 @@ def _broken(path: str, error: BaseException) -> Linted:
         words = error.msg
     else:
         words = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
-    return Linted(path=path, problem=f"line {line}: {words}" if line else words, problem_line=line)
+    return Linted(path=path, problem=f"line {line}: {words}" if line else words)
 
 
 def _ask(rules: Iterable[Ruled], source: Source, path: str) -> list[Finding]:

@@ -57,12 +57,6 @@ def _print(console: Console, base: Path, lines: Callable[[_Look], Iterable[Seque
         console.print(Text.assemble(*safe), soft_wrap=True)
 
 
-def one_line(finding: Finding, *, base: Path) -> str:
-    """Say a finding in one line: "error GRD001 train.py:41: the step at update 1 used ..."."""
-    where = f" {shown(finding.site.path, base)}:{finding.site.line}" if finding.site else ""
-    return f"{finding.severity} {finding.code}{where}: {sentence(finding.message)}"
-
-
 def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
     yield []
     yield [("trueloop: ", "bold"), (headline(report), _tone(report))]
