@@ -19,6 +19,8 @@ from trueloop.ground.errors import InvalidConfig
 
 BAD = [
     ({"epochs": 0}, "epochs is 0"),
+    ({"threads": 0}, "threads is 0"),
+    ({"threads": 10**10}, "threads is 10000000000"),
     ({"epochs": "3"}, "epochs is '3', a str"),
     ({"epochs": 2.5}, "epochs is 2.5, a float"),
     ({"epochs": True}, "epochs is True, a bool"),
