@@ -45,6 +45,8 @@ BAD = [
     ({"monitor": MonitorConfig(mode="best")}, "monitor.mode is 'best'"),
     ({"checkpoint": CheckpointConfig(keep_last=0)}, "checkpoint.keep_last is 0"),
     ({"checkpoint": CheckpointConfig(mirror="bucket/run")}, "checkpoint.mirror is 'bucket/run'"),
+    ({"checkpoint": CheckpointConfig(mirror="file:///")}, "checkpoint.mirror is 'file:///'"),
+    ({"checkpoint": CheckpointConfig(mirror="://x")}, "checkpoint.mirror is '://x'"),
     ({"checkpoint": CheckpointConfig(blocking=1)}, "checkpoint.blocking is 1"),
     ({"guard": GuardConfig(max_in_a_row=0)}, "guard.max_in_a_row is 0"),
 ]

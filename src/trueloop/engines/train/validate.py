@@ -95,6 +95,11 @@ def _at_least_one(value: int) -> bool:
     return value >= 1
 
 
+def _names_a_place(url: str) -> bool:
+    protocol, _, path = url.partition("://")
+    return bool(protocol and path.strip("/"))
+
+
 def _threads(value: int) -> bool:
     return 1 <= value <= MOST_THREADS
 
@@ -128,7 +133,7 @@ _LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint.every_updates": (_at_least_one, "at least 1, or none"),
     "checkpoint.keep_last": (_at_least_one, "at least 1"),
     "checkpoint.keep_best": (_not_negative, "0 or more"),
-    "checkpoint.mirror": (lambda value: "://" in value, 'an address such as "s3://bucket/run", or none'),
+    "checkpoint.mirror": (_names_a_place, 'an address such as "s3://bucket/run", or none'),
     "guard.max_in_a_row": (_at_least_one, "at least 1"),
     "evaluate_every_epochs": (_at_least_one, "at least 1"),
     "parallel.patience_s": (_positive, "positive, in seconds"),
