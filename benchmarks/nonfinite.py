@@ -20,7 +20,6 @@ from workloads import mlp, mlp_batches
 
 UPDATES = 20
 POISONED = 5  # counted from 0
-FRESH = "untrained"
 
 SYSTEMS: Mapping[str, Callable[[Task], None]] = {
     "raw loop": by_hand.bare,

@@ -95,6 +95,19 @@ def test_a_run_is_followed_while_it_trains(journal, open_page, axe):
     axe(page)
 
 
+def test_a_line_of_one_value_is_a_point(journal, open_page):
+    journal("brief-1", started(), rows(1, 20))  # told once, so that its memory was measured once
+    page = open_page("watch", params="runs=runs%2Fbrief-1")
+    expect(page.get_by_role("figure", name="Memory (MiB)").locator("canvas")).to_be_visible()
+    page.wait_for_function("""() => {
+        const canvas = document.querySelector('figure[aria-label="Memory (MiB)"] canvas');
+        const seen = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        const olive = (i) => Math.abs(seen[i] - 0x6b) + Math.abs(seen[i + 1] - 0x7a) + Math.abs(seen[i + 2] - 0x12) < 9;
+        for (let i = 0; i < seen.length; i += 4) if (olive(i)) return true;
+        return false;
+    }""")
+
+
 def test_several_runs_lie_over_each_other(journal, open_page, axe):
     for name, loss, lr in (("pair-a", 0.5, 0.001), ("pair-b", 0.7, 0.003)):
         ended = RunEnded(update=40, reason="finished", seconds=1.0)

@@ -84,6 +84,7 @@ def test_a_best_that_was_deleted_is_named_with_the_best_that_is_left(made):
         ("first", InvalidConfig, "--to is 'first'"),
         ("-1", InvalidConfig, "--to is '-1'"),
         ("²", InvalidConfig, "--to is '²'"),
+        ("9" * 5000, InvalidConfig, "--to is"),
         ("../x", InvalidConfig, "--to is"),
     ],
 )

@@ -123,6 +123,21 @@ def test_a_function_that_returns_something_else_is_refused(mine: Path):
         registry.load(f"{mine}:wrong")
 
 
+def test_a_function_that_wants_arguments_is_refused(mine: Path):
+    with mine.open("a") as file:
+        file.write("\ndef wants(width, depth=2):\n    return width\n")
+    with pytest.raises(
+        InvalidConfig, match=r"wants cannot be called without arguments: missing a required argument: 'width'"
+    ):
+        registry.load(f"{mine}:wants")
+
+
+def test_a_file_that_may_not_be_read_is_named(mine: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(InvalidConfig, match=r"The recipe file '.*' cannot be read"):
+        registry.load(str(mine))
+
+
 def test_an_error_in_the_users_file_keeps_its_place(mine: Path):
     mine.write_text("def build():\n    return 1 / 0\n")
     with pytest.raises(ZeroDivisionError) as caught:

@@ -106,7 +106,7 @@ def rules_of(choice: Choice) -> list[Ruled]:
 
 def _existing(paths: Sequence[str]) -> list[Path]:
     for path in paths:
-        if not Path(path).exists() and not Path(path).is_symlink():
+        if not os.path.lexists(path):
             raise InvalidConfig(f"There is no file or folder {path!r}.")
     return [Path(path) for path in paths or ["."]]
 

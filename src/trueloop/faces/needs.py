@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from trueloop.engines.doctor.diagnosis import Need
 from trueloop.ground.errors import InvalidConfig, RunFolderError
+from trueloop.ground.places import is_file
 
 if TYPE_CHECKING:
     from trueloop.engines.train.config import TrainConfig
@@ -35,7 +36,7 @@ def need_of(word: str, root: Path) -> tuple[Need, Path]:
     from trueloop.recipes import registry
 
     recipes = [listing.name for listing in registry.listings()]
-    if word in recipes or (".py" in word and not (Path(word) / FILE_NAME).is_file()):
+    if word in recipes or (".py" in word and not is_file(Path(word) / FILE_NAME)):
         return need_of_recipe(registry.load(word)), root
     try:
         run = find_run(word, root)

@@ -8,6 +8,7 @@ from trueloop.engines.train.profile import Profile
 from trueloop.engines.train.seeding import prepare_generators
 from trueloop.engines.train.validate import validate
 from trueloop.faces.trainer import Trainer
+from trueloop.faces.written import writable
 from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
 
@@ -26,10 +27,8 @@ def profile_recipe(recipe: Recipe, *, updates: int, trace: Path | None = None) -
     """
     if updates < 1:
         raise InvalidConfig(f"updates is {updates}.", fix="Look at one update at least.")
-    if trace is not None and (not trace.name.endswith((".json", ".json.gz")) or not trace.resolve().parent.is_dir()):
-        raise InvalidConfig(
-            f"A trace cannot be written to {str(trace)!r}.", fix="Name a .json or .json.gz file in a folder."
-        )
+    if trace is not None and not writable(trace, "trace").name.endswith((".json", ".json.gz")):
+        raise InvalidConfig(f"A trace cannot be written to {str(trace)!r}.", fix="Name a .json or .json.gz file.")
     validate(recipe.train)
     prepare_generators(recipe.train)
     parts = recipe.assemble(recipe.options)

@@ -146,7 +146,7 @@ def _target(folder: CheckpointFolder, history: History, to: str) -> Checkpoint:
         return there[max(there)]
     if to == "best":
         return _best(folder, history, there)
-    if not (to.isascii() and to.isdigit()):
+    if not (to.isascii() and to.isdigit() and len(to) < 20):
         raise InvalidConfig(f"--to is {to!r}.", fix="Say best, last, or the number of an update.")
     if int(to) not in there:
         near = min(there, key=lambda update: abs(update - int(to)))

@@ -113,7 +113,7 @@ def _ended(path: Path) -> str:
         return ""
     try:
         record = json.loads(last[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(record.get("reason", "")) if record.get("event") == "run_ended" else ""
 

@@ -136,6 +136,7 @@ def _say(words: str) -> None:
 def _flush() -> None:
     """Bring what the program printed to the terminal before the report."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed when Python began
+            sys.stdout.flush()
     except (OSError, ValueError):  # the reader is gone, or the program has closed it
         return

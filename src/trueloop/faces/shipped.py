@@ -18,6 +18,7 @@ from trueloop.engines.train.source_code import source_code
 from trueloop.engines.train.weights import load_weights
 from trueloop.faces.cli.settings import override
 from trueloop.ground.errors import CheckpointError, InvalidConfig, InvalidModel
+from trueloop.ground.places import is_file
 from trueloop.recipes import registry
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
         InvalidModel: the weights do not fit what the recipe builds.
     """
     given = Path(word)
-    checkpoint = given if FOLDER.fullmatch(given.name) and (given / MANIFEST).is_file() else None
+    checkpoint = given if FOLDER.fullmatch(given.name) and is_file(given / MANIFEST) else None
     run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else word, root)
     history = read(run)
     weights = _of_checkpoint(run, checkpoint) if checkpoint else _of_run(run, history)
@@ -85,7 +86,7 @@ def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
 
 def _of_run(run: Path, history: History) -> Weights:
     path = run / "final" / "model.safetensors"
-    if path.is_file():
+    if is_file(path):
         best = history.best if history.facts.get("config", {}).get("checkpoint", {}).get("final") == "best" else None
         metrics = {f"{split}/{name}": value for split, name, value in _latest(history)}
         return Weights(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trueloop.engines.report.as_json import to_json
 from trueloop.engines.report.outcome import headline
-from trueloop.ground.errors import InvalidConfig, RunFolderError
+from trueloop.faces.written import writable, write
 from trueloop.ground.findings import Report
 
 
@@ -64,13 +64,10 @@ class Files:
         Raises:
             InvalidConfig: nothing can be written there; better said before a run of hours than after it.
         """
-        for path in filter(None, (self.json, self.html, self.sarif)):
-            if not path.resolve().parent.is_dir() or path.is_dir():
-                raise InvalidConfig(f"A report cannot be written to {str(path)!r}.", fix="Name a file in a folder.")
         return Files(
-            json=self.json and self.json.resolve(),
-            html=self.html and self.html.resolve(),
-            sarif=self.sarif and self.sarif.resolve(),
+            json=self.json and writable(self.json, "report"),
+            html=self.html and writable(self.html, "report"),
+            sarif=self.sarif and writable(self.sarif, "report"),
         )
 
     def write(self, report: Report, *, base: Path) -> None:
@@ -84,17 +81,10 @@ class Files:
             RunFolderError: the disk is full, or the folder has gone.
         """
         if self.json:
-            _write(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n")
+            write(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n", "report")
         if self.html:
-            _write(self.html, page(report, base=base))
+            write(self.html, page(report, base=base), "report")
         if self.sarif:
             from trueloop.engines.report.sarif import to_sarif
 
-            _write(self.sarif, json_format.dumps(to_sarif(report, base=base), indent=2) + "\n")
-
-
-def _write(path: Path, words: str) -> None:
-    try:
-        path.write_text(words, encoding="utf-8")
-    except OSError as error:
-        raise RunFolderError(f"The report could not be written to {path}: {error.strerror}.") from error
+            write(self.sarif, json_format.dumps(to_sarif(report, base=base), indent=2) + "\n", "report")

@@ -10,6 +10,8 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import inspect
+import os
 import pkgutil
 import re
 import sys
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueloop import recipes
 from trueloop.ground.errors import InvalidConfig, MissingExtra
+from trueloop.ground.places import is_file
 
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
@@ -98,6 +101,15 @@ def made_by(spec: str) -> Any:
             f"{path} has no function {function!r}.",
             fix=f"Did you mean {path}:{close[0]}?" if close else f"Define def {function}() -> Recipe in it.",
         )
+    try:
+        inspect.signature(build).bind()
+    except TypeError as error:
+        raise InvalidConfig(
+            f"{path}:{function} cannot be called without arguments: {error}.",
+            fix="Name a function that takes none, or has a default for each.",
+        ) from None
+    except ValueError:  # it does not say what it takes
+        pass
     return build()
 
 
@@ -114,8 +126,10 @@ def _built_in(name: str) -> Recipe:
 
 def _run_file(path: Path) -> ModuleType:
     """Import a file as ``python path`` would: its folder comes first on ``sys.path``, so its imports work."""
-    if not path.is_file():
+    if not is_file(path):
         raise InvalidConfig(f"There is no recipe file {str(path)!r}.", fix="Give the path of a Python file.")
+    if not os.access(path, os.R_OK):
+        raise InvalidConfig(f"The recipe file {str(path)!r} cannot be read.", fix="Allow reading it.")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -114,3 +114,11 @@ def test_a_text_is_written_back_as_it_was(content):
 def test_a_file_that_is_gone_is_said(tmp_path):
     with pytest.raises(Unreadable, match="No such file"):
         contents(tmp_path / "gone.py")
+
+
+def test_a_folder_that_nobody_may_look_into_is_named_and_the_others_are_read(tree):
+    deep = tree
+    while len(str(deep)) < 4088:  # so deep that "pyvenv.cfg" in it is no path any more
+        deep /= "d" * min(200, 4094 - len(str(deep)) - 1)
+        deep.mkdir()
+    assert found(tree) == ["a.py", "c.ipynb", "d.pyw", "src/e.py", "src/gen/f.py"]

@@ -209,7 +209,8 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [b"not json\n", b'{"event":"updates","update":2}\n', b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
-     b'{"event":"unheard"}\n', b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n'],
+     b"[" * 99_999 + b"\n", b'{"event":"unheard"}\n',
+     b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n'],
 )  # fmt: skip
 def test_a_corrupt_line_is_named_with_its_number(run, damage):
     path = run([START, UpdatesDone(rows=[row(1)]), UpdatesDone(rows=[row(2)])]) / "journal.jsonl"
@@ -294,7 +295,8 @@ def test_a_fresh_start_in_the_same_journal_supersedes_everything(run):
     assert history.processes == 1
 
 
-def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatch, dead):
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
     journal.report(START)
@@ -308,6 +310,8 @@ def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatc
             raise OSError(28, "No space left on device")
 
         def truncate(self, size):
+            if dead:
+                raise OSError(5, "Input/output error")
             real.truncate(size)
 
     monkeypatch.setattr(journal, "_file", Full())

@@ -29,7 +29,9 @@ def test_a_number_that_is_none_is_not_taken(tmp_path, word):
     assert run_id(path) != word
 
 
-@pytest.mark.parametrize("text", ["", "x\n", "[1]\n", "{}\n", '{"event":"noted","facts":{}}\n', json.dumps(LINE)])
+@pytest.mark.parametrize(
+    "text", ["", "x\n", "[1]\n", "[" * 99_999 + "\n", "{}\n", '{"event":"noted","facts":{}}\n', json.dumps(LINE)]
+)
 def test_where_no_run_has_started_there_is_none(tmp_path, text):
     path = tmp_path / "journal.jsonl"
     path.write_text(text)

@@ -44,7 +44,7 @@ def test_backward_afterwards_is_refused_in_torchs_own_words(measured: Measured):
 
 def test_every_way_is_timed(measured: Measured):
     assert measured.turns == 1
-    assert all(0 < way.fastest_s <= way.median_s for way in measured.ways)
+    assert all(way.median_s > 0 for way in measured.ways)
     assert [line.split(" kept")[0].strip() for line in measured.printed.splitlines()] == [
         way.name for way in measured.ways
     ]

@@ -153,9 +153,6 @@ def test_skipped_windows_are_not_drawn_and_the_rate_goes_on(cut, build):
     assert [step.rates[0] for step in done] == pytest.approx([1e-3 * 2 / 5, 1e-3 * 1 / 5])
 
 
-TERMS = ("main", "aux")
-
-
 def two_terms(model, batch):
     """A mean over items and one over counted tokens, in one backward."""
     x, y = batch

@@ -19,6 +19,8 @@ from trueloop.ground.errors import InvalidConfig
 
 BAD = [
     ({"epochs": 0}, "epochs is 0"),
+    ({"threads": 0}, "threads is 0"),
+    ({"threads": 10**10}, "threads is 10000000000"),
     ({"epochs": "3"}, "epochs is '3', a str"),
     ({"epochs": 2.5}, "epochs is 2.5, a float"),
     ({"epochs": True}, "epochs is True, a bool"),
@@ -43,6 +45,8 @@ BAD = [
     ({"monitor": MonitorConfig(mode="best")}, "monitor.mode is 'best'"),
     ({"checkpoint": CheckpointConfig(keep_last=0)}, "checkpoint.keep_last is 0"),
     ({"checkpoint": CheckpointConfig(mirror="bucket/run")}, "checkpoint.mirror is 'bucket/run'"),
+    ({"checkpoint": CheckpointConfig(mirror="file:///")}, "checkpoint.mirror is 'file:///'"),
+    ({"checkpoint": CheckpointConfig(mirror="://x")}, "checkpoint.mirror is '://x'"),
     ({"checkpoint": CheckpointConfig(blocking=1)}, "checkpoint.blocking is 1"),
     ({"guard": GuardConfig(max_in_a_row=0)}, "guard.max_in_a_row is 0"),
 ]

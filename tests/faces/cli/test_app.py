@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -153,3 +154,21 @@ def test_a_reader_that_leaves_early_gets_no_traceback(words: list[str]):
         os.close(writing)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["recipes"], ["runs", "list"], ["--help"], ["lint", "-"]])
+def test_streams_that_are_closed_are_empty(words: list[str]):
+    line = shlex.join([sys.executable, "-m", "trueloop", *words])
+    assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["explain", "GRD001"], ["recipes"], ["recipes", "--json"]])
+def test_an_output_that_does_not_take_every_letter_gets_the_others(words: list[str]):
+    done = subprocess.run(
+        [sys.executable, "-m", "trueloop", *words],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()

@@ -95,7 +95,7 @@ def test_what_verify_takes_has_a_graph_too(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_picture_that_cannot_be_written_is_refused_first(spec: str, capsys: pytest.CaptureFixture[str]):
     assert main(["graph", spec, "--svg", "graph.png"]) == 1
-    assert "No picture can be written to 'graph.png'" in capsys.readouterr().err
+    assert "A picture cannot be written to 'graph.png'" in capsys.readouterr().err
 
 
 def test_a_large_graph_is_not_printed_unasked(capsys: pytest.CaptureFixture[str]):

@@ -40,3 +40,10 @@ def test_the_errors_of_a_notebook(tmp_path: Path):
     assert read_file(path) == "epoch 1\n\n---\nE  Traceback\nE: v\n"
     path.write_text("ValueError: not a notebook")
     assert read_file(path) == "ValueError: not a notebook"
+
+
+@pytest.mark.parametrize("text", ["[]", '{"cells": [3]}', '{"cells": 3}', '{"cells": [{"outputs": 3}]}', "[" * 99_999])
+def test_what_is_only_called_a_notebook_is_read_as_text(tmp_path: Path, text: str):
+    path = tmp_path / "train.ipynb"
+    path.write_text(text)
+    assert read_file(path) == text

@@ -52,6 +52,7 @@ async def answers(worker: Worker) -> None:
 async def question(workers: Workers) -> None:
     one, two = await workers.fork("calculator"), await workers.fork("calculator")
     assert one.pid != two.pid
+    assert os.getsid(one.pid) != os.getsid(0), "Ctrl-C is for the server"
     for worker in (one, two):
         await answers(worker)
     await one.end()

@@ -69,10 +69,23 @@ def test_a_port_that_is_taken_and_limits_that_cannot_work(made_artifacts, capsys
         port = str(taken.getsockname()[1])
         assert main(["serve", str(made_artifacts.folder()), "--port", port]) == 1
         assert f"Port {port} cannot be used" in capsys.readouterr().err
-    for words in (["--max-batch", "0"], ["--max-batch", "9", "--max-waiting", "8"], ["--timeout-s", "0"]):
+    for line in (
+        "--max-batch 0",
+        "--max-batch 9 --max-waiting 8",
+        "--timeout-s 0",
+        "--timeout-s inf",
+        "--max-body-mib inf",
+        "--max-delay-ms 10000",  # as long as a request has
+    ):
+        words = line.split()
         assert main(["serve", str(made_artifacts.folder()), *words]) != 0
         assert "These limits cannot work" in capsys.readouterr().err
     assert main(["serve", str(made_artifacts.folder()), "--host", "no such host"]) == 1
+    assert "of 'no such host' cannot be used" in capsys.readouterr().err
+    for threads in ("0", "-3", "99999999999"):
+        assert main(["serve", str(made_artifacts.folder()), "--threads", threads]) == 1
+        assert f"threads is {threads}." in capsys.readouterr().err
+    assert main(["serve", str(made_artifacts.folder()), "--port", "80.5"]) == 2
     with pytest.raises(InvalidConfig):
         Limits(max_body_mib=float("nan"))
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 from trueloop.engines.export.described import FILES, Answer, Array, Kind, Reading
 from trueloop.ground.asked import Within, read, shown
 from trueloop.ground.errors import CheckpointError, InvalidConfig
+from trueloop.ground.places import is_file
 from trueloop.ground.seal import sealed, unsealed
 
 SCHEMA: Final = 1
@@ -95,7 +96,7 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
 
     Cost: one read of all files.
     """
-    if folder.is_file() and folder.name in (MANIFEST, *FILES.values()):
+    if is_file(folder) and folder.name in (MANIFEST, *FILES.values()):
         folder = folder.parent
     text = _manifest(folder)
     digest = hashlib.sha256(text).hexdigest()

@@ -66,7 +66,7 @@ def load(path: Path) -> Counter[Key]:
         raise InvalidConfig(
             f"There is no baseline {str(path)!r}: {error.strerror}.", fix="Write one: --write-baseline PATH."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidConfig(
             f"{str(path)!r} is no baseline: {error}.", fix="Write it anew: --write-baseline PATH."
         ) from error

@@ -7,6 +7,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trueloop.engines.store.lines import (
     update_records,
 )
 from trueloop.ground.errors import InvalidData, RunFolderError
+from trueloop.ground.places import is_folder
 from trueloop.ground.seams import (
     CheckpointSaved,
     Evaluated,
@@ -54,7 +56,7 @@ class Journal:
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self.path = path
         self._now = now
-        self._first = True
+        self._first, self._torn = True, False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
@@ -91,12 +93,21 @@ class Journal:
     def _append(self, data: bytes) -> None:
         left = memoryview(data)
         try:
+            if self._torn:
+                self._cut()
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            self._file.truncate(self._size)  # half a line would corrupt the one that follows it
+            self._torn = True
+            with suppress(OSError):  # a disk that takes nothing at all; tried again before the next line
+                self._cut()
             raise _unwritable(self.path, error) from error
         self._size += len(data)
+
+    def _cut(self) -> None:
+        """Take half a line away: it would corrupt the one that follows it."""
+        self._file.truncate(self._size)
+        self._torn = False
 
 
 def read(path: Path) -> History:
@@ -111,7 +122,7 @@ def read(path: Path) -> History:
 
     Cost: 10**6 updates take 2 s and 0.4 GB.
     """
-    path = path / FILE_NAME if path.is_dir() else path
+    path = path / FILE_NAME if is_folder(path) else path
     reading = _Reading(path)
     try:
         with path.open("rb") as file:
@@ -124,7 +135,7 @@ def read(path: Path) -> History:
             why="A run is told from its journal; without one there is nothing to show.",
             fix="Name the folder a run was written to, as --run-dir had it.",
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidData(
             f"Line {reading.line} of {path} is not a journal line: {error!r}.",
             why="The file was changed from outside or the disk is failing, so the rest cannot be trusted blindly.",

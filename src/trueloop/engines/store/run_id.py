@@ -19,7 +19,7 @@ def run_id(journal: Path) -> str | None:
             line = file.readline(_MOST)
         record: Any = json.loads(line)
         started = record["event"] == "run_started"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return run_id_of(line) if started and line.endswith(b"\n") else None
 
@@ -31,6 +31,6 @@ def run_id_of(first_line: bytes) -> str:
     """
     try:
         given = str(json.loads(first_line)["facts"]["run_id"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         given = ""
     return given if _NUMBER.fullmatch(given) else hashlib.sha256(first_line).hexdigest()[:32]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from trueloop.engines.store.history import History, leaves
 from trueloop.ground.markup import Markup, element, section, table
+from trueloop.ground.places import is_there
 from trueloop.ground.seams import CheckpointSaved, Evaluated
 from trueloop.ground.words import counted, duration, short
 
@@ -104,7 +105,7 @@ def _found(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
     """Name the checkpoint as it lies now, relative to the run where it can be; the run may have been moved."""
     saved = Path(checkpoint.path)
     for place in (run_dir / saved.parent.name / saved.name, run_dir / saved, saved):
-        if place.exists():
+        if is_there(place):
             return str(place.relative_to(run_dir)) if place.is_relative_to(run_dir) else str(place)
     return None
 

@@ -132,7 +132,6 @@ class Way:
     alive_b: tuple[int, ...]
     """After each operation of the forward."""
     median_s: float
-    fastest_s: float
     refused: str
     """torch's own words for a backward afterwards; empty where it can be had."""
 
@@ -177,6 +176,5 @@ def _way(name: str, program: Mapping[str, Any]) -> Way:
         highest_b=max(alive_b),
         alive_b=tuple(alive_b),
         median_s=seconds[len(seconds) // 2],
-        fastest_s=seconds[0],
         refused=program["refused"].get(name, ""),
     )

@@ -223,7 +223,7 @@ def saved_identity(checkpoint: Checkpoint) -> Identity | None:
     """
     try:
         return unpack(json.loads((checkpoint.path / STATE).read_bytes())["identity"], {})
-    except (OSError, ValueError, LookupError, CheckpointError):
+    except (OSError, ValueError, LookupError, CheckpointError, RecursionError):
         return None
 
 

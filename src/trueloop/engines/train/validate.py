@@ -6,10 +6,12 @@ import math
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from trueloop.engines.train.config import TrainConfig
 from trueloop.ground.errors import InvalidConfig
+
+MOST_THREADS: Final = 4096  # more than a machine has cores; each takes memory, and torch dies where there is none
 
 
 def validate(config: TrainConfig) -> None:
@@ -93,6 +95,15 @@ def _at_least_one(value: int) -> bool:
     return value >= 1
 
 
+def _names_a_place(url: str) -> bool:
+    protocol, _, path = url.partition("://")
+    return bool(protocol and path.strip("/"))
+
+
+def _threads(value: int) -> bool:
+    return 1 <= value <= MOST_THREADS
+
+
 def _not_negative(value: float) -> bool:
     return 0 <= value < math.inf
 
@@ -103,7 +114,7 @@ _LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "micro_batch": (_at_least_one, "at least 1, or none"),
     "seed": (lambda value: 0 <= value < 2**32, "in [0, 2**32), which every generator accepts"),
     "workers": (_not_negative, "0 or more, or none to choose"),
-    "threads": (_at_least_one, "at least 1, or none for torch's default"),
+    "threads": (_threads, f"from 1 to {MOST_THREADS}, or none for torch's default"),
     "clip": (_positive, "a positive bound, or none"),
     "ema": (lambda value: 0 < value < 1, "between 0 and 1, or none"),
     "optim.lr": (_positive, "positive and finite"),
@@ -122,7 +133,7 @@ _LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint.every_updates": (_at_least_one, "at least 1, or none"),
     "checkpoint.keep_last": (_at_least_one, "at least 1"),
     "checkpoint.keep_best": (_not_negative, "0 or more"),
-    "checkpoint.mirror": (lambda value: "://" in value, 'an address such as "s3://bucket/run", or none'),
+    "checkpoint.mirror": (_names_a_place, 'an address such as "s3://bucket/run", or none'),
     "guard.max_in_a_row": (_at_least_one, "at least 1"),
     "evaluate_every_epochs": (_at_least_one, "at least 1"),
     "parallel.patience_s": (_positive, "positive, in seconds"),

@@ -65,32 +65,6 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         raise damaged(path, f"its map of tied tensors is wrong ({error!r})") from error
 
 
-def load_into(model: nn.Module, path: Path) -> None:
-    """Load a safetensors file into a model that fits it name by name and shape by shape.
-
-    Values are converted to the type and device of the model's own tensors.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-        InvalidModel: names or shapes differ; all are listed, and the model is not touched.
-    """
-    weights, own = load_weights(path), model.state_dict()
-    complaints = [f"missing in the file: {name}" for name in own if name not in weights]
-    complaints += [f"not in the model: {name}" for name in weights if name not in own]
-    complaints += [
-        f"{name}: {tuple(weights[name].shape)} in the file, {tuple(tensor.shape)} in the model"
-        for name, tensor in own.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
-    if complaints:
-        raise InvalidModel(
-            f"{path} does not fit {type(model).__name__}:\n  " + "\n  ".join(complaints),
-            why="Loading only the part that fits would leave the rest at its random start.",
-            fix="Build the model with the settings the weights were trained with.",
-        )
-    model.load_state_dict(weights)
-
-
 def _without_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Each tensor once, contiguous on the CPU, and the other names it goes by."""
     tensors: dict[str, Tensor] = {}

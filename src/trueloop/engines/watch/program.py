@@ -118,8 +118,6 @@ class Program:
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
     """The type of autocast the newest call of a model ran under that made a graph."""
-    scaled_loss: weakref.ref[Tensor] | None = None
-    """What GradScaler.scale returned last."""
 
     def trains_here(self) -> bool:
         """True on the thread that trains; where there is none, or it has ended, this one becomes it."""
@@ -153,4 +151,4 @@ class Program:
         self.stepped_micro = self.window = self.alike = 0
         self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
-        self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None
+        self.loader = self.leftover = self.scaler = self.stepping_scaler = self.autocast = None

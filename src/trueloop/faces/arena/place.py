@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trueloop.engines.arena.board import Board
 from trueloop.ground.errors import BoardError
+from trueloop.ground.places import is_file
 
 
 def board_at(given: Path | None) -> Board:
@@ -17,7 +18,7 @@ def board_at(given: Path | None) -> Board:
     Raises:
         BoardError: no file lies where one is named.
     """
-    if given is not None and not given.is_file():
+    if given is not None and not is_file(given):
         raise BoardError(f"There is no board {str(given)!r}.", fix="`trueloop arena submit --board` begins one.")
     return Board(given or usual_board())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -101,9 +102,12 @@ def main(tokens: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if tokens is None else list(tokens)
     if words[:1] == ["run"]:
         words.insert(1, "--")  # all that follows is passed on as it stands, a "--" or an empty word among it too
+    else:
+        _open_streams()
     try:
         code = app(words, exit_on_error=False, print_error=False)
-        if sys.stdout is sys.__stdout__ and not sys.stdout.closed:  # a script under `run` may have put another there
+        # A script under `run` may have put another there, or closed it.
+        if sys.stdout is sys.__stdout__ and not getattr(sys.stdout, "closed", True):
             sys.stdout.flush()
     except TrueloopError as error:
         _say(error.what, error.why, error.fix)
@@ -119,6 +123,15 @@ def main(tokens: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _open_streams() -> None:
+    """Read nothing and write nowhere where a stream is closed, and write paths of which an encoding has no letters."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - as long as we live
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _named(error: CycloptsError) -> str:

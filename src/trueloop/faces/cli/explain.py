@@ -16,8 +16,9 @@ from trueloop.faces.cli.explained_page import answered, error_page_of, put
 from trueloop.faces.cli.explained_page import page as page_of
 from trueloop.faces.cli.failures import as_record
 from trueloop.faces.cli.options import Flag
-from trueloop.faces.cli.read_output import is_file, read_file, read_stream
+from trueloop.faces.cli.read_output import read_file, read_stream
 from trueloop.faces.explaining import answer_to
+from trueloop.ground.places import is_file
 
 
 def explain_command(
@@ -81,6 +82,6 @@ def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
         )
     if find(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors():
         return None
-    if is_file(what):
+    if is_file(Path(what)):
         return read_file(Path(what))
     return what if any(char.isspace() for char in what) else None

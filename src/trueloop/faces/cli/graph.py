@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_help import helped
 from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.faces.cli.settings import Setting, override
+from trueloop.faces.written import writable, write
 from trueloop.ground.errors import InvalidConfig
 from trueloop.recipes import registry
 
@@ -27,10 +28,14 @@ FLAGS = (
 
 def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Run one batch of the recipe that the first word names forward, and show the graph behind its loss."""
-    if tokens and tokens[0] in ("--help", "-h"):
-        line = "Show the graph behind a loss: what it saves for backward, and what it never reaches."
-        also = "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch."
-        print_overview("graph", line, FLAGS, "One batch is run forward; nothing is trained.", also)
+    if helped(
+        tokens,
+        "graph",
+        "Show the graph behind a loss: what it saves for backward, and what it never reaches.",
+        FLAGS,
+        "One batch is run forward; nothing is trained.",
+        "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch.",
+    ):
         return 0
     spec, given, words = named_recipe(tokens, "graph", registry.made_by)
     from trueloop.recipes.recipe import Recipe  # imports torch, which `made_by` did
@@ -44,8 +49,8 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         from trueloop.faces.graphing import graph_of, graph_of_subject
 
         svg: Path | None = flags["svg"]
-        if svg is not None and (svg.suffix != ".svg" or not svg.resolve().parent.is_dir()):
-            raise InvalidConfig(f"No picture can be written to {str(svg)!r}.", fix="Name a .svg file in a folder.")
+        if svg is not None and writable(svg, "picture").suffix != ".svg":
+            raise InvalidConfig(f"A picture cannot be written to {str(svg)!r}.", fix="Name a .svg file.")
         if recipe is None and flags["config"]:
             raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
@@ -53,7 +58,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             graph_of(override(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
         )
         if svg is not None:
-            svg.write_text(picture(graph), encoding="utf-8")
+            write(svg, picture(graph), "picture")
         if flags["json"]:
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:

@@ -8,13 +8,14 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from trueloop.ground.errors import MissingExtra
+from trueloop.faces.cli.options import Count
+from trueloop.ground.errors import InvalidConfig, MissingExtra
 
 
 def lab_command(
     runs: Path = Path("runs"),
     *,
-    port: int = 8765,
+    port: Count = 8765,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
     idle_hours: float | None = None,
 ) -> None:
@@ -26,6 +27,8 @@ def lab_command(
         browser: Open the page in a browser.
         idle_hours: End after so many hours without a visitor, while no script runs under `trueloop run --lab`.
     """
+    if idle_hours is not None and not idle_hours > 0:
+        raise InvalidConfig(f"idle_hours is {idle_hours:g}.", fix="It must be above 0.")
     try:
         from trueloop.faces.lab.serving import listening, serve
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_help import helped
 from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.faces.cli.settings import Setting, override
 
@@ -23,13 +23,13 @@ FLAGS = (
 
 def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Train the recipe that the first word names for a few updates, and say where their time went."""
-    if tokens and tokens[0] in ("--help", "-h"):
-        print_overview(
-            "profile",
-            "Train a recipe for a few updates, and say where their time went.",
-            FLAGS,
-            "Nothing of a run is written.",
-        )
+    if helped(
+        tokens,
+        "profile",
+        "Train a recipe for a few updates, and say where their time went.",
+        FLAGS,
+        "Nothing of a run is written.",
+    ):
         return 0
     spec, recipe, words = named_recipe(tokens, "profile")
 

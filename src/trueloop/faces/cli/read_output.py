@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, TextIO
 
 from trueloop.ground.errors import InvalidConfig
 
@@ -43,21 +43,12 @@ def read_file(path: Path) -> str:
     return "\n".join(_outputs(text)) if path.suffix == ".ipynb" else text
 
 
-def is_file(word: str) -> bool:
-    """Return True for the path of a file; a message may be longer than a path can be, or hold what none can."""
-    try:
-        return Path(word).is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _outputs(text: str) -> Iterable[str]:
     try:
         notebook: Any = json.loads(text)
-    except ValueError:
+        outputs = [output for cell in notebook.get("cells", []) for output in cell.get("outputs", [])]
+        errors = [output.get("traceback", []) for output in outputs if output.get("output_type") == "error"]
+        printed = ["".join(output.get("text", [])) for output in outputs if output.get("output_type") == "stream"]
+        return [*printed, *("\n".join([*lines, ""]) for lines in errors)]
+    except (ValueError, AttributeError, TypeError, RecursionError):  # no notebook, whatever it is called
         return [text]
-    cells = cast("list[Any]", notebook.get("cells", []))
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    errors = [output.get("traceback", []) for output in outputs if output.get("output_type") == "error"]
-    printed = ["".join(output.get("text", [])) for output in outputs if output.get("output_type") == "stream"]
-    return [*printed, *("\n".join([*lines, ""]) for lines in errors)]

@@ -11,15 +11,21 @@ from rich.table import Table
 from trueloop.recipes import registry
 
 
-def print_overview(command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str) -> None:
-    """Print the recipes and a command's own flags; settings are the recipes' own.
+def helped(tokens: Sequence[str], command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str) -> bool:
+    """Where help is asked for before a recipe is named, print the recipes and a command's own flags.
 
     Args:
+        tokens: what was typed behind the command.
         command: its name.
         purpose: a sentence.
         flags: made by `recipe_line.flag`.
         ends: sentences below.
+
+    Returns:
+        True where it was asked for.
     """
+    if not tokens or tokens[0] not in ("--help", "-h"):
+        return False
     table = Table.grid(padding=(0, 3, 0, 0))
     for listing in registry.listings():
         table.add_row(f"[cyan]{listing.name}[/]", listing.summary)
@@ -36,3 +42,4 @@ def print_overview(command: str, purpose: str, flags: Sequence[inspect.Parameter
     for sentence in ends:
         console.print(sentence)
     console.print(f"\nEvery setting, with its default: [bold]trueloop {command} digits --help[/]")
+    return True

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.faces.as_python import Program
 from trueloop.faces.sanitizer import Wishes, sanitize
+from trueloop.ground.places import is_there
 
 VALUED = ("--json", "--html", "--sarif", "--select", "--ignore")
 APP = App(
@@ -34,7 +35,7 @@ def run_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyph
     if not words:
         raise CycloptsError(msg="Name the script: trueloop run train.py.", app=APP)
     target, *arguments = words
-    if not module and not Path(target).exists():
+    if not module and not is_there(Path(target)):
         raise CycloptsError(msg=f"There is no script {target!r}.{_similar(Path(target))}", app=APP)
     return sanitize(Program(target=target, arguments=tuple(arguments), module=module), wishes)
 

@@ -9,15 +9,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from trueloop.engines.train.validate import MOST_THREADS
 from trueloop.faces.cli.options import Count, Flag
 from trueloop.faces.serving.limits import Limits
-from trueloop.ground.errors import MissingExtra
+from trueloop.ground.errors import InvalidConfig, MissingExtra
 
 
 def serve_command(
     artifact: Path,
     *,
-    port: int = 8000,
+    port: Count = 8000,
     host: str = "127.0.0.1",
     threads: Count | None = None,
     digest: str = "",
@@ -44,6 +45,8 @@ def serve_command(
     import torch
 
     limits = limits or Limits()
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MOST_THREADS}.")
     if threads:
         torch.set_num_threads(threads)
     taken = listening(port, host=host, command="trueloop serve")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from trueloop.faces.cli.outcomes import tell_launcher
-from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_help import helped
 from trueloop.faces.cli.recipe_line import RUN_FLAGS, Line, named_recipe, recipe_app
 from trueloop.ground.errors import InvalidConfig
 
@@ -25,14 +25,14 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
     Returns:
         The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
     """
-    if tokens and tokens[0] in ("--help", "-h"):
-        print_overview(
-            "train",
-            "Train a recipe and keep everything that belongs to the run in one folder.",
-            RUN_FLAGS,
-            "Without --run-dir, the same run goes on where it was cut off.",
-            "Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).",
-        )
+    if helped(
+        tokens,
+        "train",
+        "Train a recipe and keep everything that belongs to the run in one folder.",
+        RUN_FLAGS,
+        "Without --run-dir, the same run goes on where it was cut off.",
+        "Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).",
+    ):
         return 0
 
     def act() -> int:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.faces.cli.recipe_help import print_overview
+from trueloop.faces.cli.recipe_help import helped
 from trueloop.faces.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.faces.cli.settings import Setting, override
+from trueloop.faces.written import writable, write
 from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.places import is_there
 
 FLAGS = (
     flag("seconds", float, 2.0, "Each attempt is measured for so long."),
@@ -24,13 +26,13 @@ FLAGS = (
 
 def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Try threads, micro-batches, loader processes and compiling on the recipe that the first word names."""
-    if tokens and tokens[0] in ("--help", "-h"):
-        print_overview(
-            "tune",
-            "Try threads, micro-batches and loader processes on a recipe, and say which are fastest.",
-            FLAGS,
-            "What is learnt stays the same but for rounding; nothing of a run is written.",
-        )
+    if helped(
+        tokens,
+        "tune",
+        "Try threads, micro-batches and loader processes on a recipe, and say which are fastest.",
+        FLAGS,
+        "What is learnt stays the same but for rounding; nothing of a run is written.",
+    ):
         return 0
     spec, recipe, words = named_recipe(tokens, "tune")
 
@@ -40,8 +42,8 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         from trueloop.faces.tuning import tune_recipe
 
         path: Path | None = flags["write"]
-        if path is not None and (path.exists() or not path.resolve().parent.is_dir()):
-            raise InvalidConfig(f"{str(path)!r} cannot be written.", fix="Name a new file in a folder that exists.")
+        if path is not None and is_there(writable(path, "file of settings")):
+            raise InvalidConfig(f"{str(path)!r} is there already.", fix="Name a new file.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         given = {**from_file, **overrides}
         page = Page(quiet=flags["json"])
@@ -49,7 +51,7 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
             override(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], told=page.tell
         )
         if path is not None:
-            path.write_text(as_toml(given, tuned.chosen), encoding="utf-8")
+            write(path, as_toml(given, tuned.chosen), "file of settings")
         if flags["json"]:
             print_json(tuned)
         else:

@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.faces.cli.options import Flag
-from trueloop.ground.errors import InvalidConfig, MissingExtra, RunFolderError
-
-if TYPE_CHECKING:
-    from trueloop.engines.verify.evidence import Evidence
+from trueloop.faces.written import writable, write
+from trueloop.ground.errors import MissingExtra
 
 
 @Parameter(name="*", negative=(), show_default=False)
@@ -63,8 +60,7 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
     if wishes.list:
         print_list()
         return 0
-    if wishes.html and (not wishes.html.resolve().parent.is_dir() or wishes.html.is_dir()):
-        raise InvalidConfig(f"A page cannot be written to {str(wishes.html)!r}.", fix="Name a file in a folder.")
+    html = wishes.html and writable(wishes.html, "page")
     page = Page(quiet=wishes.json, verbose=wishes.verbose)
     with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
         subject = subject_of(spec)
@@ -72,18 +68,11 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
         found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.began, ended=page.ended)
     page.total(found)
     ok = all(each.ok for each in found)
-    if wishes.html:
-        _write(wishes.html, found, spec)
+    if html:
+        from trueloop.faces.verify_html import to_html
+
+        write(html, to_html(found, spec), "page")
     if wishes.json:
         told = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
         print(json_format.dumps(told, indent=2, allow_nan=False))
     return 0 if ok else 1
-
-
-def _write(path: Path, found: Sequence[Evidence], spec: str) -> None:
-    from trueloop.faces.verify_html import to_html
-
-    try:
-        path.write_text(to_html(found, spec), encoding="utf-8")
-    except OSError as error:
-        raise RunFolderError(f"The page could not be written to {path}: {error.strerror}.") from error

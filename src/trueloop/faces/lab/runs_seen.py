@@ -21,6 +21,7 @@ from trueloop.engines.store.live.journal import JournalFollower
 from trueloop.engines.store.live.listed import Listed, listed_feed, listed_runs
 from trueloop.engines.store.live.now import read_now
 from trueloop.engines.store.live.shown import shown_feed, shown_run, state_of
+from trueloop.ground.places import is_file
 
 FOLLOWED: Final = 24  # runs that are kept in memory, at a few MB each; the one not asked for longest goes
 AGAIN_MS: Final = 1000
@@ -40,7 +41,7 @@ class RunsSeen:
     """
 
     def __init__(self, runs: Path, live: Path) -> None:
-        alone = (runs / FILE_NAME).is_file()
+        alone = is_file(runs / FILE_NAME)
         self._runs, self._only = (runs.parent, runs.name) if alone else (runs, "")
         self._live = live
         self._followed: OrderedDict[str, tuple[Follower, threading.Lock]] = OrderedDict()

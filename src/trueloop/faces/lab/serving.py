@@ -38,8 +38,9 @@ def listening(port: int, *, host: str = ADDRESS, command: str = "trueloop lab") 
         taken.bind((host, port))
     except (OSError, OverflowError) as error:
         taken.close()
+        at = f"Port {port} of {host!r}" if host != ADDRESS else f"Port {port}"
         raise InvalidConfig(
-            f"Port {port} cannot be used: {getattr(error, 'strerror', '') or error}.",
+            f"{at} cannot be used: {str(getattr(error, 'strerror', '') or error).rstrip('.')}.",
             fix=f"{command} --port 0 takes one that is free.",
         ) from None
     return taken

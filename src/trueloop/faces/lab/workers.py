@@ -100,7 +100,11 @@ class Workers:
         # -P: a user's folder with a random.py in it is not to be imported from
         command = (sys.executable, "-P", "-m", "trueloop.faces.lab.zygote", str(theirs.fileno()))
         self._zygote = await asyncio.create_subprocess_exec(
-            *command, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, env=environment
+            *command,
+            pass_fds=(theirs.fileno(),),
+            stdin=asyncio.subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the server, which then hangs up
         )
         theirs.close()
         ours.setblocking(False)

@@ -40,7 +40,6 @@ def main(control_fd: int) -> None:
     _warm_up()
     gc.collect()
     gc.freeze()  # what is there now stays, so that no child's collector writes to the memory it shares
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then hangs up
     control = socket.socket(fileno=control_fd)
     children: set[int] = set()
     _reply(control, {"ready": os.getpid()})
@@ -75,7 +74,6 @@ def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -
     code = 1
     try:
         control.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _bound()
         worker: Any = sys.modules[WORKERS[kind]]
         worker.serve(line_fd, line_fd)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from trueloop.faces.cli.options import Count
 from trueloop.ground.errors import InvalidConfig
+
+MOST_S: Final = 86_400
+MOST_MIB: Final = 2048  # a body is held in memory, several times over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +29,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        sound = self.max_batch >= 1 and self.max_delay_ms >= 0 and self.max_waiting >= self.max_batch
-        if not sound or not self.max_body_mib > 0 or not self.timeout_s > 0:
+        counts = 1 <= self.max_batch <= self.max_waiting
+        times = 0 <= self.max_delay_ms < 1000 * self.timeout_s and self.timeout_s <= MOST_S
+        if not counts or not times or not 0 < self.max_body_mib <= MOST_MIB:
             raise InvalidConfig(
                 f"These limits cannot work: {self}.",
-                fix="max_batch is at least 1, max_waiting at least max_batch, the others are above 0.",
+                fix="max_batch is at least 1, max_waiting at least max_batch, max_delay_ms below the timeout, which is "
+                f"at most {MOST_S} s; max_body_mib is above 0 and at most {MOST_MIB}.",
             )

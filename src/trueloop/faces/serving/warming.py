@@ -9,7 +9,7 @@ from trueloop.ground.errors import InvalidModel
 
 if TYPE_CHECKING:
     from trueloop.engines.export.asked import Numbers
-    from trueloop.engines.export.described import Array
+    from trueloop.engines.export.described import Array, Extent
     from trueloop.engines.export.model import Model
 
 LONGEST: Final = 512  # of a dimension that has no bound
@@ -22,13 +22,17 @@ def warm_up(model: Model, most: int) -> str:
     try:
         for count, longest in ((1, False), (most, True)):
             model.run([tuple(_zeros(spec, longest=longest) for spec in specs)] * count)
-    except InvalidModel as error:  # zeros may be no input of this model; real ones may well be
-        return f"warm-up   failed on zeros: {error.what}"
+    except (InvalidModel, MemoryError) as error:  # zeros may be no input of this model; real ones may well be
+        return f"warm-up   failed on zeros: {error.what if isinstance(error, InvalidModel) else error}"
     return f"warm-up   {perf_counter() - start_s:.2f} s"
 
 
 def _zeros(spec: Array, *, longest: bool) -> Numbers:
     import numpy as np
 
-    sizes = [min(each.highest or LONGEST, LONGEST) if longest else each.lowest for each in spec.shape[1:]]
+    sizes = [_size(each, longest=longest) for each in spec.shape[1:]]
     return np.full(sizes, spec.lowest or 0, dtype=spec.dtype)
+
+
+def _size(extent: Extent, *, longest: bool) -> int:
+    return max(extent.lowest, min(extent.highest or LONGEST, LONGEST)) if longest else extent.lowest

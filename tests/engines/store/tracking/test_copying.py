@@ -199,7 +199,8 @@ def test_there_is_no_journal(tmp_path, memory):
 
 
 @pytest.mark.parametrize(
-    "line", [b"{}\n", b"null\n", b'{"event":"noted"}\n', b"\xff\n", b'{"event":"update","update":3}\n']
+    "line",
+    [b"{}\n", b"null\n", b'{"event":"noted"}\n', b"\xff\n", b'{"event":"update","update":3}\n', b"[" * 99_999 + b"\n"],
 )
 def test_a_damaged_journal_is_refused_by_its_place(tracked, new_run, memory, line):
     run = new_run(tracked.WHOLE[:4])

@@ -20,6 +20,7 @@ def everything_is_installed(monkeypatch):
     [
         ("sqlite", "mlflow", "sqlite:////r/runs/mlflow.db", "sqlite:////r/runs/mlflow.db"),
         ("sqlite:////a/b.db", "mlflow", "sqlite:////a/b.db", "sqlite:////a/b.db"),
+        ("sqlite:////" + "a" * 999, "mlflow", "sqlite:////" + "a" * 999, "sqlite:////" + "a" * 999),
         ("postgresql://me@h:1/d", "mlflow", "postgresql+psycopg://me@h:1/d", "postgresql://***@h:1/d"),
         ("postgres://h/d", "mlflow", "postgresql+psycopg://h/d", "postgres://h/d"),
         ("postgresql+psycopg:///d?host=/s", "mlflow", "postgresql+psycopg:///d?host=/s", "postgresql+psycopg:///d?host=/s"),

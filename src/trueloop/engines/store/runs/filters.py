@@ -46,11 +46,6 @@ class Condition:
     sign: str
     value: str
 
-    @property
-    def about_settings(self) -> bool:
-        """True where the answer lies in the run's settings."""
-        return self.name.startswith(("config.", "options."))
-
 
 def condition(text: str) -> Condition:
     """Read one filter.

@@ -9,6 +9,7 @@ from pathlib import Path
 from trueloop.engines.store.journal import FILE_NAME
 from trueloop.engines.store.runs.index import names, overviews
 from trueloop.ground.errors import RunFolderError
+from trueloop.ground.places import is_file
 
 _ID_DIGITS = 4  # fewer would find some run by chance
 
@@ -36,10 +37,7 @@ def find_run(word: str, root: Path) -> Path:
 
 
 def _is_run(path: Path) -> bool:
-    try:
-        return (path / FILE_NAME).is_file()
-    except OSError:  # a name longer than the file system takes
-        return False
+    return is_file(path / FILE_NAME)
 
 
 def _lies_in(path: Path, root: Path, word: str) -> bool:

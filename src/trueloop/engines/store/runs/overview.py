@@ -264,6 +264,6 @@ def monitored(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
                     found[monitor_of(json.loads(line)["facts"])] = None
     except OSError as error:
         raise RunFolderError(f"The journal of {run_dir} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidData(f"A line of {run_dir / FILE_NAME} is not a journal line: {error!r}.") from error
     return list(found)

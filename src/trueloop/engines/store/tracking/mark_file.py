@@ -63,6 +63,6 @@ class MarkFile:
     def _record(self) -> dict[str, Any]:
         try:
             record: Any = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return cast("dict[str, Any]", record) if isinstance(record, dict) else {}

@@ -162,7 +162,10 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
         ValueError, TypeError: it is none.
         RunFolderError: of another schema.
     """
-    record: Any = json.loads(line)
+    try:
+        record: Any = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(record, dict):
         raise TypeError("not an object")
     if record.get("schema", SCHEMA) not in READABLE:

@@ -13,6 +13,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from trueloop.ground.errors import InvalidConfig, MissingExtra
+from trueloop.ground.places import is_folder
 
 Kind = Literal["mlflow", "tensorboard", "wandb"]
 
@@ -117,7 +118,7 @@ def _sqlite(url: str, rest: str) -> Target:
             fix="Write sqlite:///runs/mlflow.db, sqlite:////an/absolute/path.db, or only sqlite.",
         )
     file = Path(path).absolute()
-    if file.is_dir():
+    if is_folder(file):
         raise InvalidConfig(f"The store {url!r} is a folder.", fix=f"Name a file: sqlite:///{path}/{DATABASE_NAME}.")
     here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return Target(kind="mlflow", address=f"sqlite:///{file}", shown=f"sqlite:///{here}")

@@ -37,8 +37,8 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   const element = h("figure", { class: "chart", "aria-label": title },
     h("div", { class: "row chart-head" },
       h("span", { class: "chart-title" }, title),
-      h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
-      tools && h("label", { class: "tool" }, logBox, "log"), tools && zoom),
+      h("div", { class: "chart-tools" }, h("span", { class: "legend" }, legend && lines.length > 1 && lines.map((line) => h("span", {}, h("i", { class: "swatch", style: { "border-top": `${line.width ?? 2}px ${line.dash ? "dashed" : "solid"} var(${line.colour})` } }), line.label))),
+      tools && h("label", { class: "tool" }, logBox, "log"), tools && zoom)),
     place, summary);
 
   function build() {
@@ -54,7 +54,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       axes: [{ ...axis, label: x, labelSize: 16 + more, labelFont: font, size: 28 + more, space: 50 + 5 * more },
         { ...axis, size: 52 + 3 * more, space: 22 + more, label: y || undefined, labelSize: 14 + more, labelFont: font, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) }],
       series: [{ label: x },
-        ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points ?? false, size: 5 } })),
+        ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: line.width ?? 2, dash: line.dash, spanGaps: line.points || line.joined || false, points: { show: line.points || alone, size: 5 } })),
         ...ghosts.map((ghost) => ({ label: ghost.label, stroke: colour("--ghost"), width: 1.3, dash: ghost.dash, spanGaps: true, points: { show: false } }))],
     }, shown(), place);
   }
@@ -131,6 +131,13 @@ function mark({ ctx, bbox, valToPos }, marks) {
     }
   });
   ctx.restore();
+}
+
+/** Whether a line is one value, which has nothing to be joined with. @param {uPlot} plot @param {number} line */
+function alone({ data }, line) {
+  let seen = 0;
+  for (const value of data[line]) if (value !== null && value !== undefined && ++seen > 1) return false;
+  return seen === 1;
 }
 
 /** A tick's number, short enough for its axis. @param {number} tick */
