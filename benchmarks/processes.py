@@ -1,9 +1,10 @@
 """Time per update of two processes on gloo: trueloop beside loops written by hand over the same engines of torch's.
 
-Both processes run the same systems in the same order, and the first one's clock is read. What is compared does the same
-arithmetic on the same halves of the same batches; trueloop also measures the norm, clips, keeps a schedule and adds the
-counts up, which is what makes uneven halves exact. Messages are counted apart, and a small one is timed: on small
-models they are what an update is made of.
+Both processes run the same systems in the same order, and the first one's clock is read. All train on the same halves
+of the same batches. The goal holds beside the loop by hand that measures the norm, clips, keeps a schedule and records,
+as trueloop does, which also adds the counts up: that makes uneven halves exact. The bare loop does none of this; it
+shows what all of it costs. Messages are counted apart, and a small one is timed: on small models they are what an
+update is made of.
 """
 
 from __future__ import annotations
@@ -203,8 +204,11 @@ def main() -> None:
         table(f"{name}, {PROCESSES} processes", columns, rows)
     console.print(f"a message of four numbers: {message.median * 1e6:.0f} µs")
     for name, (side, _) in sides.items():
-        ratio = side.ratio(TRUELOOP, BARE)
-        console.print(f"{verdict(ratio.median, GOAL)}  {name}: trueloop / {BARE} = {ratio}, goal {GOAL:.2f}")
+        ratio, bare = side.ratio(TRUELOOP, BY_HAND), side.ratio(TRUELOOP, BARE)
+        console.print(
+            f"{verdict(ratio.median, GOAL)}  {name}: trueloop / what does as much by hand = {ratio}, goal {GOAL:.2f}; "
+            f"/ {BARE} = {bare}"
+        )
     rounds = {name: len(side.costs[TRUELOOP]) for name, (side, _) in sides.items()}
     settings = {"processes": PROCESSES, "backend": "gloo", "rounds": rounds}
     told = {name: content(side, said) for name, (side, said) in sides.items()}

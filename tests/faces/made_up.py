@@ -39,7 +39,7 @@ class Source:
         stream = self._stream
 
         def make(original: Any) -> Callable[..., Any]:
-            tell = stream.fenced("calls", lambda: stream.emit(Gap, here(), updates=kind))
+            tell = stream.fenced("calls", lambda: stream.emit(Gap(place=here(), updates=kind)))
 
             def call(*args: Any, **options: Any) -> Any:
                 if stream.on:

@@ -230,6 +230,8 @@ def test_the_journals_bytes_are_those_measured():
         ({"parameters": 1.5}, "parameters is 1.5"),
         ({"parameters": float("nan")}, "parameters is nan"),
         ({"layers": -1}, "layers is -1"),
+        ({"layers": 0}, "layers is 0"),
+        ({"peak_tflops": 0.0}, "peak_tflops is 0.0"),
         ({"width": 0}, "width is 0"),
         ({"devices": 0}, "devices is 0"),
         ({"tokens": 0.5}, "tokens is 0.5"),

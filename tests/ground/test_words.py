@@ -19,6 +19,7 @@ def test_separators_come_with_the_seventh_digit(count: int, text: str):
         (2, "micro-batch", "2 micro-batches"),
         (2, "process", "2 processes"),
         (1, "process", "1 process"),
+        (2, "index", "2 indexes"),
     ],
 )
 def test_a_noun_agrees_with_its_count(count: int, noun: str, text: str):

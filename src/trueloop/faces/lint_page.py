@@ -11,7 +11,7 @@ from typing import Any, Literal, TextIO
 
 from trueloop.engines.lint.baseline import Key
 from trueloop.engines.report.outcome import headline, shown
-from trueloop.ground.findings import Finding, Report
+from trueloop.ground.findings import Finding, Report, Site
 from trueloop.ground.words import counted
 
 Format = Literal["text", "concise", "json", "github", "sarif"]
@@ -25,7 +25,7 @@ class Total:
     findings: list[Finding] = field(default_factory=list[Finding])
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Files that were not judged, and why."""
-    idle: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
+    idle: list[tuple[Site, str]] = field(default_factory=list[tuple[Site, str]])
     """Comments that silence nothing: file, line, codes."""
     keys: list[Key] = field(default_factory=list[Key])
     """What a baseline would list."""
@@ -113,9 +113,9 @@ def _summary(total: Total, base: Path) -> Iterator[str]:
     for parts in (done, quiet, ways):
         if words := _listed(parts):
             yield f"{words}."
-    for path, line, codes in total.idle:
+    for site, codes in total.idle:
         what = f"ignore[{codes}]" if codes else "ignore"
-        yield f"{shown(path, base)}:{line}: `# trueloop: {what}` silences nothing that the text shows."
+        yield f"{shown(site.path, base)}:{site.line}: `# trueloop: {what}` silences nothing that the text shows."
 
 
 def _listed(parts: Iterable[tuple[int, str]]) -> str:

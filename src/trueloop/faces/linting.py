@@ -118,7 +118,7 @@ def _take(read: Read, total: Total, known: Counter[Key], base: Path) -> None:
     total.fixed += read.fixed
     if linted.problem:
         total.problems.append((linted.path, linted.problem))
-    total.idle += [(linted.path, line, codes) for line, codes in linted.idle]
+    total.idle += linted.idle
     if linted.found and linted.path.endswith(".ipynb"):
         remember_cells([linted.path])
     elif linted.found:

@@ -116,7 +116,8 @@ class Raised:
     leaves: tuple[TensorSeen, ...] = ()
     """Parameters, and other leaves, that a backward would have reached."""
     again: str = ""
-    """What a backward that returned before has used up of the graph: "all", "part"; "" = nothing, or not known."""
+    """What a backward that returned before has used up of the graph: "same" = all, from the same root; "all"; "part";
+    "" = nothing, or not known."""
     kept: str = ""
     """The operation at the end of that part: "TanhBackward0"."""
     past: Past = field(default_factory=Past)

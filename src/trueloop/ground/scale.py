@@ -291,9 +291,11 @@ def scale(
         "optimizer": "adamw", "bandwidth_gb_s": 50.0, "storage_gb_s": 2.0, "utilisation": 0.4,
     }  # fmt: skip
     given = {**usual, **sizes}
-    given["peak_tflops"] = given.get("peak_tflops") or PEAK_TFLOPS[given["precision"]]
+    if given.get("peak_tflops") is None:
+        given["peak_tflops"] = PEAK_TFLOPS[given["precision"]]
     whole = _whole("parameters", parameters)
-    layers = layers or max(1, round((whole / (12 * HEAD_WIDTH**2)) ** (1 / 3)))
+    if layers is None:
+        layers = max(1, round((whole / (12 * HEAD_WIDTH**2)) ** (1 / 3)))
     if width is None:
         width = max(1, round(math.sqrt(whole / (12 * _whole("layers", layers))) / HEAD_WIDTH)) * HEAD_WIDTH
     counts = {"layers": layers, "width": width, **{name: given[name] for name in _COUNTS}}

@@ -50,6 +50,13 @@ class Sweep:
         return list(dict.fromkeys(call.model for call in self.calls))
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class SweepsEnded(Event):
+    """RARE. Sweeps are over, and an update or nothing has followed; made of `MOMENTS` for all detectors at once."""
+
+    sweeps: Sequence[Sweep]
+
+
 class Sweeps:
     """Finds sweeps: from the start of a loader to its end without a backward or a step, over a trained model.
 
@@ -93,9 +100,10 @@ class Sweeps:
         return ()
 
     def _start(self, event: LoaderStarted) -> None:
+        again = False
         for sweep in self._ended:
-            sweep.again |= sweep.loader is event.loader
-        again = any(sweep.loader is event.loader for sweep in self._ended)
+            if sweep.loader is event.loader:
+                sweep.again = again = True
         self._open[event.loader] = Sweep(event.loader, event.update, again=again)
         self._fresh = True
 

@@ -152,7 +152,10 @@ def timeline(plan: Plan, *, at: int = 0, room: int = 60) -> Timeline:
 
 
 def around(total: int, now: int, room: int) -> Iterator[int | Gap]:
-    """Choose at most ``room`` of ``total`` places: all of them, or the first, the last two and those about ``now``."""
+    """Choose of ``total`` places all, or the first, the last two and those about ``now``.
+
+    With the gaps they are at most ``room``; where that is below 6, up to four places.
+    """
     if total <= room:
         yield from range(total)
         return

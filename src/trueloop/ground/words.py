@@ -11,8 +11,8 @@ def number(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Write a count with its noun: "1 update", "79 updates", "3 epochs", "3 batches", "2 processes"."""
-    plural = "es" if noun.endswith(("s", "tch")) else "s"
+    """Write a count with its noun: "1 update", "79 updates", "3 epochs", "3 batches", "2 indexes"."""
+    plural = "es" if noun.endswith(("s", "x", "tch")) else "s"
     return f"{number(count)} {noun}{'' if count == 1 else plural}"
 
 

@@ -40,7 +40,7 @@ loader = DataLoader(torch.randn(160, 6), 8, collate_fn=collate)  # here
 fit(loader)
 """,
     "too few workers": """
-loader = DataLoader(Files(), 8, num_workers=1)  # here
+loader = DataLoader(Files(0.012), 8, num_workers=1)  # here
 fit(loader)
 """,
     "in a class": """

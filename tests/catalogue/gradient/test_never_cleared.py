@@ -278,9 +278,128 @@ adam = torch.optim.Adam(net_a.parameters())
 for k in range(4):
     update(nn.functional.mse_loss(net_a(x), y), adam)
 """,
+    "an epoch that is cut short": """
+for epoch in range(4):
+    for rows in (slice(0, 16), slice(16, 32)):
+        loss_of(model, rows).backward()
+        optimizer.step()  # <- GRD001
+        break
+""",
+    "only some turns end the loop": """
+while True:
+    loss_of(model).backward()
+    optimizer.step()  # <- GRD001
+    if x.sum() > 0:
+        continue
+    break
+""",
+    "another optimizer over the same model": """
+for lr in (0.1, 0.01):
+    mine = torch.optim.SGD(model.parameters(), lr=lr)
+    loss_of(model).backward()
+    mine.step()  # <- GRD001
+""",
+    "weights that are set by hand": """
+def start(m):
+    if isinstance(m, nn.Linear):
+        nn.init.zeros_(m.weight)
+for _ in range(4):
+    model.apply(start)
+    loss_of(model).backward()
+    optimizer.step()  # <- GRD001
+""",
 }
 
+ONCE = """
+for rows in (slice(0, 16), slice(16, 32)):
+    loss_of(model, rows).backward()
+    optimizer.step()
+"""
+
 UNWRITTEN = {
+    "one turn": """
+for _ in range(1):
+    loss_of(model).backward()
+    optimizer.step()
+""",
+    "left after one turn": ONCE + "    break",
+    "returned from": """
+def one():
+    for rows in (slice(0, 16), slice(16, 32)):
+        loss_of(model, rows).backward()
+        optimizer.step()
+        return rows
+one()
+""",
+    "a model of its own in each turn": """
+for fold in range(3):
+    mine = nn.Linear(6, 1)
+    own = torch.optim.Adam(mine.parameters())
+    loss_of(mine).backward()
+    own.step()
+""",
+    "a model from a function in each turn": """
+for fold in range(3):
+    mine = net()
+    own = torch.optim.Adam(mine.parameters())
+    loss_of(mine).backward()
+    own.step()
+""",
+    "a copy of the model in each turn": """
+import copy
+for fold in range(3):
+    mine = copy.deepcopy(model)
+    own = torch.optim.Adam(mine.parameters())
+    loss_of(mine).backward()
+    own.step()
+""",
+    "another model in each turn": """
+for mine in [net(), net()]:
+    own = torch.optim.Adam(mine.parameters())
+    loss_of(mine).backward()
+    own.step()
+""",
+    "another model in each turn, by name": """
+for name, mine in {"a": net(), "b": net()}.items():
+    own = torch.optim.Adam(mine.parameters())
+    loss_of(mine).backward()
+    own.step()
+""",
+    "another pair in each turn": """
+models = [net(), net()]
+optimizers = [torch.optim.Adam(each.parameters()) for each in models]
+for mine, own in zip(models, optimizers):
+    loss_of(mine).backward()
+    own.step()
+""",
+    "cleared by a hook": """
+optimizer.register_step_post_hook(lambda own, *rest: own.zero_grad())
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()
+""",
+    "cleared by apply": """
+def clear(part):
+    for each in part.parameters(recurse=False):
+        each.grad = None
+for _ in range(4):
+    model.apply(clear)
+    loss_of(model).backward()
+    optimizer.step()
+""",
+    "deleted": """
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()
+    for each in model.parameters():
+        del each.grad
+""",
+    "zeroed all at once": """
+for _ in range(4):
+    loss_of(model).backward()
+    optimizer.step()
+    torch._foreach_zero_([each.grad for each in model.parameters()])
+""",
     "a new image in each turn": """
 features = nn.Linear(8, 1).requires_grad_(False)
 for inputs, targets in loader:

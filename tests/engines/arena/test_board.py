@@ -86,6 +86,12 @@ def test_an_entry_taken_back_is_gone_and_its_judge_writes_nothing(board: Board):
     assert not board.withdraw(number)
 
 
+@pytest.mark.parametrize("entry", [7, -1, 2**63, -(2**70)])
+def test_a_number_of_no_entry_is_said(board: Board, entry: int):
+    with pytest.raises(BoardError, match=f"There is no entry {entry}"):
+        board.entry(entry)
+
+
 def test_a_judged_entry_cannot_be_taken_back(board: Board):
     number = board.submit(given(), 1.0)
     board.begin()

@@ -1,5 +1,7 @@
 """Files that the model reads: pictures, texts, tables; and what it says of those it does not."""
 
+import struct
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -50,6 +52,29 @@ def test_what_is_no_picture(tmp_path):
         samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
 
 
+@pytest.mark.parametrize("kind", ["image", "table", "text"])
+def test_a_file_is_one_input_of_a_shape_that_fits(tmp_path, kind):
+    Image.new("L", (5, 4)).save(tmp_path / "a.png")
+    (tmp_path / "a.csv").write_text("1\n")
+    (tmp_path / "a.txt").write_text("a")
+    path = tmp_path / {"image": "a.png", "table": "a.csv", "text": "a.txt"}[kind]
+    reading = Reading(kind=kind, columns=("a",))
+    with pytest.raises(InvalidConfig, match="takes left, right, and this is one input"):
+        samples_from(describe(reading, *fixed(1, 4, 5), names=("left", "right")), path)
+    if kind == "image":
+        with pytest.raises(InvalidConfig, match="which is no picture"):
+            samples_from(describe(reading, *fixed(20)), path)
+
+
+def test_a_picture_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "a.bmp"
+    Image.new("L", (5, 4)).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:18] + struct.pack("<ii", 60_000, 60_000) + content[26:])
+    with pytest.raises(InvalidData, match="decompression bomb"):
+        samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), path)
+
+
 TABLE = describe(Reading(kind="table", columns=("a", "b")), *fixed(2))
 
 
@@ -71,7 +96,7 @@ def test_tables_with_and_without_names(tmp_path, text):
         ("a,a\n1,2\n", "one name"),
         ("a,b\n", "no row"),
         ("a,c\n1,2\n", "column 'c'"),
-        ("a\n1\n", "lacks 1 columns: b"),
+        ("a\n1\n", "lacks 1 column: b"),
         ("a,b\n1,1e39\n", "a number that float32 cannot"),
     ],
 )
@@ -104,5 +129,5 @@ def test_models_of_several_inputs_take_them_by_name(tmp_path):
             samples_in_text(two, text)
         assert words in raised.value.fix
     np.save(tmp_path / "a.npy", np.zeros((1, 2)))
-    with pytest.raises(InvalidConfig, match="holds one array"):
+    with pytest.raises(InvalidConfig, match="this is one input"):
         samples_from(two, tmp_path / "a.npy")

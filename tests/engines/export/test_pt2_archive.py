@@ -111,6 +111,18 @@ def test_what_would_run_is_refused(rewritten, hostile):
         refuse_code(hostile(rewritten))
 
 
+def test_an_archive_whose_members_cannot_be_read_is_refused(rewritten):
+    path = rewritten()
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02")
+    while at >= 0:
+        content[at + 8] |= 1  # encrypted, says the directory
+        at = content.rfind(b"PK\x01\x02", 0, at)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="no readable archive"):
+        refuse_code(path)
+
+
 def test_no_archive_is_refused(tmp_path):
     path = tmp_path / "model.pt2"
     path.write_bytes(b"PK\x03\x04 no archive")

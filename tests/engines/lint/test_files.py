@@ -92,6 +92,9 @@ def test_a_fifo_is_not_waited_for(tree):
         (b"x = 1\0", "binary"),
         (b"x = '\xff'\n", "line 1: byte 0xff is not utf-8"),
         (b"# -*- coding: klingon -*-\n", "unknown encoding"),
+        (b"# coding: rot13\n", "rot13 is none of texts"),
+        (b"# coding: undefined\n", "undefined is none of texts"),
+        (b"# coding: punycode\nx-99999999999\n", "punycode"),
         (b"x" * (LARGEST + 1), "nobody wrote this by hand"),
     ],
 )

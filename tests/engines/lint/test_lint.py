@@ -7,7 +7,7 @@ import pytest
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.lint.lint import Ruled, lint_text
 from trueloop.ground.failure import Failure, Rule
-from trueloop.ground.findings import Severity
+from trueloop.ground.findings import Severity, Site
 from trueloop.ground.source.source import Hit
 
 
@@ -65,7 +65,7 @@ def test_comments_silence_and_idle_ones_are_told():
     linted = lint_text(text, "a.py", [BAD])
     assert [found.site.line for found in linted.found] == [4]
     assert linted.silenced == 2
-    assert linted.idle == ((3, "GRD"),)
+    assert linted.idle == ((Site("a.py", 3), "GRD"),)
     other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
     assert other.idle == (), "EVL001 was not looked for"
 

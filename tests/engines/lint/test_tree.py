@@ -32,6 +32,20 @@ def test_a_notebook_is_one_program_whose_places_are_cells():
     assert str(found.related[0][0]) == "nb.ipynb:cell 3:4"
 
 
+def test_comments_that_silence_nothing_are_told_by_their_cells():
+    read = read_content(notebook("x = 1\n", "y = 2\nz = 3  # trueloop: ignore[GRD001]\n"), "nb.ipynb", JOB)
+    assert [(str(site), codes) for site, codes in read.linted.idle] == [("nb.ipynb:cell 2:2", "GRD001")]
+
+
+@pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf", "# coding: latin-1\n# é ü\n".encode("latin-1")])
+def test_fixes_count_bytes_of_the_file(head):
+    content = head + BAD.lstrip().encode()
+    (found,) = read_content(content, "a.py", JOB).linted.found
+    ((start, end, text),) = found.repair.edits
+    fixed = content[:start] + text.encode() + content[end:]
+    assert read_content(content, "a.py", Job(RULES, fix=True)).after == fixed
+
+
 def test_a_notebook_is_fixed_cell_by_cell(tmp_path):
     head, loop = BAD.split("for step", 1)
     before = notebook("!nvidia-smi", head, f"for step{loop}", "syntax error here")

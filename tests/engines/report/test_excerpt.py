@@ -85,7 +85,7 @@ def test_a_change_of_a_file_that_is_gone_shows_what_is_new():
 
 def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
     path = tmp_path / "a.py"
-    path.write_bytes(b"if x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
+    path.write_bytes(b"\xef\xbb\xbfif x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
     at = path.read_bytes().index(b"1")
     found = Finding(
         code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=Site(str(path), 2),
@@ -95,5 +95,7 @@ def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
     assert repaired(replace(found, cell=1)) == []
     assert repaired(replace(found, site=Site("gone.py", 1))) == []
     assert repaired(replace(found, repair=None)) == []
+    start = Fix((Edit(3, 5, "if not"),), safe=True)
+    assert repaired(replace(found, repair=start)) == [Change("-", "if x:"), Change("+", "if not x:")]
     many = Fix((Edit(0, 0, "x\n" * 20),), safe=True)
     assert repaired(replace(found, repair=many)) == []

@@ -37,3 +37,6 @@ def test_statistics_count_the_most_frequent_first():
         " 1  EVL001       x: X",
     ]
     assert list(statistics([])) == []
+    for safe, mark in ((True, "[*]"), (False, "   ")):
+        fixable = replace(FOUND, repair=Fix((Edit(0, 0, ""),), safe=safe))
+        assert list(statistics([fixable, FOUND])) == [f"2  GRD001  {mark}  never-cleared: Gradients are never cleared"]

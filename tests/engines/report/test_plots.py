@@ -40,6 +40,10 @@ def test_updates_are_whole_numbers():
     assert not re.findall(r'text-anchor="middle">[^<]*\.', plot([1.0, 2.0, 3.0]))
 
 
+def test_values_whose_range_is_no_number_are_left_out():
+    assert "From 1.00 to 2.00, between 1.00 and 2.00; 2 not finite." in plot([1.0, -1.7e308, 1.7e308, 2.0])
+
+
 @pytest.mark.parametrize(
     ("values", "words"), [([2.0, 2.0], "2.00 throughout."), ([float("nan")], "No value was finite")]
 )

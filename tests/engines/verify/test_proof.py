@@ -23,6 +23,24 @@ def test_an_error_of_the_subject_is_evidence(prove, classes):
     assert not evidence.ok
 
 
+def test_what_was_compiled_runs_as_written_unless_the_time_is_measured(prove, classes):
+    runs: list[bool] = []
+
+    class Seen(nn.Linear):
+        def forward(self, x):
+            runs.append(torch.compiler.is_compiling())
+            return super().forward(x)
+
+    model = torch.compile(Seen(8, 3), backend="eager")
+    model(classes[0])
+    assert runs[0]
+    runs.clear()
+    several = {"model": model, "loss": nn.CrossEntropyLoss(), "batch": classes}
+    assert prove("samples-independent", **several).verdict == "holds"  # runs backward through one graph again and again
+    assert runs
+    assert not any(runs)
+
+
 def test_a_subject_that_does_not_fit_is_an_error(prove, net, classes):
     with pytest.raises(InvalidData):
         prove("loss-falls", model=net(), loss=nn.CrossEntropyLoss(), batch=classes[0])

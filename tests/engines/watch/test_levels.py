@@ -95,3 +95,22 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
     monkeypatch.setattr("trueloop.engines.watch.levels.SHARE", 0.0)
     assert train(1) <= 1
     assert train(20) == 0, "nothing more can be afforded"
+
+
+def test_what_is_seen_lightly_does_not_eat_the_budget_of_bursts(seen: Seen):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    stream, levels = seen.attachment.stream, seen.attachment.levels
+
+    def train(updates: int) -> None:
+        for _ in range(updates):
+            (weight * weight).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    while levels.watched < FREE or stream.full:
+        train(1)
+    watched = levels.watched
+    stream.busy_s += 1e6  # of thousands of epochs that began and ended, each of which is told
+    train(200)
+    assert levels.watched > watched

@@ -42,7 +42,7 @@ class Source:
     def _tell(self) -> None:
         self._count += 1
         self._stream.update += 1
-        self._stream.emit(GraphsAlive, count=self._count, marked=0, oldest=0, holders=())
+        self._stream.emit(GraphsAlive(count=self._count, oldest=0, holders=()))
 
 
 def sources(stream: Stream, program: Program) -> Sequence[Source]:

@@ -166,6 +166,8 @@ def find(source: Source) -> Iterator[Hit]:
 
 def _seeded(source: Source, start: Operation, loader: Thing) -> Iterator[Hit]:
     loop, own = start.loops[-1], loader.options.get("generator")
+    if loop.once():
+        return
     inside = source.within(loop, Act.SEEDED, Act.TORCH, root=start.root)
     if own is None:
         seeds = [each for each in inside if each.word in SEEDS and "torch.random.fork_rng" not in each.contexts]

@@ -35,7 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 from trueloop.ground.events import Event, LoaderStarted, Ref
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.sweeps import Sweep, SweepsEnded
 
 
 class _Shared(NamedTuple):
@@ -51,24 +51,21 @@ class _Shared(NamedTuple):
 class Detector:
     """Counts what each held-out loader's processes are given."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = MOMENTS
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
 
     def __init__(self) -> None:
-        self._sweeps = Sweeps()
         self._shared: weakref.WeakKeyDictionary[Ref, _Shared] = weakref.WeakKeyDictionary()
         self._seen = 0
 
-    def observe(self, event: Event) -> list[Evidence] | None:
+    def observe(self, event: LoaderStarted | SweepsEnded) -> list[Evidence]:
         """Return evidence when the next update begins, or the run ends."""
-        if isinstance(event, LoaderStarted) and event.sampler == "DistributedSampler":
-            shared = _shared(event)
+        if isinstance(event, LoaderStarted):
+            shared = _shared(event) if event.sampler == "DistributedSampler" else None
             if shared is not None:
                 self._shared[event.loader] = shared
-        swept = self._sweeps.observe(event)
-        if not swept:
-            return None
-        self._seen += len(swept)
-        return [evidence for sweep in swept if (evidence := self._judge(sweep)) is not None]
+            return []
+        self._seen += len(event.sweeps)
+        return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
 
     def abstains(self) -> str:
         """Return a reason where there was no sweep."""

@@ -34,7 +34,7 @@ References
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,7 +43,7 @@ from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.dropout import measured, told_the_mode, untold
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.sweeps import Sweep, SweepsEnded
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
@@ -62,10 +62,9 @@ class _Forced(NamedTuple):
 class Detector:
     """Looks for dropout in every sweep of a model in eval mode."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (*MOMENTS, BatchDrawn, DropoutUntold)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BatchDrawn, DropoutUntold, Gap, SweepsEnded)
 
     def __init__(self) -> None:
-        self._sweeps = Sweeps()
         self._now: list[DropoutUntold] = []
         """In the forward that is just running."""
         self._wanted = False
@@ -86,16 +85,16 @@ class Detector:
         elif kind is BatchDrawn:
             if self._wanted:
                 self._batch = _values(event.batch, sys.modules["torch"].Tensor)
-            return None
         elif kind is DropoutUntold:
             self._wanted = True
             self._now.append(event)
-            return None
         elif kind is Gap:
             self._now = []
-        sweeps = self._sweeps.observe(event)
-        if not sweeps:
-            return None
+        else:
+            return self._ended(event.sweeps)
+        return None
+
+    def _ended(self, sweeps: Sequence[Sweep]) -> list[Evidence]:
         self._seen += len(sweeps)
         found = [evidence for sweep in sweeps if not sweep.again for evidence in self._judge(sweep)]
         self._forced.clear()

@@ -161,7 +161,7 @@ def find(source: Source) -> Iterator[Hit]:
 def _stepped_before(source: Source, mode: Operation) -> tuple[Loop, Operation] | None:
     """Return the innermost loop that steps a model in train mode before it is set to eval mode, and the step."""
     model = mode.subject
-    for loop in reversed(mode.loops):
+    for loop in reversed([each for each in mode.loops if not each.once()]):
         inside = source.within(loop, root=mode.root)
         step = next((each for each in inside if trains(source, each, model, inside)), None)
         if step is None or step.index > mode.index:

@@ -31,7 +31,7 @@ from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.sweeps import graphs_for_nothing, without_graphs
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.sweeps import Sweep, SweepsEnded
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
@@ -39,19 +39,15 @@ from trueloop.ground.words import counted
 class Detector:
     """Looks for graphs in every sweep."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = MOMENTS
+    moments: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
 
     def __init__(self) -> None:
-        self._sweeps = Sweeps()
         self._seen = 0
 
-    def observe(self, event: Event) -> list[Evidence] | None:
+    def observe(self, event: SweepsEnded) -> list[Evidence]:
         """Return evidence when the next update begins, or the run ends."""
-        sweeps = self._sweeps.observe(event)
-        if not sweeps:
-            return None
-        self._seen += len(sweeps)
-        return [evidence for sweep in sweeps if (evidence := _judge(sweep)) is not None]
+        self._seen += len(event.sweeps)
+        return [evidence for sweep in event.sweeps if (evidence := _judge(sweep)) is not None]
 
     def abstains(self) -> str:
         """Return a reason where there was no sweep."""

@@ -39,7 +39,7 @@ from trueloop.ground.questions.modes import in_eval_mode
 from trueloop.ground.questions.sweeps import loader_of, sweeps, trained_on
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
-from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.sweeps import Sweep, SweepsEnded
 from trueloop.ground.teaching import Piece, TeachingLoop
 
 
@@ -57,24 +57,21 @@ class _Dropped(NamedTuple):
 class Detector:
     """Counts what each held-out loader leaves out."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = MOMENTS
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
 
     def __init__(self) -> None:
-        self._sweeps = Sweeps()
         self._dropping: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
         self._seen = 0
 
-    def observe(self, event: Event) -> list[Evidence] | None:
+    def observe(self, event: LoaderStarted | SweepsEnded) -> list[Evidence]:
         """Return evidence when the next update begins, or the run ends."""
-        if isinstance(event, LoaderStarted) and event.drop_last and event.batch_size:
-            dropped = _dropped(event, event.batch_size)
+        if isinstance(event, LoaderStarted):
+            dropped = _dropped(event, event.batch_size) if event.drop_last and event.batch_size else None
             if dropped is not None:
                 self._dropping[event.loader] = dropped
-        swept = self._sweeps.observe(event)
-        if not swept:
-            return None
-        self._seen += len(swept)
-        return [evidence for sweep in swept if (evidence := self._judge(sweep)) is not None]
+            return []
+        self._seen += len(event.sweeps)
+        return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
 
     def abstains(self) -> str:
         """Return a reason where there was no sweep."""

@@ -39,7 +39,7 @@ from trueloop.ground.questions.modes import evaluated, lively, touches, unread
 from trueloop.ground.questions.sweeps import sweeps, trained_on
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.sweeps import MOMENTS, Sweep, Sweeps
+from trueloop.ground.sweeps import Sweep, SweepsEnded
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
@@ -47,18 +47,15 @@ from trueloop.ground.words import counted
 class Detector:
     """Looks at the modes of the model in every sweep."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = MOMENTS
+    moments: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
 
     def __init__(self) -> None:
-        self._sweeps = Sweeps()
         self._normalised: Counter[Ref] = Counter()
         self._seen = 0
 
-    def observe(self, event: Event) -> list[Evidence] | None:
+    def observe(self, event: SweepsEnded) -> list[Evidence]:
         """Return evidence when the next update begins, or the run ends."""
-        sweeps = self._sweeps.observe(event)
-        if not sweeps:
-            return None
+        sweeps = event.sweeps
         self._seen += len(sweeps)
         measured = {call.model for sweep in sweeps for call in sweep.calls if not call.training}
         found = [

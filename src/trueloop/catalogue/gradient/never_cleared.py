@@ -30,16 +30,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from trueloop.ground.events import Event, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.source.operations import Act
+from trueloop.ground.questions.modes import renewed
+from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
-from trueloop.ground.source.things import Kind
+from trueloop.ground.source.things import Kind, Thing
 from trueloop.ground.teaching import Piece, TeachingLoop
 
 
@@ -76,19 +77,21 @@ class Detector:
         return ""
 
 
+HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
+
+
 def find(source: Source) -> Iterator[Hit]:
     """Yield the steps in a loop with a backward of the optimizer's parameters, in which nothing clears them."""
     for step in source.acts(Act.STEPPED):
-        optimizer = step.subject
-        if optimizer.kind is not Kind.OPTIMIZER or not step.loops:
+        optimizer, loops = step.subject, [each for each in step.loops if not each.once()]
+        if optimizer.kind is not Kind.OPTIMIZER or not loops:
             continue
-        inside = source.within(step.loops[-1], root=step.root)
+        inside = source.within(loops[-1], root=step.root)
         backward = next((each for each in inside if each.act is Act.BACKWARD and source.reaches(each, optimizer)), None)
         cleared = any(source.clears(each, optimizer) for each in inside)
-        fresh = not optimizer.models() and any(
-            each.act is Act.MADE and each.subject.may_be(optimizer) for each in inside
-        )
-        if backward is None or cleared or fresh or source.handed_out(optimizer, inside):
+        if backward is None or cleared or _fresh(optimizer, loops[-1], inside) or _hooked(source, step):
+            continue
+        if source.handed_out(optimizer, inside):
             continue
         yield Hit(
             message="Every turn of the loop adds to the gradients and steps, and none clears them.",
@@ -96,6 +99,30 @@ def find(source: Source) -> Iterator[Hit]:
             related=((backward.node, "adds to the gradients that are there"),),
             fix=_cleared(source, step),
         )
+
+
+def _fresh(optimizer: Thing, loop: Loop, inside: list[Deed]) -> bool:
+    """Return True where each turn of a loop may have an optimizer of its own, over parameters of its own."""
+    if not optimizer.models():
+        made = any(each.act is Act.MADE and each.subject.may_be(optimizer) for each in inside)
+    else:
+        made = any(renewed(loop, each, inside) for each in optimizer.models())
+    return made or any(each.may_be(optimizer) or each.covers(optimizer) for each in _gone_through(loop))
+
+
+def _gone_through(loop: Loop) -> list[Thing]:
+    """Return what a loop goes through, and what lists of it hold: models, optimizers, pairs of them."""
+    found = [] if loop.over is None else [loop.over]
+    for each in found:
+        if each.kind in (Kind.SEQUENCE, Kind.UNKNOWN):
+            found += [inner for inner in (*each.of, *each.either) if inner not in found]
+    return found
+
+
+def _hooked(source: Source, step: Deed) -> bool:
+    """Return True where something of the program's own runs with every step."""
+    names = {each.func.attr for each in source.all_calls if isinstance(each.func, ast.Attribute)}
+    return bool(names & HOOKS)
 
 
 def _cleared(source: Source, step: Deed) -> Fix | None:

@@ -84,7 +84,7 @@ def find(source: Source) -> Iterator[Hit]:
         return  # what is detached in place may be kept
     for kept in source.acts(Act.KEPT, Act.BOUND):
         for loop in reversed(kept.loops):
-            if not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
+            if loop.once() or not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
                 continue
             backward = _used_up(source, kept, loop)
             if backward is not None:

@@ -52,7 +52,7 @@ def find(source: Source) -> Iterator[Hit]:
         if hooked.word not in REGISTERING or not plain or not hooked.loops or hooked.subject.kind is not Kind.MODEL:
             continue
         loop = hooked.loops[-1]
-        if loop.turns() in (0, 1) or not is_statement(loop.node) or not hooked.always_in(loop):
+        if loop.once() or not is_statement(loop.node) or not hooked.always_in(loop):
             continue
         call = next((each for each in source.run_of(hooked) if each.act is Act.CALLED and each.beside(hooked)), None)
         if call is None or not _stays(source, hooked, loop):

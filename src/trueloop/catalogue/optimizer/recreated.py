@@ -147,7 +147,13 @@ def find(source: Source) -> Iterator[Hit]:
             continue
         loop, parts = made.loops[-1], made.subject.of
         models = made.subject.models() if all(each.kind is Kind.PARAMETERS for each in parts) else []
-        alike = models and made.always_in(loop) and (loop.turns() or 3) >= 3 and _same(source, made, loop)
+        alike = (
+            models
+            and made.always_in(loop)
+            and (loop.turns() or 3) >= 3
+            and not loop.once()
+            and _same(source, made, loop)
+        )
         if alike and _one_pass(source, made, loop) and not _anew(source, made, loop, models):
             yield Hit(
                 message="Every turn of the loop builds this optimizer anew, and what it averaged before is lost.",

@@ -82,7 +82,7 @@ def find(source: Source) -> Iterator[Hit]:
             continue
         loop = made.loops[-1]
         enabled = scaler.options.get("enabled")
-        if loop.turns() in (0, 1) or not made.always_in(loop) or (enabled and enabled.constant() is False):
+        if loop.once() or not made.always_in(loop) or (enabled and enabled.constant() is False):
             continue
         inside = source.within(loop, root=made.root)
         steps = [each for each in inside if each.act is Act.STEPPED and scaler in each.things]

@@ -131,7 +131,7 @@ def _within(step: Deed) -> Loop | None:
     outer, depth = step.autocasts[0]
     kept = all("cache_enabled" not in thing.options and len(thing.options) < 4 for thing, _ in step.autocasts)
     written = isinstance(outer.node, ast.Call)
-    inside = [loop for loop in step.loops[depth:] if loop.turns() not in (0, 1)]
+    inside = [loop for loop in step.loops[depth:] if not loop.once()]
     return inside[-1] if kept and written and inside else None
 
 

@@ -17,10 +17,10 @@ from trueloop.engines.export.artifact import Description
 from trueloop.engines.export.described import Array
 from trueloop.ground.asked import shown
 from trueloop.ground.errors import InvalidConfig, InvalidData
+from trueloop.ground.words import counted
 
 Numbers: TypeAlias = "NDArray[Any]"
 Sample = tuple[Numbers, ...]
-FIELDS = ("inputs", "text", "rows")
 
 
 def samples_of(description: Description, given: Mapping[str, Any], *, most: int | None = None) -> list[Sample]:
@@ -107,6 +107,18 @@ def checked(spec: Array, array: Numbers, where: str) -> Numbers:
     return found
 
 
+def only_input(description: Description) -> Array:
+    """Return the input of a model that takes one.
+
+    Raises:
+        InvalidConfig: it takes several.
+    """
+    if len(description.inputs) != 1:
+        names = ", ".join(each.name for each in description.inputs)
+        raise InvalidConfig(f"The model takes {names}, and this is one input.", fix="Give JSON, by name.")
+    return description.inputs[0]
+
+
 def bytes_of(description: Description, text: str, where: str) -> Sample:
     """Make a sample of a text.
 
@@ -124,7 +136,7 @@ def bytes_of(description: Description, text: str, where: str) -> Sample:
             why="What is beyond the model's reach would be left out of the answer.",
             fix=f"Give 1 to {most or 'any number of'} bytes.",
         )
-    (spec,) = description.inputs
+    spec = only_input(description)
     return (checked(spec, np.frombuffer(content, dtype=np.uint8), where),)
 
 
@@ -143,9 +155,10 @@ def row_of(description: Description, row: Mapping[str, Any], where: str) -> Samp
     missing = [name for name in columns if name not in row]
     if missing:
         raise InvalidData(
-            f"{where} lacks {len(missing)} columns: {', '.join(missing[:3])}.", fix="Give every column of training."
+            f"{where} lacks {counted(len(missing), 'column')}: {', '.join(missing[:3])}.",
+            fix="Give every column of training.",
         )
-    (spec,) = description.inputs
+    spec = only_input(description)
     numbers = _numbers([row[name] for name in columns], where)
     return (checked(spec, numbers, where),)
 
@@ -226,4 +239,5 @@ def probabilities(scores: Sequence[float]) -> list[float]:
     """Return softmax of logits or log-probabilities."""
     highest = max(scores)
     weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
+    whole = sum(weights)
+    return [weight / whole for weight in weights]

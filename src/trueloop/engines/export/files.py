@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, cast
 import numpy as np
 
 from trueloop.engines.export.artifact import Description
-from trueloop.engines.export.asked import Numbers, Sample, bytes_of, row_of, samples_in, samples_of
+from trueloop.engines.export.asked import Numbers, Sample, bytes_of, only_input, row_of, samples_in, samples_of
 from trueloop.ground.errors import InvalidConfig, InvalidData, MissingExtra
 
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp")
@@ -74,9 +74,9 @@ def _npy(description: Description, path: Path) -> list[Sample]:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise InvalidData(f"It is no array: {error}", fix="Save numbers with numpy.save.") from None
-    if len(description.inputs) != 1 or not isinstance(array, np.ndarray):
-        names = ", ".join(each.name for each in description.inputs)
-        raise InvalidConfig(f"The model takes {names}, and a .npy holds one array.", fix="Give JSON, by name.")
+    only_input(description)
+    if not isinstance(array, np.ndarray):
+        raise InvalidData("It holds several arrays.", fix="Save one with numpy.save.")
     return samples_in(description, [array])
 
 
@@ -129,8 +129,10 @@ def _picture(description: Description, path: Path) -> list[Sample]:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError as error:
         raise MissingExtra("pillow", "demo") from error
-    reading, (spec,) = description.reading, description.inputs
-    channels, height, width = spec.shape[1:]
+    reading, spec = description.reading, only_input(description)
+    if len(spec.shape) != 4:
+        raise InvalidConfig(f"The model takes {spec}, which is no picture.", fix="Give .npy or JSON.")
+    _, channels, height, width = spec.shape
     try:
         with Image.open(path) as picture:
             fits = all(
@@ -147,8 +149,8 @@ def _picture(description: Description, path: Path) -> list[Sample]:
                     f"The picture is of mode {picture.mode}.", fix="Save it in grey (L) or in three colours (RGB)."
                 )
             pixels: Numbers = np.asarray(picture.convert(reading.mode), dtype=np.float64) / reading.divide
-    except (UnidentifiedImageError, SyntaxError) as error:
-        raise InvalidData(f"It is no picture: {error}.", fix="Give a PNG or JPEG.") from None
+    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+        raise InvalidData(f"It is no picture that can be read: {error}.", fix="Give a PNG or JPEG.") from None
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if len(planes) != channels.lowest:
         raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")

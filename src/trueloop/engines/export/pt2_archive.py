@@ -13,6 +13,7 @@ import ast
 import json
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ def refuse_code(path: Path) -> None:
             inputs = members.get("data/sample_inputs/model.pt")
             if inputs is not None and inputs.file_size:
                 raise _refused(path, "example inputs, which are pickled")
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise _refused(path, f"no readable archive ({error})") from error
 
 

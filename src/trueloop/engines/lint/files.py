@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.ground.places import is_file, is_folder, is_there
+from trueloop.ground.source.text import Edit, Fix
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -37,6 +38,13 @@ class Decoded(NamedTuple):
     def encoded(self, text: str) -> bytes:
         """Return another text the way the file is written."""
         return (b"\xef\xbb\xbf" if self.bom else b"") + text.encode(self.encoding)
+
+    def in_file(self, fix: Fix) -> Fix:
+        """Return a fix of the text, whose edits count bytes of UTF-8, with edits that count bytes of the file."""
+        whole = self.text.encode("utf-8", "surrogatepass")
+        places = {place: len(self.encoded(whole[:place].decode())) for edit in fix.edits for place in edit[:2]}
+        edits = tuple(Edit(places[each.start], places[each.end], each.text) for each in fix.edits)
+        return Fix(edits, safe=fix.safe, words=fix.words)
 
 
 def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[Path]:
@@ -174,6 +182,8 @@ def decode(content: bytes) -> Decoded:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise Unreadable(f"line {line}: byte 0x{content[error.start]:02x} is not {error.encoding}") from error
+    except (LookupError, UnicodeError) as error:  # rot13, punycode, undefined
+        raise Unreadable(f"the encoding {encoding} is none of texts") from error
     bom = encoding == "utf-8-sig"
     return Decoded(text, "utf-8" if bom else encoding, bom)
 

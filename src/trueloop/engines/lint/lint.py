@@ -36,8 +36,8 @@ class Linted:
     """In the order of the text."""
     silenced: int = 0
     """Findings that a comment asked not to hear of."""
-    idle: tuple[tuple[int, str], ...] = ()
-    """Comments that silence nothing: their line and codes, "" = all codes."""
+    idle: tuple[tuple[Site, str], ...] = ()
+    """Comments that silence nothing: their place and codes, "" = all codes."""
     problem: str = ""
     """Why it could not be judged: "line 3: invalid syntax"."""
 
@@ -156,7 +156,7 @@ def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], a
         silenced += bool(heard)
         kept += [] if heard else [each]
     idle = [
-        (pragma.line, ", ".join(sorted(pragma.words - EVERYTHING)))
+        (Site(path, pragma.line), ", ".join(sorted(pragma.words - EVERYTHING)))
         for pragma in comments
         if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.words)
     ]

@@ -66,10 +66,18 @@ def read_content(content: bytes, path: str, job: Job) -> Read:
     if path.endswith(".ipynb"):
         return _notebook(decoded, content, path, job)
     if not job.fix:
-        return Read(lint_text(decoded.text, path, job.rules), content)
+        return Read(_in_file(lint_text(decoded.text, path, job.rules), decoded), content)
     fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe)
     after = decoded.encoded(fixed.text) if fixed.fixed else None
-    return Read(fixed.left, content, after, fixed.fixed)
+    return Read(_in_file(fixed.left, decoded._replace(text=fixed.text)), content, after, fixed.fixed)
+
+
+def _in_file(linted: Linted, decoded: Decoded) -> Linted:
+    """Tell fixes in bytes of the file, where those are not the text's in UTF-8."""
+    if decoded.encoding == "utf-8" and not decoded.bom:
+        return linted
+    found = [replace(each, repair=decoded.in_file(each.repair)) if each.repair else each for each in linted.found]
+    return replace(linted, found=tuple(found))
 
 
 def _notebook(decoded: Decoded, content: bytes, path: str, job: Job) -> Read:
@@ -98,7 +106,8 @@ def _in_cells(linted: Linted, notebook: Notebook, path: str) -> Linted:
         related = tuple((site(other), words) for other, words in finding.related)
         return replace(finding, site=site(finding.site), related=related, end=end, cell=cell.number)
 
-    return replace(linted, found=tuple(map(moved, linted.found)), problem=problem)
+    idle = tuple((site(known), codes) for known, codes in linted.idle)
+    return replace(linted, found=tuple(map(moved, linted.found)), problem=problem, idle=idle)
 
 
 def read_files(paths: Iterable[Path], job: Job, *, jobs: int | None = None) -> Iterator[Read]:

@@ -85,13 +85,13 @@ def repaired(finding: Finding) -> list[Change]:
     if finding.repair is None or finding.site is None or finding.cell is not None:
         return []
     try:
-        before = Text(Path(finding.site.path).read_bytes().decode("utf-8-sig"))
+        before = Text(Path(finding.site.path).read_bytes().decode())
     except (OSError, UnicodeDecodeError):
         return []
     after, done = applied(before, [finding.repair])
     if not done:
         return []
-    old, new = (text.source.expandtabs(4).splitlines() for text in (before, after))
+    old, new = (text.source.expandtabs(4).removeprefix("\ufeff").splitlines() for text in (before, after))
     lines = list(difflib.unified_diff(old, new, n=0))[2:]
     changes = [Change(line[0], line[1:].rstrip()) for line in lines if not line.startswith("@")]
     return _dedented(changes) if len(changes) <= MOST_CHANGES else []

@@ -15,7 +15,7 @@ COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severit
 
 
 def concise(finding: Finding, *, base: Path) -> str:
-    """Say a finding as compilers do: "train.py:41:5: GRD001 error [*] The step ..."; ``[*]`` = it can be fixed."""
+    """Say a finding as compilers do: "train.py:41:5: GRD001 error [*] The step ..."; ``[*]`` = --fix does."""
     mark = " [*]" if finding.repair and finding.repair.safe else ""
     return f"{_place(finding, base)}: {finding.code} {finding.severity}{mark} {sentence(finding.message)}"
 
@@ -55,7 +55,7 @@ def statistics(findings: Iterable[Finding]) -> Iterator[str]:
     counts = Counter(finding.code for finding in findings)
     width = len(str(max(counts.values(), default=0)))
     known = {finding.code: finding for finding in findings}
-    fixable = {finding.code for finding in findings if finding.repair}
+    fixable = {finding.code for finding in findings if finding.repair and finding.repair.safe}
     for code, count in counts.most_common():
         mark = "[*]" if code in fixable else "   "
         yield f"{count:>{width}}  {code}  {mark}  {known[code].slug}: {printable(known[code].title)}"

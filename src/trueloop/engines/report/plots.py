@@ -18,6 +18,8 @@ COLUMNS: Final = 500  # more points than this in a plot this wide are not seen; 
 TICKS: Final = 5
 WIDE: Final = 30  # times from the smallest to the greatest value, from which on the axis is logarithmic
 
+BEYOND: Final = 1e300  # is not finite in any type that is trained in; the range between two such is not a number
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
@@ -122,7 +124,7 @@ def _decades(axis: Axis) -> list[float]:
 
 def _finite(series: Series) -> list[tuple[int, float]]:
     pairs = zip(series.updates, series.values, strict=True)
-    return [(update, value) for update, value in pairs if math.isfinite(value)]
+    return [(update, value) for update, value in pairs if math.isfinite(value) and abs(value) < BEYOND]
 
 
 def _columns(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +34,8 @@ class Proof:
     group: Group
     prove: Callable[..., Evidence]
     """Of a `Bench`, and keyword-only options of its own."""
+    timed: bool = False
+    """It watches the time, and what was compiled runs compiled; for the others it runs as it was written."""
     name: str = ""
     """The file's name with hyphens, given by `discover`."""
 
@@ -61,7 +65,7 @@ def run(proof: Proof, bench: Bench, options: Mapping[str, Any] | None = None) ->
     kept = Kept(bench.original)
     started = bench.clock()
     try:
-        with preserved(bench.loaders), torch.enable_grad():
+        with preserved(bench.loaders), torch.enable_grad(), nullcontext() if proof.timed else _as_written():
             seed_all(bench.subject.seed)
             evidence = _judged(proof, bench, options or {})
     finally:
@@ -74,6 +78,13 @@ def run(proof: Proof, bench: Bench, options: Mapping[str, Any] | None = None) ->
             fix="Use the model and the optimizer that are passed in, not ones from outside.",
         )
     return replace(evidence, proof=proof.name, title=proof.title, seconds=bench.clock() - started)
+
+
+def _as_written() -> AbstractContextManager[None]:
+    """Let nothing run compiled: a graph that was made for one backward and one dtype refuses a second and another."""
+    if "torch._dynamo" not in sys.modules:  # nobody has compiled anything
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _judged(proof: Proof, bench: Bench, options: Mapping[str, Any]) -> Evidence:

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Detector, Failure
 from trueloop.ground.findings import Evidence, Finding, Judged, Place, Severity, Site, Verdict
+from trueloop.ground.sweeps import MOMENTS as SWEEP_MOMENTS
+from trueloop.ground.sweeps import Sweeps, SweepsEnded
 
 MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
 
@@ -51,6 +53,7 @@ class Judge:
         self._hearing: dict[type[Event], list[tuple[Watched, Observe]]] = {}
         self._broken: dict[str, str] = {}
         self._heard: set[type[Event]] = set()
+        self._sweeps = Sweeps()
         for watched in catalogue:
             detector = watched.failure.detector() if watched.failure.detector else None
             self._seats.append((watched, detector))
@@ -62,6 +65,11 @@ class Judge:
 
         Cost: 0.3 us, and what the detectors take.
         """
+        self._pass_on(event)
+        if type(event) in SWEEP_MOMENTS and (sweeps := self._sweeps.observe(event)):
+            self._pass_on(SweepsEnded(update=event.update, micro=event.micro, time_s=event.time_s, sweeps=sweeps))
+
+    def _pass_on(self, event: Event) -> None:
         kind = type(event)
         self._heard.add(kind)
         for watched, observe in self._hearing.get(kind, ()):
@@ -103,10 +111,11 @@ class Judge:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
             return Judged(code, Verdict.NOT_JUDGED, "nothing that happens at run time proves it")
-        why = self._broken.get(code) or next((unseen[moment] for moment in detector.moments if moment in unseen), "")
+        moments = [one for each in detector.moments for one in (SWEEP_MOMENTS if each is SweepsEnded else (each,))]
+        why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
         if why:
             return Judged(code, Verdict.NOT_JUDGED, why)
-        if not self._heard.intersection(detector.moments):
+        if not self._heard.intersection(moments):
             return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
         reason = detector.abstains()
         return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)

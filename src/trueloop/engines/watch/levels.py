@@ -20,7 +20,7 @@ FREE_S: Final = 0.05  # seconds that nobody minds either
 MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
 MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
 LOOK: Final = 8  # updates between two looks at what grows, and at whether a burst is due
-SHARE: Final = 0.002  # of the program's time that watching in full may take from then on
+SHARE: Final = 0.002  # of the program's time that bursts may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
 
@@ -41,7 +41,7 @@ class Levels:
         self._next_burst = 0
         self._closed_at = 0
         self._began_s = 0.0
-        self._began_busy_s = 0.0
+        self._opened_busy_s = self._spent_s = 0.0
         self.watched = 0
         """Updates watched in full."""
 
@@ -52,7 +52,8 @@ class Levels:
 
     def start(self) -> None:
         """Watch in full from now on, for the first windows."""
-        self._began_s, self._began_busy_s = perf_counter(), self._stream.busy_s
+        self._began_s, self._spent_s = perf_counter(), 0.0
+        self._opened_busy_s = self._stream.busy_s
         self._see_in_full(FIRST)
 
     def stop(self) -> None:
@@ -102,18 +103,22 @@ class Levels:
         self._batches = self._backwards = 0
         if not self._opened:
             self._opened = stream.full = True
+            self._opened_busy_s = stream.busy_s
             self._open()
             if stream.update > self._closed_at:
-                stream.emit(Gap, updates=stream.update - self._closed_at)
+                stream.emit(Gap(updates=stream.update - self._closed_at))
 
     def _shut(self) -> None:
         stream = self._stream
         self._opened = stream.full = False
         self._close()
+        self._spent_s += stream.busy_s - self._opened_busy_s
         self._closed_at = stream.update
         self._next_burst = stream.update + 4 * BURST
 
     def _affordable(self) -> bool:
         """True while watching in full has cost no more than its share of the program's time, or next to nothing."""
-        cost_s = HIDDEN * (self._stream.busy_s - self._began_busy_s)
-        return self.watched < FREE or cost_s < FREE_S + SHARE * (perf_counter() - self._began_s)
+        if self.watched < FREE:
+            return True
+        spent_s = self._spent_s + (self._stream.busy_s - self._opened_busy_s if self._opened else 0.0)
+        return HIDDEN * spent_s < FREE_S + SHARE * (perf_counter() - self._began_s)

@@ -244,4 +244,6 @@ class Pass:
     order: FirstIndices | None = None
     blocks: Blocks | None = None
     copies: Copies | None = None
+    looked_at: bool = False
+    """For one of these two each batch is looked at, also where the run is not watched in full."""
     ended: bool = False

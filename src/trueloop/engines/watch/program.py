@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -84,7 +85,7 @@ class Program:
     batch: int = 0
     """Batches drawn so far, from all loaders."""
     drawing: Any = None
-    """The pass over a loader that is just fetching a batch in this process."""
+    """The pass over a loader that is just fetching a batch."""
     anomaly_at: Place | None = None
     """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: Place | None = None
@@ -95,8 +96,10 @@ class Program:
     """Steps in a row with as many."""
     leftover: Leftover | None = None
     """What a loader's end has left to be stepped."""
-    pending: int = 0
-    """Backwards since the latest step of any optimizer."""
+    stepped_micro: int = 0
+    """Backwards before the latest step of any optimizer."""
+    replicated: Callable[[], None] | None = None
+    """Called before each backward, where a model is replicated."""
     calls: deque[Call] = field(default_factory=lambda: deque[Call](maxlen=CALLS))
     """The newest calls of outermost modules that make a graph, noted while watching in full."""
     suspects: tuple[Call, ...] = ()
@@ -147,7 +150,7 @@ class Program:
         self._nobodys()
         self.calls.clear()
         self.suspects, self.replayed = (), False
-        self.pending = self.window = self.alike = 0
+        self.stepped_micro = self.window = self.alike = 0
         self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.scaled_loss = self.autocast = None

@@ -213,10 +213,10 @@ class Comparison:
             how = "content"
             shared, repeated = _shared_by_content(ones[0], others[0])
         if shared:
-            self._stream.emit(
-                LoadersShare, one=one, other=other, how=how, shared=shared, of_one=sum(p.size for p in ones),
+            self._stream.emit(LoadersShare(
+                one=one, other=other, how=how, shared=shared, of_one=sum(p.size for p in ones),
                 of_other=sum(p.size for p in others), repeated=repeated, rest=self._rest(ones, others),
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _rest(self, ones: list[Part], others: list[Part]) -> Ref | None:
         """Find a Subset of what the larger of two has and the smaller, cut from it, has not."""
@@ -243,16 +243,15 @@ class Comparison:
             whole = bool(tables) and len(tables) == len(bases)
             if len(tables) > 1 and any(_scaled_together([table]) or bool(table.whole.all()) for table in tables):
                 continue  # one that is centred by itself: together with others it proves nothing
-            found = _scaled_together(tables) if whole else None
-            if found is None:
+            samples = _scaled_together(tables) if whole else None
+            if samples is None:
                 continue
-            samples, features = found
             told = [(ref, part) for ref, part in single if id(part.base) in bases]
             if len(told) > 1:
-                self._stream.emit(
-                    ScaledTogether, loaders=tuple(ref for ref, _ in told), samples=samples, features=features,
+                self._stream.emit(ScaledTogether(
+                    loaders=tuple(ref for ref, _ in told), samples=samples,
                     off=tuple(_off(part) for _, part in told),
-                )  # fmt: skip
+                ))  # fmt: skip
             return
 
 
@@ -339,8 +338,8 @@ def _moments(base: Any) -> _Moments | None:
     return _Moments(len(table), numbers.sum(0), numbers.square().sum(0), (table == table.round()).all(0))
 
 
-def _scaled_together(tables: Sequence[_Moments]) -> tuple[int, int] | None:
-    """Return samples and features where some tables, put together, are centred and scaled exactly."""
+def _scaled_together(tables: Sequence[_Moments]) -> int | None:
+    """Return how many samples there are where some tables, put together, are centred and scaled exactly."""
     if len({len(table.total) for table in tables}) != 1:
         return None
     rows, features = sum(table.rows for table in tables), len(tables[0].total)
@@ -351,7 +350,7 @@ def _scaled_together(tables: Sequence[_Moments]) -> tuple[int, int] | None:
         return None
     by_feature = _exact(rows, total, squares)
     as_one = by_feature or _exact(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
-    return (rows, features) if as_one else None
+    return rows if as_one else None
 
 
 def _exact(n: int, total: Tensor, squares: Tensor) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 from trueloop.engines.watch.patch import set_compiler
 from trueloop.engines.watch.registry import Registry
 from trueloop.ground.events import Event
-from trueloop.ground.findings import Place
 
 Listener = Callable[[Event], None]
 
@@ -78,13 +77,13 @@ class Stream:
         with self.lock:
             self._listeners = [other for other in self._listeners if other != listener]
 
-    def emit(self, kind: type[Event], /, place: Place | None = None, **fields: Any) -> None:
-        """Make an event and carry it to everybody."""
-        event = kind(update=self.update, micro=self.micro, time_s=perf_counter(), place=place, **fields)
+    def emit(self, event: Event) -> None:
+        """Say when an event happens, which is now, and carry it to everybody."""
+        event.update, event.micro, event.time_s = self.update, self.micro, perf_counter()
         with self.lock:
             for listener in self._listeners:
                 listener(event)
-        for name in kind.LIVE:
+        for name in event.LIVE:
             setattr(event, name, None)
 
     def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import NONE, Refs
 from trueloop.ground.findings import Place
 
-Mark = tuple[int, Version]
+Mark = tuple[int, int | Version]
 
 
 @dataclass(slots=True)
@@ -158,14 +158,16 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
     """Return the norm of each gradient, in order; None unless all of them are plain numbers on the CPU."""
     local: list[Tensor] = []
     for gradient in gradients:
-        plain = local_of(gradient)
+        plain: Tensor | None = gradient
+        if type(gradient) is not Tensor or gradient.layout is not torch.strided or gradient.requires_grad:
+            plain = local_of(gradient)
         if plain is None or not plain.is_cpu or plain.is_complex():
             return None
         local.append(plain)
     if not local:
         return None
     norms = torch._foreach_norm(local)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
-    return [norm.item() for norm in norms]
+    return list(map(Tensor.item, norms))
 
 
 def _is_other(gradient: Tensor | None, mark: Mark | None) -> bool:
@@ -175,4 +177,6 @@ def _is_other(gradient: Tensor | None, mark: Mark | None) -> bool:
 
 
 def _mark(gradient: Tensor) -> Mark:
+    if type(gradient) is Tensor:
+        return id(gradient), gradient._version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return id(gradient), version_of(gradient)

@@ -143,7 +143,6 @@ class ScaledTogether(Event):
     off: tuple[float, ...]
     """For each of them: root mean square, over the features, of the mean of its own samples."""
     samples: int
-    features: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

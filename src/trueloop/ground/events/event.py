@@ -36,11 +36,12 @@ class Event:
 
     LIVE: ClassVar[tuple[str, ...]] = ()
     """The fields that hold the program's own objects: for as long as the event is being told, None afterwards."""
-    update: int
-    """Updates done before it."""
-    micro: int
+    update: int = 0
+    """Updates done before it; said, as the two that follow, when it is told."""
+    micro: int = 0
     """Backwards begun before it."""
-    time_s: float
+    time_s: float = 0.0
+    """When it happened, on the clock of ``time.perf_counter``."""
     place: Place | None = None
     """The user's line that did it; None where no line of the user's is on the stack."""
 

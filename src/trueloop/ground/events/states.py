@@ -14,8 +14,6 @@ class GraphsAlive(Event):
     """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
 
     count: int
-    marked: int
-    """How many graphs could be alive, if all were: those that were marked so far."""
     oldest: int
     """The update the oldest one was made at."""
     holders: tuple[str, ...]
@@ -70,7 +68,6 @@ class CheckpointRead(Event):
     weights_only: bool | None
     holds_model: bool
     holds_optimizer: bool
-    holds_scheduler: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -81,7 +78,6 @@ class CheckpointWritten(Event):
     """"" = not a file with a name."""
     holds_model: bool
     holds_optimizer: bool
-    holds_scheduler: bool
 
 
 class NamesMatched(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trueloop.ground.arithmetic import Plan
 
 
-def counts(plan: Plan, *, seed: int = 0) -> str:
+def counts(plan: Plan) -> str:
     """Write the program. It holds its own check, and takes no memory for the order, however large the dataset."""
     sizes = [f"dataset={plan.dataset:_}", f"batch={plan.batch:_}", f"epochs={plan.epochs:_}"]
     sizes += [f"accumulate={plan.accumulate:_}"] if plan.accumulate > 1 else []
@@ -26,7 +26,7 @@ for name, value in run.as_dict().items():
     print(name, value)
 
 # The same sizes given to torch. Any dataset of that length does; this sampler shuffles without keeping a list.
-sampler = OrderSampler(run.dataset, seed={seed}{share}{dropped})
+sampler = OrderSampler(run.dataset, seed=0{share}{dropped})
 loader = DataLoader(range(run.dataset), batch_size=run.batch, sampler=sampler{dropped})
 assert len(loader) == run.iterations_per_epoch, "{whose} has as many batches as there are iterations"
 print("first micro-batch", next(iter(loader)).tolist())

@@ -38,7 +38,7 @@ def runs_again(source: Source, operation: Operation, assign: ast.Assign) -> bool
     """True where a loop surely comes to an operation again without coming to an assignment again."""
     maker = _around(source.tree, assign)
     for loop in operation.loops:
-        if stands_in(assign, loop.node) or loop.turns() in (0, 1):
+        if stands_in(assign, loop.node) or loop.once():
             continue
         inside = maker is None or stands_in(loop.node, maker)
         made_anew = not inside and any(maker in each.functions for each in source.within(loop))

@@ -18,7 +18,7 @@ def epochs(source: Source) -> Iterator[tuple[Operation, Thing]]:
     """
     for start in source.acts(Act.ITERATED):
         loader = over_loader(Loop(start.node, start.subject))
-        if loader is None or not start.loops or MANAGED in loader.facts or (start.loops[-1].turns() or 2) < 2:
+        if loader is None or not start.loops or MANAGED in loader.facts or start.loops[-1].once():
             continue
         inside = source.within(start.loops[-1], root=start.root)
         begun = (Act.MADE, Act.STATE_LOADED)

@@ -54,7 +54,7 @@ def changes(source: Source, made: Operation) -> Iterator[Change]:
     if not optimizer.models() or MANAGED in optimizer.facts:
         return
     run = [each for each in source.operations if each.root == made.root and each.index > made.index]
-    if any(_told(each, optimizer) for each in run) or _grows_by_hand(source):
+    if any(_told(each, optimizer) for each in run):
         return
     built = {id(each.subject) for each in run if each.act is Act.MADE}
     for change in run:
@@ -65,7 +65,7 @@ def changes(source: Source, made: Operation) -> Iterator[Change]:
         frozen = any(FROZEN in each.facts for each in change.subject.within())
         if fresh and not frozen and optimizer.covers(change.subject):
             step = _first_step(run, change, optimizer)
-            if step is not None:
+            if step is not None and not _grows_by_hand(source):
                 yield Change(change, step, _replaces(source, change))
 
 

@@ -84,6 +84,11 @@ class Loop(NamedTuple):
         known = all(isinstance(each, int) and abs(each) < 2**31 for each in limits) and limits[2:] != [0]
         return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
+    def once(self) -> bool:
+        """True where the text tells that it takes one turn at most: by its ``range``, or its body ends by leaving."""
+        body: list[ast.stmt] = getattr(self.node, "body", [])
+        return self.turns() in (0, 1) or (_leaves(body) and not any(_goes_on(each) for each in body))
+
 
 class Branch(NamedTuple):
     """A part of the program that runs on a condition only: one arm of it."""
@@ -170,3 +175,27 @@ class Operation:
         """True where both stand in different arms of one condition."""
         arms = {id(each.node): each.arm for each in other.branches}
         return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """True where a body of a loop surely ends by leaving the loop."""
+    last = block[-1] if block else None
+    match last:
+        case ast.Break() | ast.Return() | ast.Raise():
+            return True
+        case ast.With() | ast.AsyncWith():
+            return _leaves(last.body)
+        case ast.If(test=ast.Constant(value=value)):
+            return _leaves(last.body if value else last.orelse)
+        case ast.If():
+            return _leaves(last.body) and _leaves(last.orelse)
+        case _:
+            return False
+
+
+def _goes_on(node: ast.AST) -> bool:
+    """True where a part of a loop's body goes on with the loop's next turn; that of an inner loop is its own."""
+    if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+        return any(_goes_on(each) for each in node.orelse)
+    inner = () if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) else ast.iter_child_nodes(node)
+    return isinstance(node, ast.Continue) or any(_goes_on(each) for each in inner)

@@ -188,6 +188,8 @@ class Thing:
 CHAIN: Final = "torch.nn.Sequential"
 RETURNED: Final = "()"
 """The attribute of a model's output that says what its forward returned, or which module computed it."""
+GRAD: Final = "grad"
+"""The name of the gradient of the parameters in ``of``."""
 MAYBE: Final = "maybe"
 """None in some branch."""
 MANAGED: Final = "managed"
@@ -211,6 +213,13 @@ GIVEN: Final = "given"
 def unknown(node: ast.AST | None = None, *of: Thing) -> Thing:
     """Make a thing of which nothing is known but what it came from."""
     return Thing(kind=Kind.UNKNOWN, node=node, of=of)
+
+
+def owner_of(gradient: Thing) -> Thing:
+    """Return the parameters a gradient is of."""
+    while gradient.name == GRAD and gradient.of:
+        gradient = gradient.of[0]
+    return gradient
 
 
 def joined(one: Thing, other: Thing) -> Thing:

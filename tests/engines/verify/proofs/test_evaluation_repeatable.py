@@ -38,6 +38,20 @@ class Counting(nn.Module):
         return self.head(x)
 
 
+class Clamped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((8, 3), 2.0))
+
+    def forward(self, x):
+        self.weight.data.clamp_(-1, 1)
+        return x @ self.weight
+
+
+def test_a_weight_that_evaluation_changes_is_found(broken, classes):
+    assert broken(NAME, model=Clamped(), loss=nn.CrossEntropyLoss(), batch=classes).fault == "weight"
+
+
 def test_modules_of_torch_hold(holds, classes, net):
     holds(NAME, model=net(norm=nn.BatchNorm1d(16), dropout=0.5), loss=nn.CrossEntropyLoss(), batch=classes)
 

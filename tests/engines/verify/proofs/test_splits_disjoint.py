@@ -25,6 +25,7 @@ def test_indices_in_both_are_found(broken):
     evidence = broken(NAME, model=nn.Linear(4, 2), loader=train, val=DataLoader(Subset(whole, range(40, 60)), 8))
     assert evidence.numbers["shared"] == 5
     assert evidence.fault == "index 40"
+    assert evidence.sentence.startswith("5 indexes of one dataset are in both splits")
 
 
 def test_samplers_that_overlap_are_found(broken, holds):

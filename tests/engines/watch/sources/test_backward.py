@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from trueloop.engines.watch.sources.backward import check_taken
 from trueloop.ground.events import BackwardEnded, BackwardStarted, NotFinite
 
 
@@ -130,3 +131,12 @@ def test_the_first_of_several_roots_is_read(everything):
     assert (event.what, event.value) == ("loss", "inf")
     (ended,) = told(BackwardEnded)
     assert ended.value == math.inf
+
+
+def test_a_backward_of_other_parameters_is_left_alone():
+    check_taken(torch.autograd.backward)
+    check_taken(lambda *args, **options: None)
+    with pytest.raises(TypeError, match="tangents"):
+        check_taken(lambda tensors, grad_tensors, retain_graph, create_graph, *, inputs=None, tangents=None: None)
+    with pytest.raises(TypeError):
+        check_taken(lambda tensors: None)

@@ -103,7 +103,6 @@ def test_a_file_is_followed_to_what_it_is_loaded_into(watched, tmp_path):
         assert event.path == str(path)
         assert event.holds_model
         assert event.holds_optimizer
-        assert event.holds_scheduler
     assert seen.weights_only is True
     loaded = [(event.what, event.file is seen.file) for event in of(events, StateLoaded)]
     assert loaded == [("model", True), ("optimizer", True), ("scheduler", False)]

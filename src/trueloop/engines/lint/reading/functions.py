@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import COPIED, NO_GRAPH, Kind, Thing, unknown
+from trueloop.ground.source.things import COPIED, GRAD, NO_GRAPH, Kind, Thing, owner_of, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.calls import Arguments
@@ -75,7 +75,16 @@ class Functions:
         if name in SEEDS:
             recording.add(Act.SEEDED, node, unknown(node), *arguments.given, word=name)
             return Thing(kind=Kind.UNKNOWN, name="torch.Generator", node=node)
+        if name.startswith("torch.") and name.endswith("_"):
+            self._in_place(name, node, arguments)
         return None
+
+    def _in_place(self, name: str, node: ast.Call, arguments: Arguments) -> None:
+        """Take note of gradients that a function writes into: ``torch._foreach_zero_([p.grad for p in ...])``."""
+        given = arguments.given[0] if arguments.given else unknown(node)
+        for each in given.of if given.kind is Kind.SEQUENCE else (given,):
+            if each.kind is Kind.TENSOR and each.name == GRAD:
+                self.reader.recording.add(Act.GRADIENTS, node, owner_of(each), word=name)
 
     def _enumerate(self, node: ast.Call, arguments: Arguments) -> Thing:
         over = arguments.get(0, "iterable") or unknown(node)

@@ -9,14 +9,14 @@ import ast
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import GIVEN, MANAGED, NO_GRAPH, PART, Kind, Thing, unknown
+from trueloop.ground.source.things import GIVEN, GRAD, MANAGED, NO_GRAPH, PART, Kind, Thing, owner_of, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.calls import Arguments
     from trueloop.engines.lint.reading.reader import Reader
 
 SAME: Final = frozenset((
-    "to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type", "xpu", "mps", "apply", "share_memory",
+    "to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type", "xpu", "mps", "share_memory",
     "to_empty", "compile", "contiguous", "pin_memory",
 ))  # fmt: skip
 """Return what they are called on, or the same in another place or type."""
@@ -135,6 +135,12 @@ class Methods:
 
     _model_named_children = _model_named_modules
 
+    def _model_apply(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+        function = arguments.get(0, "fn")
+        if function is not None and function.kind is Kind.FUNCTION:
+            self.reader.function(function, node, [owner], {})  # with one part after the other, and so with all of it
+        return owner
+
     def _model(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
         if name in SAME:
             return owner
@@ -214,8 +220,8 @@ class Methods:
         return self._add(Act.FROZEN, node, owner, value=value if isinstance(value, bool) else None, result=result)
 
     def _tensor(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
-        if owner.name == "grad":
-            self._add(Act.CLEARED if name in IN_PLACE else Act.GRADIENTS, node, _owner_of(owner), word=name)
+        if owner.name == GRAD:
+            self._add(Act.CLEARED if name in IN_PLACE else Act.GRADIENTS, node, owner_of(owner), word=name)
             return owner
         if name in SAME:
             return owner
@@ -263,10 +269,3 @@ class Methods:
     def _instance(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
         """Run a method that the file does not define: it is inherited from elsewhere, or does not exist."""
         return self.reader.calls.escaped(node, owner, *owner.attributes.values(), *arguments.all())
-
-
-def _owner_of(gradient: Thing) -> Thing:
-    """Return the parameters a gradient is of."""
-    while gradient.name == "grad" and gradient.of:
-        gradient = gradient.of[0]
-    return gradient

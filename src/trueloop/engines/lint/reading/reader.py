@@ -16,7 +16,7 @@ from trueloop.engines.lint.reading.values import Values, element
 from trueloop.ground.source.operations import Act, Branch
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Text
-from trueloop.ground.source.things import GIVEN, Kind, Thing, joined, unknown
+from trueloop.ground.source.things import GIVEN, GRAD, Kind, Thing, joined, unknown
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _ENDS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -198,6 +198,13 @@ class Reader:
         for value in ast.iter_child_nodes(statement):  # assert, delete ...: what they evaluate
             if isinstance(value, ast.expr):
                 self.values.of(value)
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and target.attr == GRAD:
+                self.targets.assign(target, Thing(kind=Kind.CONSTANT, node=target))
+            else:
+                self.values.of(target)
 
     def _functiondef(self, node: Function) -> None:
         self.scope.put(node.name, Thing(kind=Kind.FUNCTION, name=node.name, node=node, scope=self.scope))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from trueloop.engines.lint.reading.values import element
 from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import FROZEN, NO_GRAPH, PART, Kind, Thing, joined, unknown
+from trueloop.ground.source.things import FROZEN, GRAD, NO_GRAPH, PART, Kind, Thing, joined, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.reader import Reader
-
-GRAD: Final = "grad"
 
 
 class Targets:

@@ -11,7 +11,6 @@ from trueloop.ground.source.things import Kind
 WRAPPERS: Final = frozenset((
     "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedDataParallelCPU",
 ))  # fmt: skip
-CONTAINERS: Final = frozenset(("ModuleList", "ModuleDict"))
 REAL_LOSSES: Final = frozenset(("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"))
 PARAMETERS: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
 FROM_VALUES: Final = PARAMETERS | {

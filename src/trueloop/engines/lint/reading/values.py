@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.engines.lint.reading.torch_names import canonical, kind_of
 from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.things import NO_GRAPH, PART, WRAPPER, Kind, Thing, joined, unknown
+from trueloop.ground.source.things import GRAD, NO_GRAPH, PART, WRAPPER, Kind, Thing, joined, unknown
 
 if TYPE_CHECKING:
     from trueloop.engines.lint.reading.reader import Reader
@@ -100,8 +100,8 @@ class Values:
         return part
 
     def _of_tensor(self, owner: Thing, node: ast.Attribute) -> Thing:
-        if node.attr == "grad":
-            return Thing(kind=Kind.TENSOR, name="grad", node=node, of=(owner,), facts={NO_GRAPH})
+        if node.attr == GRAD:
+            return Thing(kind=Kind.TENSOR, name=GRAD, node=node, of=(owner,), facts={NO_GRAPH})
         if node.attr in PLAIN:
             return unknown(node)
         facts = {NO_GRAPH} if node.attr == "data" else owner.facts & {NO_GRAPH}

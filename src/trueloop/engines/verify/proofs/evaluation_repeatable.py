@@ -33,7 +33,8 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
     kept, seed = Kept(model), bench.subject.seed
     first = outputs(model, call, seed, reset=False)
     again = [outputs(model, call, seed + time, reset=False) for time in range(1, times)]
-    changed = [name for name in kept.put_back() if "." in name or name in dict(model.named_buffers())]
+    tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
+    changed = [name for name in kept.put_back() if "." in name or name in tensors]  # not modes
     most = max((float(apart(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
     if most:
         traces = [traced(model, call, seed + time) for time in range(2)]

@@ -102,4 +102,4 @@ def _wait(bench: Bench) -> None:
         torch.cuda.synchronize(bench.device)
 
 
-PROOF = Proof(title="The loader keeps up", group="data", prove=loader_keeps_up)
+PROOF = Proof(title="The loader keeps up", group="data", prove=loader_keeps_up, timed=True)

@@ -166,20 +166,15 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
     hidden = int((~real[0]).sum())
     numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
     if not moved and not loss:
-        told = "the outputs" if loss_a is None else "the outputs nor the loss"
-        verb = "change" if loss_a is None else "move"
-        sentence = (
-            f"With {counted(hidden, 'position')} masked, {'' if loss_a is None else 'neither '}{told} {verb} {when}."
-        )
-        if loss_a is None:
-            sentence = f"With {counted(hidden, 'position')} masked, no output moves {when}."
+        told = "no output moves" if loss_a is None else "neither the outputs nor the loss move"
+        sentence = f"With {counted(hidden, 'position')} masked, {told} {when}."
         return Evidence(verdict=Verdict.HOLDS, sentence=sentence, numbers=numbers)
     parts = [f"outputs of real positions by {short(moved)}"] if moved else []
     parts += [f"the loss by {short(loss)} of itself"] if loss else []
     fault = "the model" if moved else "the loss"
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Masked positions have influence: {when}, {' and '.join(parts)}.".replace("when,", "when"),
+        sentence=f"Masked positions have influence: {when}, {' and '.join(parts)}.",
         fault=fault,
         fix=FIX,
         numbers=numbers,

@@ -56,7 +56,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
     if shared:
         return _broken(
             f"{counted(len(shared), 'index')} of one dataset {'is' if len(shared) == 1 else 'are'} in both splits "
-            f"({', '.join(map(str, shared[:5]))}{', ...' if len(shared) > 5 else ''}).".replace("indexes", "indices"),
+            f"({', '.join(map(str, shared[:5]))}{', ...' if len(shared) > 5 else ''}).",
             f"index {shared[0]}",
             numbers,
             picture,

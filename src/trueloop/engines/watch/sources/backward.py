@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
@@ -26,6 +27,7 @@ from trueloop.ground.findings import Place
 
 SINGLE: Final = 4  # updates in a row from one backward each, after which the weights of losses are of no interest
 EVERY: Final = 8  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
+TAKEN: Final = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 AGAIN: Final = 100  # updates until a loss that is not finite is told again
 
 
@@ -74,22 +76,29 @@ class Backward:
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
+        check_taken(original)
 
-        def backward(tensors: Any, *args: Any, **options: Any) -> Any:
+        def backward(
+            tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
+            grad_variables: Any = None, inputs: Any = None,
+        ) -> Any:  # fmt: skip
+            if grad_variables is not None:  # as they were called before torch 0.4
+                return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             if not stream.on or program.in_backward or (program.thread != get_ident() and not program.trains_here()):
-                return original(tensors, *args, **options)
+                return original(tensors, grad_tensors, retain_graph, create_graph, inputs=inputs)
             if program.leftover is not None:
                 self._leftover(stream, program)
-            begun = None
+            if program.replicated is not None:
+                program.replicated()
+            begun, micro = None, stream.micro
             if stream.full:
-                begun = self._begin(tensors, args, options)
-            elif not stream.micro % EVERY:
+                begun = self._begin(tensors, grad_tensors, retain_graph, create_graph)
+            elif not micro % EVERY:
                 self._check(tensors)
-            stream.micro += 1
-            program.pending += 1
+            stream.micro = micro + 1
             program.in_backward = 1
             try:
-                result = original(tensors, *args, **options)
+                result = original(tensors, grad_tensors, retain_graph, create_graph, inputs=inputs)
             finally:
                 program.in_backward = 0
             if begun is not None and stream.full:
@@ -116,37 +125,36 @@ class Backward:
         if self._stream.update >= self._tell_again:
             self._tell_again = self._stream.update + AGAIN
             found = loss_origin(root)
-            self._stream.emit(
-                NotFinite, here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
+            self._stream.emit(NotFinite(
+                place=here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
                 operation_place=None, inputs=found.inputs if found else "", parameters=NONE, since=self._last_finite,
-            )  # fmt: skip
+            ))  # fmt: skip
             self._stream.wake()
         if self._program.in_step:  # the step's own closure: afterwards the weights are others
             self._locate(self._stream, self._program)
 
-    def _tell_begin(self, tensors: Any, args: tuple[Any, ...], options: dict[str, Any]) -> _Begun | None:
+    def _tell_begin(self, tensors: Any, given: Any, retain: Any, create: Any) -> _Begun | None:
         root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
         value = self._finite(root)
         node: Any = root.grad_fn
         place = here()
         program = self._program
         probe, losses = self._probe(root, place)
-        given = args[0] if args else options.get("grad_tensors")
         scale = self._scale(root)
-        retain, create = _flag(args, options, 1, "retain_graph"), _flag(args, options, 2, "create_graph")
         self._stream.emit(
-            BackwardStarted,
-            place,
-            leaf=node is None and given is None and self._made_up(root),
-            retain_graph=bool(create if retain is None else retain),
-            create_graph=bool(create),
-            scaled=scale is not None,
-            losses=losses,
-            loader=program.loader,
-            batch=program.batch,
-            anomaly=torch.is_anomaly_enabled(),
-            anomaly_at=program.anomaly_at,
-            order=sequence(node),
+            BackwardStarted(
+                place=place,
+                leaf=node is None and given is None and self._made_up(root),
+                retain_graph=bool(create if retain is None else retain),
+                create_graph=bool(create),
+                scaled=scale is not None,
+                losses=losses,
+                loader=program.loader,
+                batch=program.batch,
+                anomaly=torch.is_anomaly_enabled(),
+                anomaly_at=program.anomaly_at,
+                order=sequence(node),
+            )
         )
         self._windows.backward_begins()
         value = None if value is None else value / (scale or 1.0)
@@ -156,18 +164,19 @@ class Backward:
         seconds = perf_counter() - begun.start_s
         received = self._windows.backward_ended(begun.place, begun.scale)
         self._stream.emit(
-            BackwardEnded,
-            begun.place,
-            value=begun.value,
-            losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
-            received=received,
-            seconds=seconds,
+            BackwardEnded(
+                place=begun.place,
+                value=begun.value,
+                losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
+                received=received,
+                seconds=seconds,
+            )
         )
 
     def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
         """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow."""
         program = self._program
-        if program.pending or program.window != 1 or program.alike < SINGLE:
+        if self._stream.micro > program.stepped_micro or program.window != 1 or program.alike < SINGLE:
             probe = LossProbe(root)
             return probe, probe.losses()
         key = (place, None if root.grad_fn is None else root.grad_fn.name())
@@ -192,6 +201,19 @@ class Backward:
         return float(scaler.get_scale()) if root.device.type == "cpu" else 0.0
 
 
+def check_taken(backward: Callable[..., Any]) -> None:
+    """Raise where a replacement of ``backward`` that names its parameters could not pass everything on.
+
+    That it names them, rather than ``*args`` and ``**options``, saves half of what it costs.
+    """
+    taken = inspect.signature(backward)
+    taken.bind(None, None, None, False, inputs=None)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    more = [name for name, each in taken.parameters.items() if name not in TAKEN and each.kind not in variadic]
+    if more:
+        raise TypeError(f"torch.autograd.backward takes {more[0]}, which is not known here")
+
+
 def _first(tensors: Any) -> Tensor | None:
     """Return the first of several roots; an iterator, which torch is yet to read, is left alone."""
     several = cast("tuple[Any, ...]", tensors) if isinstance(tensors, tuple) else ()
@@ -202,8 +224,3 @@ def _value(root: Tensor) -> float | None:
     """Read a root that is one number on the CPU."""
     plain = type(root) is Tensor and root.is_cpu and root.numel() == 1
     return root.item() if plain and not root.is_complex() else None
-
-
-def _flag(args: tuple[Any, ...], options: dict[str, Any], place: int, name: str) -> Any:
-    """Read an argument of ``backward(tensors, grad_tensors, retain_graph, create_graph)``."""
-    return args[place] if len(args) > place else options.get(name)

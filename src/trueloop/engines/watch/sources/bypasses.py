@@ -62,12 +62,13 @@ class Bypasses:
             return
         registry = self._stream.registry
         self._stream.emit(
-            ForwardBypassed,
-            Place(by.f_code, by.f_lasti),
-            model=registry.of(owner),
-            parameters=registry.many(owner.parameters()),
-            hooks=hooks,
-            called=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
+            ForwardBypassed(
+                place=Place(by.f_code, by.f_lasti),
+                model=registry.of(owner),
+                parameters=registry.many(owner.parameters()),
+                hooks=hooks,
+                called=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
+            )
         )
 
 

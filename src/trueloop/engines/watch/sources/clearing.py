@@ -68,4 +68,4 @@ class Clearing:
         if lost:
             place = here()
             self._windows.lost(lost, place)
-            self._stream.emit(GradientsCleared, place, unconsumed=lost)
+            self._stream.emit(GradientsCleared(place=place, unconsumed=lost))

@@ -86,16 +86,17 @@ class Clipping:
         if held.consumed:
             self._windows.account.stepped(held.consumed)  # still used, but in another version
         self._stream.emit(
-            GradientsClipped,
-            here(),
-            kind=kind,
-            limit=float(limit),
-            measured=float(result) if readable else None,
-            parameters=many(held.graded),
-            consumed=many(held.consumed),
-            scaled=held.scaled,
-            probe=math.isinf(float(limit)),
-            exhausted=held.exhausted,
+            GradientsClipped(
+                place=here(),
+                kind=kind,
+                limit=float(limit),
+                measured=float(result) if readable else None,
+                parameters=many(held.graded),
+                consumed=many(held.consumed),
+                scaled=held.scaled,
+                probe=math.isinf(float(limit)),
+                exhausted=held.exhausted,
+            )
         )
 
 

@@ -120,14 +120,15 @@ class Dropouts:
         batch, before = self._given.get(call, (-1, None))
         self._given[call] = self._program.batch, weakref.ref(given)
         self._stream.emit(
-            DropoutUntold,
-            call,
-            module=self._stream.registry.of(module),
-            training=module.training,
-            function=function,
-            probability=float(probability),
-            values=given.numel(),
-            again=batch == self._program.batch and before is not None and before() is given,
+            DropoutUntold(
+                place=call,
+                module=self._stream.registry.of(module),
+                training=module.training,
+                function=function,
+                probability=float(probability),
+                values=given.numel(),
+                again=batch == self._program.batch and before is not None and before() is given,
+            )
         )
 
 

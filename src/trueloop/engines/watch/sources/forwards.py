@@ -44,9 +44,9 @@ MOST_OUTPUTS: Final = 16  # tensors of an output that are looked at
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
 _any_autocast: Callable[[], bool] = getattr(_bindings, "_is_any_autocast_enabled", lambda: True)
-_transforms: Callable[[], Any] = getattr(
-    importlib.import_module("torch._C._functorch"), "peek_interpreter_stack", lambda: "nobody knows"
-)
+_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
+"""True within ``torch.func.grad`` and its like. Looking at their stack would make one for this thread, and from then on
+that is copied for every node of every backward."""
 
 
 class _Known:
@@ -108,11 +108,10 @@ class Forwards:
 
     def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
         self._stream, self._program, self._met_by = stream, program, met
-        self._tell = stream.fenced("calls of models", self._called)
+        self._tell = stream.fenced("calls of models", self._returned)
         self._look = stream.fenced("modules within models", self._within)
         self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
         self._note = stream.fenced("arguments of models", self._noted)
-        self._note_output = stream.fenced("results of models", remember_output)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -164,9 +163,7 @@ class Forwards:
                 output = original(module, *args, **options)
             finally:
                 program.in_forward, self._root, self._plain = 0, None, _NO_IDS
-            self._tell(module, output, perf_counter() - start)
-            if noted is not None:
-                self._note_output(noted, output)
+            self._tell(module, output, perf_counter() - start, noted)
             return output
 
         return __call__
@@ -178,6 +175,11 @@ class Forwards:
         if call is not None:
             calls.append(call)
         return call
+
+    def _returned(self, model: nn.Module, output: Any, seconds: float, noted: Call | None) -> None:
+        if noted is not None:
+            remember_output(noted, output)
+        self._called(model, output, seconds)
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
         parameters, modes = _parts(model)
@@ -206,25 +208,26 @@ class Forwards:
         if grad_mode:  # not that of a teacher
             program.autocast = autocast
         stream.emit(
-            ModelCalled,
-            here(),
-            model=known.ref,
-            training=model.training,
-            dropout_active=modes.dropout,
-            batchnorm_active=modes.normalising,
-            all_eval=not modes.training,
-            grad_mode=grad_mode,
-            inference_mode=torch.is_inference_mode_enabled(),
-            has_graph=bool(graphs),
-            autocast=autocast,
-            recomputed=program.in_backward > 0,
-            loader=program.loader if fresh else None,
-            parameters=refs,
-            seconds=seconds,
-            live=model,
-            output=output,
-            cast=self._cast(graphs) if autocast and graphs else None,
-            graph_used=used,
+            ModelCalled(
+                place=here(),
+                model=known.ref,
+                training=model.training,
+                dropout_active=modes.dropout,
+                batchnorm_active=modes.normalising,
+                all_eval=not modes.training,
+                grad_mode=grad_mode,
+                inference_mode=torch.is_inference_mode_enabled(),
+                has_graph=bool(graphs),
+                autocast=autocast,
+                recomputed=program.in_backward > 0,
+                loader=program.loader if fresh else None,
+                parameters=refs,
+                seconds=seconds,
+                live=model,
+                output=output,
+                cast=self._cast(graphs) if autocast and graphs else None,
+                graph_used=used,
+            )
         )
         if graphs and not program.in_backward:
             self._direct()
@@ -239,10 +242,10 @@ class Forwards:
         if not known.looked and modes.normalising:
             known.looked = True
             for found in forgetful(model):
-                stream.emit(
-                    StatisticsForgotten, here(), module=registry.of(found.first), model=known.ref,
+                stream.emit(StatisticsForgotten(
+                    place=here(), module=registry.of(found.first), model=known.ref,
                     momentum=found.momentum, layers=found.layers,
-                )  # fmt: skip
+                ))  # fmt: skip
         if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
             return
         before, known.met = known.marks, self._program.met
@@ -251,7 +254,7 @@ class Forwards:
             for each in frozen_in_vain(model)
         )
         if known.marks != before:
-            stream.emit(FrozenInVain, here(), model=known.ref, marks=known.marks)
+            stream.emit(FrozenInVain(place=here(), model=known.ref, marks=known.marks))
 
     def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
         found = weight_cast(graphs)
@@ -291,13 +294,14 @@ class Forwards:
                 continue
             registry = self._stream.registry
             self._stream.emit(
-                StrangerCalled,
-                place,
-                module=registry.of(module),
-                model=registry.of(root),
-                parameters=registry.many(own),
-                trainable=any(p.requires_grad for p in own),
-                live=module,
+                StrangerCalled(
+                    place=place,
+                    module=registry.of(module),
+                    model=registry.of(root),
+                    parameters=registry.many(own),
+                    trainable=any(p.requires_grad for p in own),
+                    live=module,
+                )
             )
 
     def _normalise(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -309,12 +313,13 @@ class Forwards:
         elif module in self._batch and module not in self._alone:
             self._alone.add(module)
             self._stream.emit(
-                BatchNormOfOne,
-                here(),
-                module=self._stream.registry.of(module),
-                model=self._stream.registry.of(root),
-                values=args[0].numel() // max(1, shape[1]),
-                before=self._batch[module],
+                BatchNormOfOne(
+                    place=here(),
+                    module=self._stream.registry.of(module),
+                    model=self._stream.registry.of(root),
+                    values=args[0].numel() // max(1, shape[1]),
+                    before=self._batch[module],
+                )
             )
 
 
@@ -369,11 +374,6 @@ def _tensors(output: Any) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             queue.extend(value[:MOST_OUTPUTS])
     return found
-
-
-def _transformed() -> bool:
-    """True within ``torch.func.grad`` and its like."""
-    return _transforms() is not None
 
 
 def _autocast() -> str | None:

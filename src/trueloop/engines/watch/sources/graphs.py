@@ -117,13 +117,13 @@ class Graphs:
         keepers = holders(self._is_old)
         line = next((holder.site for holder in keepers if holder.site), None)
         self._stream.emit(
-            GraphsAlive,
-            self._born[alive[0]][1],
-            count=len(alive),
-            marked=len(old),
-            oldest=min(updates),
-            holders=tuple(holder.words for holder in keepers),
-            kept_at=line,
+            GraphsAlive(
+                place=self._born[alive[0]][1],
+                count=len(alive),
+                oldest=min(updates),
+                holders=tuple(holder.words for holder in keepers),
+                kept_at=line,
+            )
         )
 
     def _old(self) -> list[int]:

@@ -19,12 +19,18 @@ from trueloop.ground.findings import Place
 ALIKE: Final = 2  # windows of one length, before a shorter one is called left over
 
 
-def note_leftover(program: Program, loader: Ref, batches: int, backwards: int, place: Place | None) -> None:
+def note_leftover(program: Program, loader: Ref, batches: int, backwards: int, left: int, place: Place | None) -> None:
     """A loader has ended: remember what of its batches waits for a step.
 
     Only where each batch led to one backward, windows had one length, and what waits is what does not fill the last.
+
+    Args:
+        program: what is known of it.
+        loader: that has ended, after as many ``batches``.
+        backwards: meanwhile, and ``left`` of them since the latest step.
+        place: of the loop.
     """
-    left, window = program.pending, program.window
+    window = program.window
     if window < 2 or program.alike < ALIKE or backwards != batches or not 0 < left == batches % window:
         return
     held = [p for o in program.mine() for p in parameters_of(o) if p.grad is not None]
@@ -47,8 +53,9 @@ def at_backward(stream: Stream, program: Program) -> None:
 def at_step(stream: Stream, program: Program) -> None:
     """An optimizer steps: with them alone, as it should, or with the next window on top."""
     leftover, program.leftover = program.leftover, None
-    if leftover is not None and leftover.kept and program.pending > leftover.window:
-        _tell(stream, leftover, backwards=program.pending)
+    pending = stream.micro - program.stepped_micro
+    if leftover is not None and leftover.kept and pending > leftover.window:
+        _tell(stream, leftover, backwards=pending)
 
 
 def _cleared(parameter: weakref.ref[Tensor], gradient: int, version: int) -> bool:
@@ -64,12 +71,13 @@ def _cleared(parameter: weakref.ref[Tensor], gradient: int, version: int) -> boo
 
 def _tell(stream: Stream, leftover: Leftover, *, backwards: int) -> None:
     stream.emit(
-        WindowLeftOver,
-        leftover.place,
-        loader=leftover.loader,
-        batches=leftover.batches,
-        left=leftover.left,
-        window=leftover.window,
-        cleared=backwards == 0,
-        backwards=backwards,
+        WindowLeftOver(
+            place=leftover.place,
+            loader=leftover.loader,
+            batches=leftover.batches,
+            left=leftover.left,
+            window=leftover.window,
+            cleared=backwards == 0,
+            backwards=backwards,
+        )
     )

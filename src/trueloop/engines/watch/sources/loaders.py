@@ -166,10 +166,13 @@ class Loaders:
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.on:
                 return original(iterator)
-            current: Pass = getattr(iterator, KEPT, None) or unknown(iterator)
+            try:
+                current: Pass = iterator._trueloop_pass  # noqa: SLF001
+            except AttributeError:
+                current = unknown(iterator)
             if self._read_out is not None and self._read_out is not current:
                 read_out()
-            program.drawing = None if current.workers else current
+            program.drawing = current
             start = perf_counter()
             try:
                 batch = original(iterator)
@@ -181,16 +184,17 @@ class Loaders:
             waited_s = perf_counter() - start
             program.batch += 1
             program.loader = current.loader
-            if current.index:
+            index = current.index
+            if index:
                 current.waited_s += waited_s
             else:
                 current.first_s = start + waited_s
                 if current.distributed is not None:
                     ordered(current)
-            if stream.full or current.blocks is not None or current.copies is not None:
+            if stream.full or current.looked_at:
                 drawn(current, batch, waited_s)
-            current.index += 1
-            if current.index == current.length:
+            current.index = index = index + 1
+            if index == current.length:
                 self._read_out = current
             return batch
 
@@ -227,11 +231,12 @@ class Loaders:
                 current.blocks = Blocks()
         elif epoch == 0 and loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset):
             current.copies = Copies(loader.num_workers)
-        stream.emit(
-            LoaderStarted, current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
+        current.looked_at = current.blocks is not None or current.copies is not None
+        stream.emit(LoaderStarted(
+            place=current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
             batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
             dataset=current.dataset, made_at=current.made_at,
-        )  # fmt: skip
+        ))  # fmt: skip
         if epoch == 0:
             self._comparison.started(loader, ref)
             self._look_for_copies(loader, current)
@@ -241,11 +246,11 @@ class Loaders:
         if not loader.num_workers or loader.worker_init_fn is not None:
             return
         for path, kind, code in generators(loader.dataset):
-            self._stream.emit(
-                GeneratorCopied, current.place, loader=current.loader, generator=path, kind=kind,
+            self._stream.emit(GeneratorCopied(
+                place=current.place, loader=current.loader, generator=path, kind=kind,
                 used_at=Place(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
                 made_at=current.made_at,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _drawn(self, current: Pass, batch: Any, waited_s: float) -> None:
         stream = self._stream
@@ -253,12 +258,13 @@ class Loaders:
             self._labelled(current, batch)
         if current.copies is not None:
             self._compared(current, current.copies, batch)
+        current.looked_at = current.blocks is not None or current.copies is not None
         if stream.full:
             stream.after_batch()
-            stream.emit(
-                BatchDrawn, loader=current.loader, epoch=current.epoch, index=current.index,
+            stream.emit(BatchDrawn(
+                loader=current.loader, epoch=current.epoch, index=current.index,
                 waited_s=waited_s, batch=batch,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _labelled(self, current: Pass, batch: Any) -> None:
         assert current.blocks is not None
@@ -271,10 +277,10 @@ class Loaders:
         if copies.over:
             current.copies = None
         if copies.found:
-            self._stream.emit(
-                WorkersRepeat, current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
+            self._stream.emit(WorkersRepeat(
+                place=current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
                 samples=copies.samples, made_at=current.made_at,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _ordered(self, current: Pass, indices: Any) -> None:
         assert current.order is not None
@@ -285,10 +291,10 @@ class Loaders:
     def _tell_epoch(self, current: Pass) -> None:
         sampler, current.distributed = current.distributed, None
         order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
-        self._stream.emit(
-            EpochDrawn, current.place, loader=current.loader, dataset=current.dataset, order=order,
+        self._stream.emit(EpochDrawn(
+            place=current.place, loader=current.loader, dataset=current.dataset, order=order,
             made_at=current.made_at,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _tell_order(self, current: Pass) -> None:
         order, current.order = current.order, None
@@ -297,11 +303,11 @@ class Loaders:
         self._orders -= 1
         if not order.count:
             return
-        self._stream.emit(
-            OrderSeen, current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
+        self._stream.emit(OrderSeen(
+            place=current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
             digest=order.digest, count=order.count, distinct=order.distinct, batches=order.batches,
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _end_read_out(self) -> None:
         """End a pass of which all batches were drawn, once the program turns to something else.
@@ -317,25 +323,25 @@ class Loaders:
             return
         current.ended = True
         stream, place = self._stream, here()
-        backwards = stream.micro - current.began_micro
-        note_leftover(self._program, current.loader, current.index, backwards, place)
+        backwards, pending = stream.micro - current.began_micro, stream.micro - self._program.stepped_micro
+        note_leftover(self._program, current.loader, current.index, backwards, pending, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
-        stream.emit(
-            LoaderExhausted, place, loader=current.loader, epoch=current.epoch, batches=current.index,
-            pending=self._program.pending, batches_with_backward=backwards,
+        stream.emit(LoaderExhausted(
+            place=place, loader=current.loader, epoch=current.epoch, batches=current.index,
+            pending=pending, batches_with_backward=backwards,
             waited_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _tell_blocks(self, current: Pass, blocks: Blocks) -> None:
         for column, values, shortest in blocks.found():
-            self._stream.emit(
-                LabelsInBlocks, current.made_at or current.place, loader=current.loader, epoch=current.epoch,
+            self._stream.emit(LabelsInBlocks(
+                place=current.made_at or current.place, loader=current.loader, epoch=current.epoch,
                 column=column, values=values, shortest=shortest, samples=blocks.samples,
                 batch_size=blocks.batch_size, in_time=blocks.follows_a_clock,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _sampler(loader: Any) -> tuple[str, bool | None]:
@@ -360,6 +366,8 @@ def _distributed(loader: Any) -> Any:
                 ours = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
                 return cast("Any", sampler) if ours else None
             sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+            if sampler is None:
+                break
     return None
 
 

@@ -67,12 +67,13 @@ class Modes:
     def _set(self, module: nn.Module, mode: bool, changed: bool | None) -> None:
         registry = self._stream.registry
         self._stream.emit(
-            ModeSet,
-            here(),
-            module=registry.of(module),
-            training=bool(mode),
-            changed=bool(changed),
-            parameters=registry.many(module.parameters()),
+            ModeSet(
+                place=here(),
+                module=registry.of(module),
+                training=bool(mode),
+                changed=bool(changed),
+                parameters=registry.many(module.parameters()),
+            )
         )
         if changed and self._wakes < WAKES:
             self._wakes += 1

@@ -81,7 +81,8 @@ class _Asked:
 class Replicas:
     """Tells `ModelReplicated` and `RanksCompared` always, `ReplicaStepped` while watching in full.
 
-    Cost: 1 us per call of a wrapper, backward and step where there is a wrapper; a comparison as `sketch`.
+    Cost: 1 us per call of a wrapper, backward and step where there is a wrapper, otherwise none; a comparison as
+    `sketch`.
     """
 
     tells: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, ReplicaStepped)
@@ -91,6 +92,7 @@ class Replicas:
         self._replicas = Facts[nn.Module, _Replica]()
         self._holds = Facts[Optimizer, tuple[int, frozenset[int]]]()
         self._made = 0
+        self._patches = Patches()
         self._process = os.getpid()
         self._exchange, self._stores, self._sender = Exchange(), Stores(), os.getpid()
         self._meet = stream.fenced("wrappers of models", self._met)
@@ -106,11 +108,10 @@ class Replicas:
         self._process = os.getpid()
         self._replicas.clear()
         self._begin()
+        self._patches, self._program.replicated = patches, None
         cast("Any", Replicas._after_step)._torchdynamo_disable = True  # noqa: SLF001
-        patches.hook(register_optimizer_step_post_hook(self._after_step))
         patches.replace(DistributedDataParallel, "__init__", self._constructor)
         patches.replace(DistributedDataParallel, "_post_forward", self._forward)
-        patches.replace(torch.autograd, "backward", self._backward)
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
@@ -138,16 +139,8 @@ class Replicas:
 
         return _post_forward
 
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(*args: Any, **options: Any) -> Any:
-            if len(self._replicas) and not self._program.in_backward and self._stream.on:
-                self._note()
-            return original(*args, **options)
-
-        return backward
-
     def _after_step(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        if len(self._replicas) and not self._program.in_backward and self._listening():
+        if not self._program.in_backward and self._listening():
             self._tell(optimizer)
 
     # What it sees --------------------------------------------------------------------------------------------------
@@ -156,6 +149,9 @@ class Replicas:
         known = self._replicas.get(wrapper)
         if known is not None:
             return known
+        if self._program.replicated is None:  # the first one: programs without do not pay for it
+            self._program.replicated = self._note
+            self._patches.hook(register_optimizer_step_post_hook(self._after_step))
         registry = self._stream.registry
         left_out = set(wrapper.parameters_to_ignore)
         held = {
@@ -176,10 +172,10 @@ class Replicas:
             parameters=[weakref.ref(parameter) for parameter in kept.values()],
             name=f"{attempt}/{group.group_name}/{self._made}/{identity}",
         ))  # fmt: skip
-        self._stream.emit(
-            ModelReplicated, here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
+        self._stream.emit(ModelReplicated(
+            place=here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
             size=group.size(),
-        )  # fmt: skip
+        ))  # fmt: skip
         return known
 
     def _called(self, wrapper: Any) -> None:
@@ -225,10 +221,10 @@ class Replicas:
     def _tell_step(self, wrapper: Any, known: _Replica, optimizer: Optimizer) -> None:
         now, since = _clock(wrapper), known.backward_at
         graded = [p for p in parameters_of(optimizer) if id(p) in known.ids and p.grad is not None]
-        self._stream.emit(
-            ReplicaStepped, here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
+        self._stream.emit(ReplicaStepped(
+            place=here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
             forwards=known.forwards, collectives=None if now is None or since is None else now - since,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     # Comparisons ---------------------------------------------------------------------------------------------------
 
@@ -266,10 +262,10 @@ class Replicas:
     def _compare(self, asked: _Asked, own: Numbers, others: Numbers) -> None:
         known = asked.replica
         differ = apart(own, others, asked.epsilons, asked.rounds)
-        self._stream.emit(
-            RanksCompared, asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(own),
+        self._stream.emit(RanksCompared(
+            place=asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(own),
             differ=tuple((asked.names[index], share) for index, share in differ), equal_at=known.equal_at,
-        )  # fmt: skip
+        ))  # fmt: skip
         if not differ:
             known.equal_at = asked.update
 

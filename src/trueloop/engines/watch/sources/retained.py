@@ -15,6 +15,7 @@ from torch import Tensor
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.sources.backward import check_taken
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import Event, GraphsRetained
 from trueloop.ground.findings import Place
@@ -76,10 +77,14 @@ class Retained:
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
+        check_taken(original)
 
-        def backward(tensors: Any, *args: Any, **options: Any) -> Any:
-            result = original(tensors, *args, **options)
-            if not _retains(args, options) or not stream.on or program.in_backward or _is_compiling():
+        def backward(
+            tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
+            grad_variables: Any = None, inputs: Any = None,
+        ) -> Any:  # fmt: skip
+            result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            if not retain_graph or create_graph or not stream.on or program.in_backward or _is_compiling():
                 return result
             if not program.elsewhere():
                 self._hang([tensors] if isinstance(tensors, Tensor) else list(tensors))
@@ -98,7 +103,7 @@ class Retained:
             return
         if line.unused >= ENOUGH:
             line.decided = True
-            self._stream.emit(GraphsRetained, place, count=line.unused)
+            self._stream.emit(GraphsRetained(place=place, count=line.unused))
             return
         nodes = _nodes(roots)
         if not nodes:  # too large to be sure
@@ -106,12 +111,6 @@ class Retained:
             return
         _hang_on(nodes, _Life(line, counts=line.last_update != self._stream.update))
         line.last_update = self._stream.update
-
-
-def _retains(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Read the arguments of ``backward(tensors, grad_tensors, retain_graph, create_graph)``."""
-    retain = args[1] if len(args) > 1 else options.get("retain_graph")
-    return bool(retain) and not (args[2] if len(args) > 2 else options.get("create_graph"))
 
 
 def _hang_on(nodes: Sequence[Any], life: _Life) -> None:

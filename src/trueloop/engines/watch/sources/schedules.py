@@ -121,17 +121,18 @@ class Schedules:
     def _tell(self, scheduler: LRScheduler, before: tuple[float, ...], place: Place | None) -> None:
         optimizer, stream = scheduler.optimizer, self._stream
         stream.emit(
-            ScheduleAdvanced,
-            place,
-            scheduler=stream.registry.of(scheduler),
-            kind=type(scheduler).__name__,
-            optimizer=stream.registry.of(optimizer),
-            before=before,
-            after=rates(optimizer),
-            count=_count(scheduler),
-            horizon=self._known[scheduler].horizon,
-            optimizer_steps=self._steps(optimizer),
-            backwards=stream.micro,
+            ScheduleAdvanced(
+                place=place,
+                scheduler=stream.registry.of(scheduler),
+                kind=type(scheduler).__name__,
+                optimizer=stream.registry.of(optimizer),
+                before=before,
+                after=rates(optimizer),
+                count=_count(scheduler),
+                horizon=self._known[scheduler].horizon,
+                optimizer_steps=self._steps(optimizer),
+                backwards=stream.micro,
+            )
         )
 
 

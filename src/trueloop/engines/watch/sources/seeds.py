@@ -61,8 +61,9 @@ class Seeds:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def seed(*args: Any, **options: Any) -> Any:
                 if stream.on:
-                    if program.drawing is not None:
-                        drawing(generator, program.drawing, next(iter((*args, *options.values())), None))
+                    current = program.drawing
+                    if current is not None and not current.workers:
+                        drawing(generator, current, next(iter((*args, *options.values())), None))
                     elif generator == "torch":
                         between()
                 return original(*args, **options)
@@ -88,7 +89,7 @@ class Seeds:
             tally.batches += 1
         if tally.times >= TIMES and tally.batches >= BATCHES:
             tally.over = True
-            self._stream.emit(
-                SeedRepeated, here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
+            self._stream.emit(SeedRepeated(
+                place=here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
                 batches=tally.batches,
-            )  # fmt: skip
+            ))  # fmt: skip

@@ -211,7 +211,7 @@ class States:
             self._captures.add(tensor, capture)
         own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
         parameter = None if own is None else stream.registry.parameter(own)
-        stream.emit(StateCaptured, place, module=module_ref, state=ref, parameter=parameter)
+        stream.emit(StateCaptured(place=place, module=module_ref, state=ref, parameter=parameter))
 
     def _used_by_loading(self, target: nn.Module, state: Any) -> None:
         if self._captures:
@@ -225,11 +225,11 @@ class States:
                 continue
             told.append(capture.state)
             aliased, moved = self._compare(capture)
-            self._stream.emit(
-                StateUsed, here(), how=how, state=capture.state, captured_at=capture.place,
+            self._stream.emit(StateUsed(
+                place=here(), how=how, state=capture.state, captured_at=capture.place,
                 captured_update=capture.update, aliased=aliased, moved=moved, module=capture.module_ref,
                 target=None if target is None else self._stream.registry.of(target),
-            )  # fmt: skip
+            ))  # fmt: skip
 
     def _compare(self, capture: _Capture) -> tuple[bool, bool]:
         """Return whether the captured tensors are the module's own, and whether these have changed since."""
@@ -251,10 +251,10 @@ class States:
             file = self._files[tensor]
             if file is not None:
                 break
-        self._stream.emit(
-            StateLoaded, here(), target=self._stream.registry.of(target), what=what, file=file,
+        self._stream.emit(StateLoaded(
+            place=here(), target=self._stream.registry.of(target), what=what, file=file,
             names=_matched(state, result) if what == "model" else None,
-        )  # fmt: skip
+        ))  # fmt: skip
         if self._wakes < FIRST_WAKES + (self._stream.update - self._since) // UPDATES_PER_WAKE:
             self._wakes += 1
             self._stream.wake()
@@ -263,10 +263,10 @@ class States:
         if self._captures:
             self._used("saved", obj, None)
         holds = {kind for kind, _ in _states(obj, DEEPEST)}
-        self._stream.emit(
-            CheckpointWritten, here(), path=_path(file), holds_model="model" in holds,
-            holds_optimizer="optimizer" in holds, holds_scheduler="scheduler" in holds,
-        )  # fmt: skip
+        self._stream.emit(CheckpointWritten(
+            place=here(), path=_path(file), holds_model="model" in holds,
+            holds_optimizer="optimizer" in holds,
+        ))  # fmt: skip
 
     def _read(self, file: Any, found: Any, weights_only: bool | None) -> None:
         path = _path(file)
@@ -276,10 +276,10 @@ class States:
             for _, tensor in _some_tensors(state):
                 self._files.add(tensor, ref)
         holds = {kind for kind, _ in states}
-        self._stream.emit(
-            CheckpointRead, here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
-            holds_optimizer="optimizer" in holds, holds_scheduler="scheduler" in holds,
-        )  # fmt: skip
+        self._stream.emit(CheckpointRead(
+            place=here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
+            holds_optimizer="optimizer" in holds,
+        ))  # fmt: skip
 
 
 def _matched(state: Any, result: Any) -> NamesMatched | None:

@@ -73,8 +73,8 @@ class Steps:
 
     tells: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
     __slots__ = (
-        "_known", "_latest", "_latest_known", "_leftover", "_locate", "_look", "_meet", "_noted", "_owned", "_owners",
-        "_program", "_stream", "_tell", "_windows",
+        "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_noted", "_owned", "_owners", "_program",
+        "_stream", "_tell", "_windows",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
@@ -83,11 +83,11 @@ class Steps:
         """Parameter -> the optimizer that stepped it last."""
         self._owned: tuple[Ref, Refs] | None = None
         """The optimizer that stepped last, and what: these are known to be its own."""
-        self._known: Known | None = None
-        """The optimizer that is just stepping, what was noted before it, and which one stepped last."""
-        self._noted: _Before | None = None
         self._latest: Callable[[], Optimizer | None] = _nobody
-        self._latest_known: Known | None = None
+        self._known: Known | None = None
+        """Of the latest optimizer that began to step."""
+        self._noted: _Before | None = None
+        """What was noted before the step that is on its way, if that is watched in full."""
         self._look = stream.fenced("steps of optimizers", self._begin)
         self._tell = stream.fenced("steps of optimizers", self._end)
         self._meet = stream.fenced("optimizers", self._met)
@@ -129,14 +129,15 @@ class Steps:
         owners = (self._owners.get(registry.parameter(parameter)) for parameter in holds)
         before = {id(owner): owner for owner in owners if owner is not None and owner is not ref}
         stream.emit(
-            OptimizerCreated,
-            here(),
-            optimizer=ref,
-            kind=type(optimizer).__name__,
-            parameters=registry.many(holds),
-            trainable=registry.many(p for p in holds if p.requires_grad),
-            stateful=_stateful(optimizer),
-            predecessors=tuple(before.values()),
+            OptimizerCreated(
+                place=here(),
+                optimizer=ref,
+                kind=type(optimizer).__name__,
+                parameters=registry.many(holds),
+                trainable=registry.many(p for p in holds if p.requires_grad),
+                stateful=_stateful(optimizer),
+                predecessors=tuple(before.values()),
+            )
         )
         stream.wake()
 
@@ -150,29 +151,33 @@ class Steps:
         program.in_step = 1
         if self._latest() is not optimizer:
             self._latest = weakref.ref(optimizer)
-            self._latest_known = program.optimizers.get(optimizer) or self._first_seen(optimizer)
-        self._known = self._latest_known
-        self._noted = self._look(optimizer, args, options) if stream.full else None
+            self._known = program.optimizers.get(optimizer) or self._first_seen(optimizer)
+        if stream.full:
+            self._noted = self._look(optimizer, args, options)
 
     def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
         stream, program, known = self._stream, self._program, self._known
         if not stream.on or program.thread != get_ident():
             return
-        if program.in_step > 1:
-            program.in_step -= 1
+        depth = program.in_step
+        if depth != 1:  # a step within another one, or one that had begun before anybody watched
+            program.in_step = max(0, depth - 1)
             return
         program.in_step = 0
         if known is None:
             return
-        self._known = None
         if self._noted is not None:
             noted, self._noted = self._noted, None
             if stream.full:
                 self._tell(optimizer, known, noted)
         if program.leftover is not None:
             self._leftover(stream, program)
-        program.alike = program.alike + 1 if program.window == program.pending else 1
-        program.window, program.pending = program.pending, 0
+        window = stream.micro - program.stepped_micro
+        if window == program.window:
+            program.alike += 1
+        else:
+            program.alike, program.window = 1, window
+        program.stepped_micro = stream.micro
         known.steps += 1
         known.trains = True
         stream.update = update = stream.update + 1
@@ -218,33 +223,34 @@ class Steps:
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
             self._stream.emit(
-                StepTaken,
-                before.place,
-                optimizer=ref,
-                rates=before.rates,
-                parameters=parameters,
-                with_gradient=parameters if len(graded) == len(holds) else some(graded),
-                reused=some(reused) if reused else NONE,
-                reused_from=place,
-                backwards=known.backwards,
-                cleared_between=known.backwards > 0 and not graded,
-                cleared_at=known.cleared_at,
-                replaced=before.replaced,
-                norm=norms.joint,
-                norm_made=known.norm_made,
-                zero=some(norms.zero) if norms.zero else NONE,
-                not_finite=some(norms.not_finite) if norms.not_finite else NONE,
-                frozen_moved=some(moved) if moved else NONE,
-                frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
-                scaler=None if scaler is None else self._stream.registry.of(scaler),
-                closure=before.closure,
-                seconds=seconds,
-                graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
-                norms=tuple(norms.each),
-                epsilon_lost=_epsilon_lost(optimizer),
-                scaled=before.scaled,
-                used=many(before.used) if before.used else NONE,
-                used_at=self._windows.stepped_at if before.used else None,
+                StepTaken(
+                    place=before.place,
+                    optimizer=ref,
+                    rates=before.rates,
+                    parameters=parameters,
+                    with_gradient=parameters if len(graded) == len(holds) else some(graded),
+                    reused=some(reused) if reused else NONE,
+                    reused_from=place,
+                    backwards=known.backwards,
+                    cleared_between=known.backwards > 0 and not graded,
+                    cleared_at=known.cleared_at,
+                    replaced=before.replaced,
+                    norm=norms.joint,
+                    norm_made=known.norm_made,
+                    zero=some(norms.zero) if norms.zero else NONE,
+                    not_finite=some(norms.not_finite) if norms.not_finite else NONE,
+                    frozen_moved=some(moved) if moved else NONE,
+                    frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
+                    scaler=None if scaler is None else self._stream.registry.of(scaler),
+                    closure=before.closure,
+                    seconds=seconds,
+                    graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
+                    norms=tuple(norms.each),
+                    epsilon_lost=_epsilon_lost(optimizer),
+                    scaled=before.scaled,
+                    used=many(before.used) if before.used else NONE,
+                    used_at=self._windows.stepped_at if before.used else None,
+                )
             )
         if self._owned != (ref, parameters):
             self._owned = ref, parameters
@@ -269,7 +275,7 @@ def depth_of_step() -> int:
 
 def _norms(graded: Sequence[Tensor]) -> _Norms:
     """Read the norms of gradients that lie on the CPU; of others nothing, since they would have to be waited for."""
-    norms = gradient_norms([p.grad for p in graded if p.grad is not None])
+    norms = gradient_norms([gradient for p in graded if (gradient := p.grad) is not None])
     if norms is None:
         return _Norms()
     joint = math.hypot(*norms)
