@@ -140,8 +140,6 @@ class NotFinite(Event):
     inputs: str
     """What went into it, in words: "min -3.1, max 0.0, 12 zeros"; "" = not known."""
     parameters: Refs
-    since: int
-    """The last update known to have been finite."""
     output_finite: bool = False
     """The model gave finite values only: where there is an operation, its result did not reach the output."""
     only_gradient: bool = False

@@ -49,6 +49,6 @@ def _tell(stream: Stream, shown: Replay, *, all_of_it: bool) -> None:
     stream.emit(NotFinite(
         place=None, what="gradient", value="", module=found.module if found else "",
         operation=found.operation if found else "", operation_place=found.place if found else None,
-        inputs=found.inputs if found else "", parameters=NONE, since=-1, output_finite=shown.finite and all_of_it,
+        inputs=found.inputs if found else "", parameters=NONE, output_finite=shown.finite and all_of_it,
         only_gradient=shown.origin is None and found is not None,
     ))  # fmt: skip

@@ -58,7 +58,7 @@ class Backward:
         self._begin = stream.fenced("backwards", self._tell_begin)
         self._end = stream.fenced("backwards", self._tell_end)
         self._check = stream.fenced("losses that are not finite", self._finite)
-        self._last_finite, self._tell_again = -1, 0
+        self._tell_again = 0
         self._locate = stream.fenced("batches with a loss that is not finite", locate)
         self._leftover = stream.fenced("windows left over", at_backward)
         self._known: dict[tuple[Place | None, str | None], tuple[int, tuple[LossSeen, ...]]] = {}
@@ -66,7 +66,7 @@ class Backward:
 
     def always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up for each call."""
-        self._last_finite, self._tell_again = -1, 0
+        self._tell_again = 0
         patches.replace(torch.autograd, "backward", self._replacement)
 
     def in_full(self, patches: Patches) -> None:
@@ -115,8 +115,8 @@ class Backward:
         if root is None or value is None:
             return None
         if value - value == 0:
-            self._last_finite = self._stream.update
-        elif value != value or not is_scaled(root):  # noqa: PLR0124 - if infinite, GradScaler tries how far it can go
+            return value
+        if value != value or not is_scaled(root):  # noqa: PLR0124 - if infinite, GradScaler tries how far it can go
             self._tell_not_finite(root, value)
         return value
 
@@ -127,7 +127,7 @@ class Backward:
             found = loss_origin(root)
             self._stream.emit(NotFinite(
                 place=here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
-                operation_place=None, inputs=found.inputs if found else "", parameters=NONE, since=self._last_finite,
+                operation_place=None, inputs=found.inputs if found else "", parameters=NONE,
             ))  # fmt: skip
             self._stream.wake()
         if self._program.in_step:  # the step's own closure: afterwards the weights are others
