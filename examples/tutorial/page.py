@@ -75,7 +75,9 @@ TWINS = (
     Twin("parameters_missing", "actor_critic", "OPT001", "optimizer.step()"),
     Twin("discarded", "actor_critic", "GRD002", "optimizer.zero_grad()"),
     Twin("loss_without_graph", "actor_critic", "GRD009", "loss.backward()"),
+    Twin("sampler_epoch_frozen", "data_parallel", "DST003", "for inputs, labels in loader:"),
 )  # fmt: skip
+PROCESSES = {"data_parallel.py": 2, "broken/sampler_epoch_frozen.py": 2}
 CORRECT = tuple(dict.fromkeys(twin.of for twin in TWINS))
 
 
@@ -123,7 +125,9 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     if case.first:
         python(case.script, *case.first)
     report = folder / "report.json"
-    done = python("-m", "trueloop", "run", "--json", str(report), case.script, *case.options)
+    several = PROCESSES.get(case.script)
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(several)) if several else ()
+    done = python(*launcher, "-m", "trueloop", "run", "--json", str(report), case.script, *case.options)
     told = json.loads(report.read_text(encoding="utf-8"))
     return {
         "command": case.command, "digest": digest(case.script), "printed": done.stdout.splitlines(),
@@ -219,6 +223,12 @@ def run(names: list[str]) -> None:
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def typed(command: str) -> str:
+    """Return what the reader types to run a script under trueloop."""
+    several = PROCESSES.get(command.partition(" ")[0])
+    return f"torchrun --nproc-per-node {several} -m trueloop run {command}" if several else f"trueloop run {command}"
+
+
 # Writing ---------------------------------------------------------------------------------------------------------
 
 BLOCK = re.compile(r"(<!-- (\w+)((?: [\w.]+)*) \(page\.py\) -->\n).*?(<!-- end -->\n)", flags=re.DOTALL)
@@ -248,9 +258,7 @@ class Pages:
         run = self._run(key)
         first, *others = run["report"]
         more = [f"... and {len(others)} more, for the other losses"] if others else []
-        block = fenced(
-            "text", [f"$ trueloop run {run['command']}", "...", result(run["printed"]), "...", "", *first, *more]
-        )
+        block = fenced("text", [f"$ {typed(run['command'])}", "...", result(run["printed"]), "...", "", *first, *more])
         twin = self._twins[key]
         return block + (
             "\n`trueloop lint` finds it, too, without running.\n" if twin.code in self._linted(twin) else ""
@@ -259,7 +267,7 @@ class Pages:
     def quiet(self, key: str) -> str:
         """Tell what trueloop says of a correct script."""
         run = self._run(key)
-        return fenced("text", [f"$ trueloop run {run['command']}", "...", f"trueloop: {run['headline']}", "..."])
+        return fenced("text", [f"$ {typed(run['command'])}", "...", f"trueloop: {run['headline']}", "..."])
 
     def lint(self, name: str) -> str:
         """Tell what the linter prints of a twin."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import runpy
 import traceback
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.panel import Panel
 from rich.traceback import Traceback
 
 from trueloop.ground.findings import Site
@@ -218,17 +221,32 @@ def test_pytests_way_of_telling_it():
     assert (frames[0], frames[-1]) == (Site("test_train.py", 9), Site("/x/site-packages/torch/nn/functional.py", 10))
 
 
-def test_rich_boxes():
+@pytest.mark.parametrize("width", [40, 61, 88, 400])
+@pytest.mark.parametrize("folders", ["f", "f" * 9, "f" * 33, "g" * 120])
+def test_rich_boxes(tmp_path: Path, folders: str, width: int):
+    path = tmp_path / folders / "train.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"def step_of_training():\n    raise RuntimeError({WORDS!r})\n")
     try:
-        raise RuntimeError(WORDS)
+        runpy.run_path(str(path))["step_of_training"]()
     except RuntimeError as error:
-        # Wide enough for the path of any checkout: rich breaks a longer one into lines.
-        shown = Traceback.from_exception(type(error), error, error.__traceback__, width=400)
+        shown = Traceback.from_exception(type(error), error, error.__traceback__, width=width, show_locals=True)
     console = Console(file=io.StringIO(), width=400, force_terminal=True)
     console.print(shown)
     kind, message, frames = raised(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
     assert (kind, message) == ("RuntimeError", WORDS)
-    assert (frames[-1].path.rpartition("/")[2], frames[-1].function) == ("test_tracebacks.py", "test_rich_boxes")
+    assert (frames[0].path, frames[0].function) == (__file__, "test_rich_boxes")
+    assert frames[1:] == (Site(str(path), 2, "step_of_training"),)
+
+
+def test_paths_with_spaces_in_rich_boxes():
+    place = f"/src/my runs/{'f' * 50} and more/train.py:12 in step"
+    console = Console(file=io.StringIO(), width=40)
+    console.print(
+        Panel(place, title="Traceback (most recent call last)", title_align="left"), "ValueError: no", sep="\n"
+    )
+    frames = raised(console.file.getvalue())[2]  # pyright: ignore[reportAttributeAccessIssue]
+    assert frames == (Site(place.partition(":")[0], 12, "step"),)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import CodeType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from trueloop.ground.source.text import Fix
 
@@ -123,6 +123,10 @@ class Verdict(StrEnum):
     """The program has nothing it could happen to."""
     NOT_JUDGED = "not judged"
     """It could have happened, and was not looked at: the reason is told."""
+
+
+UNPROVEN: Final = "nothing that happens at run time proves it"
+"""Why no run judges a failure that only the text, or the machine, shows."""
 
 
 class Judged(NamedTuple):

@@ -1,6 +1,8 @@
-"""Words for freezing that torch reads, and those that it does not."""
+"""Words for freezing that torch reads, those that it does not, and whether anything else does."""
 
-from typing import Final
+import ast
+from collections.abc import Iterator
+from typing import Final, TypeGuard
 
 RIGHT: Final = "requires_grad"
 MISSPELLED: Final = frozenset((
@@ -9,3 +11,73 @@ MISSPELLED: Final = frozenset((
     "requires_gard", "required_grads", "requiresGrad", "require_grad_",
 ))  # fmt: skip
 """What people write instead, and torch reads none of as an attribute."""
+
+_TENSORS: Final = ("parameters", "named_parameters", "buffers", "named_buffers")
+_SAME_ITEMS: Final = ("list", "tuple", "enumerate", "reversed", "iter")
+_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def may_be_read(tree: ast.AST, word: str, *, of_modules: bool) -> bool:
+    """Return True where a text may read an attribute, of whatever it is, or has its name as a string.
+
+    Args:
+        tree: of the text.
+        word: the attribute. A method that is called is none.
+        of_modules: a module has it, so a read of what ``parameters()`` gives is no read of it.
+    """
+    nodes = list(ast.walk(tree))
+    others = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
+    others |= {id(each.args[1]) for each in nodes if _sets(each)}
+    if of_modules:
+        others |= {id(read) for each in nodes for name in _parameters_of(each) for read in _reads(each, name)}
+    for each in nodes:
+        if id(each) in others:
+            continue
+        if isinstance(each, ast.Attribute) and each.attr == word and isinstance(each.ctx, ast.Load):
+            return True
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and word in each.value.split("."):
+            return True
+    return False
+
+
+def _sets(node: ast.AST) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr"
+        and len(node.args) > 1
+    )  # fmt: skip
+
+
+def _parameters_of(node: ast.AST) -> Iterator[str]:
+    """Yield the names that stand for one parameter after the other within a loop, a comprehension or a filter."""
+    if isinstance(node, ast.For) and _gives_tensors(node.iter):
+        yield from _names(node.target)
+    elif isinstance(node, _COMPREHENSIONS):
+        for each in node.generators:
+            if _gives_tensors(each.iter):
+                yield from _names(each.target)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "filter":
+        function, *over = node.args
+        if isinstance(function, ast.Lambda) and over and _gives_tensors(over[0]):
+            yield from (each.arg for each in function.args.args)
+
+
+def _gives_tensors(node: ast.expr) -> bool:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SAME_ITEMS and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TENSORS
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    return (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def _reads(within: ast.AST, name: str) -> list[ast.Attribute]:
+    """Return the attributes of a name; none where more than one thing within has that name."""
+    nodes = list(ast.walk(within))
+    stored = sum(
+        isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load) for each in nodes
+    )
+    if stored + sum(isinstance(each, ast.arg) and each.arg == name for each in nodes) != 1:
+        return []
+    attributes = [each for each in nodes if isinstance(each, ast.Attribute)]
+    return [each for each in attributes if isinstance(each.value, ast.Name) and each.value.id == name]

@@ -29,6 +29,8 @@ _FRAMES: Final = (
     re.compile(r"^File (?P<path>\S.*?):(?P<line>\d+)(?:, in (?P<name>[\w.<>]+))?"),
     re.compile(r"^\s*│\s+(?P<path>[/~.\w][^│]*?\.py):(?P<line>\d+) in (?P<name>[\w.<>]+)"),
 )
+_BOXED: Final = re.compile(r"^\s*│ (?P<inner>[^│]*) │\s*$")
+_IN_BOX: Final = re.compile(r"(?P<path>[/~.\w].*\.py):(?P<line>\d+) ?in ?(?P<name>[\w.<>]+)")
 _ENDED: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:)?$")
 _ALONE: Final = re.compile(  # without a traceback above it; pytest begins it with E
     r"^(?:E +)?(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception)|(?:trueloop\.[\w.]+)[A-Z]\w+): (?P<message>.*)$"
@@ -115,7 +117,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     waiting: list[_Block] = []
     outer: list[Site] = []
     current: _Block | None = None
-    for line in lines:
+    for line in _unbroken(lines):
         bare = _GROUP.sub("", line) if line.lstrip()[:1] in ("|", "+") else line
         begun = _BEGIN.match(bare)
         if begun:
@@ -138,6 +140,22 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
         if block.type:
             block.how = "worker" if block.worker else block.how
             yield block
+
+
+def _unbroken(lines: Sequence[str]) -> Iterator[str]:
+    """Put together what rich breaks into lines where its box is too narrow: the place of a frame."""
+    part: list[str] = []
+    for line in (*lines, ""):
+        if (boxed := _BOXED.match(line)) and boxed["inner"].strip():
+            part.append(line)
+            continue
+        # It ends a line where a space was, but for words longer than a line, which fill lines of their own.
+        inner = [_BOXED.sub(r"\g<inner>", each) for each in part]
+        text = "".join(f"{each.rstrip()} " if " " in each else each for each in inner).strip()
+        place = _IN_BOX.fullmatch(text)
+        yield from [f"│ {place['path']}:{place['line']} in {place['name']}"] if place else part
+        part = []
+        yield line
 
 
 def _read(block: _Block, line: str) -> _Block | None:

@@ -181,6 +181,22 @@ for epoch in range(30):
     one_epoch(loader)
     look(model)
 """,
+    "one member, epoch after epoch": """
+class Member:
+    def __init__(self, seed):
+        self.seed, self.net = seed, nn.Linear(6, 1)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.loader = DataLoader(data, 16, shuffle=True)
+    def fit(self):
+        torch.manual_seed(self.seed)  # <- DAT004
+        for a, b in self.loader:
+            self.opt.zero_grad()
+            nn.functional.mse_loss(self.net(a), b).backward()
+            self.opt.step()
+member = Member(0)
+for fit in range(3):
+    member.fit()
+""",
 }
 
 UNWRITTEN = {
@@ -191,6 +207,33 @@ loader = DataLoader(data, 16, shuffle=True)
 for epoch in range(3):
     begin(epoch)
     one_epoch(loader)
+""",
+    "members of an ensemble, each with its seed": """
+class Member:
+    def __init__(self, seed):
+        self.seed, self.net = seed, nn.Linear(6, 1)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.loader = DataLoader(data, 16, shuffle=True)
+    def fit(self):
+        torch.manual_seed(self.seed)
+        for a, b in self.loader:
+            self.opt.zero_grad()
+            nn.functional.mse_loss(self.net(a), b).backward()
+            self.opt.step()
+members = [Member(0), Member(1), Member(2)]
+for member in members:
+    member.fit()
+for number in range(3):
+    members[number].fit()
+""",
+    "the next seed at each turn": """
+seeds = iter(range(9))
+loader = DataLoader(data, 16, shuffle=True)
+def fit(seed):
+    torch.manual_seed(seed)
+    one_epoch(loader)
+for epoch in range(3):
+    fit(next(seeds))
 """,
     "seeded by a count": """
 loader = DataLoader(data, 16, shuffle=True)

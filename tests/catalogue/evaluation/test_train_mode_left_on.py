@@ -383,6 +383,144 @@ def test_the_rule_leaves_others_alone(untold, name):
     untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
+FUNCTIONS = """
+def train_one(net, loader, opt):
+    net.train()
+    for a, b in loader:
+        opt.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        opt.step()
+
+@torch.no_grad()
+def evaluate(net, loader):
+    for a, b in loader:
+        out = net(a){mark}
+        print(nn.functional.mse_loss(out, b).item())
+"""
+CALLED = {
+    "two held-out loaders by one function": """
+def main():
+    test = DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16)
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+    evaluate(model, test)
+main()
+""",
+    "eval mode after the last epoch only": """
+def predict(net):
+    net.eval()
+    with torch.no_grad():
+        return net(x)
+
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+    print(predict(model))
+main()
+""",
+    "eval mode for the test only": """
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+    model.eval()
+    evaluate(model, DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16))
+main()
+""",
+    "eval mode in a function that nothing calls": """
+def export(net, path):
+    net.eval()
+    torch.onnx.export(net, (x,), path)
+
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+main()
+""",
+}
+CALLED_RIGHTLY = {
+    "each sweep after eval mode, in functions": """
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        model.eval()
+        evaluate(model, held_out)
+main()
+""",
+    "MC dropout, three passes of one function": """
+def main():
+    train_one(model, train, optimizer)
+    for_all = [evaluate(model, held_out), evaluate(model, held_out), evaluate(model, held_out)]
+main()
+""",
+    "MC dropout, put into train mode for it": """
+def main():
+    for _ in range(2):
+        train_one(model, train, optimizer)
+        model.eval()
+        evaluate(model, held_out)
+        model.train()
+        evaluate(model, DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16))
+main()
+""",
+    "statistics of a new domain in every turn, then eval mode": """
+def main():
+    sgd = torch.optim.SGD(normal.parameters(), lr=0.05)
+    for _ in range(3):
+        train_one(normal, train, sgd)
+        evaluate(normal, held_out)
+        normal.eval()
+        evaluate(normal, DataLoader(TensorDataset(x[96:], y[96:]), batch_size=32))
+main()
+""",
+    "eval mode by a condition": """
+def main(mode):
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        if mode == "eval":
+            model.eval()
+        evaluate(model, held_out)
+main("eval")
+""",
+    "eval mode at the end of each turn, trained in some": """
+def main(epochs):
+    for number in range(epochs):
+        if number % 2:
+            train_one(model, train, optimizer)
+        evaluate(model, held_out)
+        model.eval()
+main(4)
+""",
+    "eval mode by a function of another file's choosing": """
+from elsewhere import engine
+
+@engine.before_evaluation
+def silence():
+    model.eval()
+
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        engine.fire()
+        evaluate(model, held_out)
+main()
+""",
+}
+
+
+@pytest.mark.parametrize("script", CALLED.values(), ids=CALLED)
+def test_the_order_of_calls_tells_that_train_mode_is_left_on(told, script):
+    told(HEAD + FUNCTIONS.format(mark="  # <- EVL001") + script)
+
+
+@pytest.mark.parametrize("script", CALLED_RIGHTLY.values(), ids=CALLED_RIGHTLY)
+def test_the_order_of_calls_does_not_tell(untold, script):
+    untold(HEAD + FUNCTIONS.format(mark="") + script, "EVL001")
+
+
 def test_eval_and_train_are_put_around_the_sweep(told):
     from trueloop.ground.source.text import Text, applied
 

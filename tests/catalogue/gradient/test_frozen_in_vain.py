@@ -1,5 +1,8 @@
 """GRD012: attributes that nothing reads."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 HEAD = """
@@ -84,6 +87,28 @@ from torchvision import models
 net = models.resnet18()
 net.conv1.weight.requires_grad = False
 net.cls_token.requires_grad = False
+""",
+    "read under another name": """
+backbone.requires_grad = False
+for part in nn.Sequential(backbone, head).children():
+    if not getattr(part, "frozen", part.requires_grad):
+        for p in part.parameters():
+            p.requires_grad_(False)
+""",
+    "read in a helper": """
+def apply_settings(net):
+    if not net.requires_grad:
+        net.requires_grad_(False)
+    for p in filter(lambda p: p.requires_grad, net.parameters()):
+        print(p.shape)
+backbone.requires_grad = False
+apply_settings(backbone)
+""",
+    "the parameters' own, of one letter": """
+for p in backbone.parameters():
+    p.require_grad = False
+for name, p in backbone.named_parameters():
+    p.requires_grad = p.require_grad
 """,
     "leaves": """
 x = torch.randn(4, 6)
@@ -177,6 +202,38 @@ for _ in range(2):
         optimizer.step()
 """,
 }
+
+SET = "setattr(model.body, 'requires_grad', False)\n"
+READ = {
+    "by the script": "if step > 1 and not model.body.requires_grad:\n        model.body.requires_grad_(False)",
+    "by name": "model.body.requires_grad_(getattr(model.body, 'requires_grad') or step < 2)",
+    "by a path": "__import__('operator').attrgetter('body.requires_grad')(model)",
+    "in a loop over parts": "print([part.requires_grad for part in (model.body,) if hasattr(part, 'to')])",
+    "by a function of the same file": "late(model)",
+    "by a method of what it is in": "model.apply_settings()",
+    "by another file": "helper.late(model)",
+}
+DEFINED = {
+    "by a function of the same file": "def late(net):\n    return net.body.requires_grad\n",
+    "by a method of what it is in": """
+class Base(nn.Module):
+    def apply_settings(self):
+        return self.body.requires_grad
+class Own(Net, Base):
+    pass
+model = Own()
+""",
+    "by another file": "import helper\n",
+}
+READS_OF_PARAMETERS = """
+def count(net):
+    # all whose requires_grad is set
+    return sum(p.numel() for p in net.parameters() if p.requires_grad)
+for i, (name, p) in enumerate(list(model.named_parameters())):
+    print(i, name, p.requires_grad, count(model))
+print(len(list(filter(lambda p: p.requires_grad, model.parameters()))))
+model.fc.requires_grad_(model.fc.training)
+"""
 
 GUILTY = {
     "one letter": """
@@ -291,6 +348,16 @@ model.requires_grad = False  # T
 }
 
 
+@pytest.fixture(autouse=True)
+def _tests_are_no_part_of_the_program(monkeypatch):
+    here = str(Path(__file__).parents[2])
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(here):
+            monkeypatch.delitem(sys.modules, name)
+    yield
+    sys.modules.pop("helper", None)
+
+
 def _marked(script, letter):
     return script.replace(f"# {letter}", "# <- GRD012")
 
@@ -321,3 +388,38 @@ def test_what_is_meant_is_counted(guilty):
     assert thawed.message.startswith("fc of Net has an attribute requires_grad = True")
     assert "2 of 2 parameters that were to be thawed get no gradient" in thawed.message
     assert thawed.fix == "Call requires_grad_(True) of each module."
+
+
+def _with_step(reading):
+    return LOOP.replace("_ in range(2)", "step in range(3)").replace(
+        "    optimizer.step", f"    {reading}\n    optimizer.step"
+    )
+
+
+def _codes(ran):
+    return {found.code for found in ran.findings}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_setting_that_is_read_outside_its_class_is_left_alone(quiet, tmp_path, monkeypatch, name):
+    tmp_path.joinpath("helper.py").write_text("def late(net):\n    return net.body.requires_grad\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    script = HEAD + TRAINED + DEFINED.get(name, "") + SET + ALL + _with_step(READ[name])
+    assert "GRD012" not in _codes(quiet(script))
+
+
+def test_it_is_found_beside_reads_of_what_parameters_gives(guilty, told):
+    guilty(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + SET + ALL + LOOP, "R"))
+    told(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + "model.body.requires_grad = False  # T\n" + ALL + LOOP, "T"))
+
+
+def test_a_misspelled_setting_of_parameters_is_left_alone_where_it_is_read(quiet):
+    marked = "for p in model.body.parameters():\n    p.require_grad = False\n"
+    reading = "if step:\n        [p.requires_grad_(p.require_grad) for p in model.body.parameters()]"
+    assert "GRD012" not in _codes(quiet(HEAD + TRAINED + marked + ALL + _with_step(reading)))
+
+
+def test_where_running_code_has_no_text_its_names_are_asked(guilty, quiet):
+    head = HEAD + TRAINED + SET + ALL
+    guilty(head + f"exec({LOOP.replace('  # R', '')!r})  # <- GRD012\n")
+    assert "GRD012" not in _codes(quiet(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n"))

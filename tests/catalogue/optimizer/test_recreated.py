@@ -208,6 +208,20 @@ for number in range(20):
 }
 
 UNWRITTEN = {
+    "an optimizer for each of several members": """
+class Member:
+    def __init__(self):
+        self.net = nn.Linear(6, 2)
+    def fit(self):
+        opt = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        for a, b in loader:
+            opt.zero_grad()
+            F.cross_entropy(self.net(a), b).backward()
+            opt.step()
+members = [Member() for _ in range(4)]
+for member in members:
+    member.fit()
+""",
     "a rate that falls": """
 rate = 0.1
 for number in range(20):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.ground.findings import (
+    UNPROVEN,
     Explained,
     Finding,
     Insertion,
@@ -84,7 +85,7 @@ def report(finding: Finding) -> Report:
             Judged("PRC001", Verdict.NOT_APPLICABLE, "nothing of the kind happened"),
             Judged("DAT001", Verdict.NOT_JUDGED, "no held-out loader was swept"),
             Judged("DAT002", Verdict.NOT_JUDGED, "no held-out loader was swept"),
-            Judged("CKP003", Verdict.NOT_JUDGED, "it is found in the text only: trueloop lint"),
+            Judged("CKP003", Verdict.NOT_JUDGED, UNPROVEN),
         ),
         silenced=2,
         updates=1200,

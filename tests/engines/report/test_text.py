@@ -65,7 +65,7 @@ warning MEM001  Graphs are kept
 judged      4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not
             judged
 not judged  DAT001, DAT002: no held-out loader was swept
-            CKP003: it is found in the text only: trueloop lint
+            1 that a run cannot prove: trueloop lint and trueloop doctor can
 silenced    2 findings, by comments or the settings
 watched     1200 updates in 4.0 s, 52 in full detail; watching took at least
             1.2 % of the time (50.0 ms)

@@ -15,7 +15,8 @@ Look-alikes
     loader's end, with no backward and no step in between; and where, up to the next update, the loader was not gone
     through again, nor the model through any loader in eval mode. With batch normalisation alone it has to happen
     twice. The text alone shows a model with dropout or batch normalisation that is trained and then goes through
-    another loader without gradients, for its results, in a program that never sets its mode to eval.
+    another loader without gradients, for its results, in a program that never sets its mode to eval; or that does so
+    only outside of the turns in which the model is put into train mode, trained, and then measured.
 
 Fix
     Call ``model.eval()`` before the sweep, and ``model.train()`` after it.
@@ -35,7 +36,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, Ref
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.questions.modes import evaluated, lively, touches, unread
+from trueloop.ground.questions.modes import evaluated, left_from_training, lively, touches, unread, unused
 from trueloop.ground.questions.sweeps import sweeps, trained_on
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
@@ -101,12 +102,17 @@ def find(source: Source) -> Iterator[Hit]:
 
 
 def _set_to_eval(source: Source, call: Operation) -> bool:
-    """True where the mode of the model, or of a part of it, may become eval, or other code may set it."""
-    run = [each for each in source.operations if each.root in (0, call.root)]
+    """True where the mode of the model, or of a part of it, may be eval, or other code may set it."""
+    elsewhere = unread(source, "eval")
+    own = (0, call.root)
     modes = [each for each in source.acts(Act.MODE) if each.value is not True]
-    if unread(source, "eval") or any(each.root not in (0, call.root) for each in modes):
+    elsewhere += [each.node for each in modes if each.root not in own]
+    if not all(unused(source, node) for node in elsewhere):
         return True
-    return source.handed_out(call.subject, run) or any(touches(each, call.subject) for each in modes)
+    if source.handed_out(call.subject, [each for each in source.operations if each.root in own]):
+        return True
+    set_here = any(touches(each, call.subject) for each in modes if each.root in own)
+    return set_here and not left_from_training(source, call)
 
 
 RULE = Rule(words=("backward", "step(", "DataLoader", "no_grad|inference_mode|set_grad_enabled"), find=find)

@@ -9,12 +9,13 @@ Why nothing raises
     ``requires_grad``, and ``module.requires_grad = False`` makes one on a module, which has none of that name.
 
 Look-alikes
-    ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` do what they say. A module of one's own may
-    keep such a word as a setting and read it: nothing is said where anything in the file reads the attribute, and at
-    run time nothing of a module whose class, if it is not torch's own, has to do with it. A running program is accused
-    where an optimizer steps what was to be frozen, at a rate that is not zero, or holds what was to be thawed and is
-    not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first called after an
-    optimizer was made: what is frozen in vain later is found in the text only.
+    ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` do what they say. Such a word may be kept
+    as a setting: nothing is said where anything in the file may read the attribute, which reading ``requires_grad`` of
+    what ``parameters()`` gives does not; and at run time where anything in the program may, or where the module's
+    class, if it is not torch's own, has to do with it. What is imported only later is not known. A running program is
+    accused where an optimizer steps what was to be frozen, at a rate that is not zero, or holds what was to be thawed
+    and is not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first called
+    after an optimizer was made: what is frozen in vain later is found in the text only.
 
 Fix
     ``module.requires_grad_(False)``, before the optimizer is built.
@@ -38,7 +39,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, FrozenInVain, Mark, Ref, Refs, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.freezing import MISSPELLED, RIGHT
+from trueloop.ground.freezing import MISSPELLED, RIGHT, may_be_read
 from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
@@ -97,15 +98,14 @@ def _evidence(marked: FrozenInVain, mark: Mark, hit: int, step: StepTaken) -> Ev
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each assignment of a truth value to such an attribute."""
-    loads = (each for each in ast.walk(source.tree) if isinstance(each, ast.Attribute))
-    read = {each.attr for each in loads if isinstance(each.ctx, ast.Load) and each.attr != "requires_grad_"}
     for bound in source.acts(Act.BOUND, Act.FROZEN):
         target = bound.node
         if not isinstance(target, ast.Attribute) or not isinstance(_value(bound), bool):
             continue
         owner = bound.subject.kind
-        if bound.act is Act.BOUND and target.attr in MISSPELLED and target.attr not in read:
-            if owner in (Kind.PARAMETERS, Kind.MODEL, Kind.TENSOR):
+        if bound.act is Act.BOUND and target.attr in MISSPELLED:
+            known = owner in (Kind.PARAMETERS, Kind.MODEL, Kind.TENSOR)
+            if known and not may_be_read(source.tree, target.attr, of_modules=owner is Kind.MODEL):
                 yield Hit(
                     message=f"{target.attr} is an attribute that nothing reads: the one that counts is requires_grad.",
                     node=target,
@@ -133,24 +133,11 @@ def _value(bound: Deed) -> object:
 
 
 def _kept(source: Source, bound: Deed, target: ast.Attribute) -> bool:
-    """Return True where the file reads the attribute of the same object, as of a setting, or keeps what it is given."""
-    owner = dotted(target.value)
+    """Return True where the file may read the attribute, as a setting, or where the module keeps what it is given."""
     given = bound.statement.value if isinstance(bound.statement, ast.Assign) else None
-    if owner == "self" and isinstance(given, ast.Name):
+    if not dotted(target.value) or (dotted(target.value) == "self" and isinstance(given, ast.Name)):
         return True
-    reads = [
-        each
-        for each in ast.walk(source.tree)
-        if isinstance(each, ast.Attribute) and each.attr == RIGHT and isinstance(each.ctx, ast.Load)
-    ]
-    same = any(dotted(each.value) in (owner, "self") for each in reads)
-    asked = any(
-        isinstance(each, ast.Constant) and each.value == RIGHT
-        for call in source.all_calls
-        if isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
-        for each in call.args[1:2]
-    )
-    return same or asked or not owner
+    return may_be_read(source.tree, RIGHT, of_modules=True)
 
 
 def _renamed(source: Source, bound: Deed, module: bool) -> Fix | None:

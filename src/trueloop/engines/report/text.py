@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts, repaired
 from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
-from trueloop.ground.findings import Explained, Finding, Report, Series, Severity, UpdateRate
+from trueloop.ground.findings import UNPROVEN, Explained, Finding, Report, Series, Severity, UpdateRate
 from trueloop.ground.words import counted, duration, number, percent, printable, sentence, short
 
 if TYPE_CHECKING:
@@ -150,9 +150,8 @@ def _line(line: Line, digits: int, look: _Look) -> Iterator[Sequence[Part]]:
 def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
     if report.judged:
         yield from _labelled("judged", counts(report), look)
-    for index, (reason, codes) in enumerate(reasons(report).items()):
-        label = "not judged" if index == 0 else ""
-        yield from _labelled(label, f"{', '.join(codes)}: {sentence(reason)}", look)
+    for index, words in enumerate(_not_judged(report)):
+        yield from _labelled("not judged" if index == 0 else "", words, look)
     if report.silenced:
         yield from _labelled("silenced", f"{counted(report.silenced, 'finding')}, by comments or the settings", look)
     if report.seconds > 0:
@@ -165,6 +164,14 @@ def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
         yield from _labelled("problem", sentence(problem), look, style="yellow")
     if report.problems:
         yield from _labelled("", "These broke inside trueloop; the program itself was not touched.", look)
+
+
+def _not_judged(report: Report) -> Iterator[str]:
+    why = reasons(report)
+    unproven = why.pop(UNPROVEN, [])
+    yield from (f"{', '.join(codes)}: {sentence(reason)}" for reason, codes in why.items())
+    if unproven:  # the same in every run
+        yield f"{len(unproven)} that a run cannot prove: trueloop lint and trueloop doctor can"
 
 
 def _watched(report: Report) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Detector, Failure
-from trueloop.ground.findings import Evidence, Finding, Judged, Place, Severity, Site, Verdict
+from trueloop.ground.findings import UNPROVEN, Evidence, Finding, Judged, Place, Severity, Site, Verdict
 from trueloop.ground.sweeps import MOMENTS as SWEEP_MOMENTS
 from trueloop.ground.sweeps import Sweeps, SweepsEnded
 
@@ -110,7 +110,7 @@ class Judge:
         if code in {unwanted for unwanted, *_ in self._unwanted}:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
-            return Judged(code, Verdict.NOT_JUDGED, "nothing that happens at run time proves it")
+            return Judged(code, Verdict.NOT_JUDGED, UNPROVEN)
         moments = [one for each in detector.moments for one in (SWEEP_MOMENTS if each is SweepsEnded else (each,))]
         why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
         if why:

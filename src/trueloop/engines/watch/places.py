@@ -49,7 +49,11 @@ def here(depth: int = 1) -> Place | None:
 
 def is_users(code: CodeType) -> bool:
     """True for code that is neither a library's nor trueloop's."""
-    name = code.co_filename
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(name: str) -> bool:
+    """True for a file, or what stands for one, that is neither a library's nor trueloop's."""
     return not name.startswith(_LIBRARIES) and _INSTALLED.search(name) is None
 
 

@@ -34,14 +34,42 @@ def touches(mode: Operation, model: Thing) -> bool:
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
 
-def unread(source: Source, method: str) -> bool:
-    """True where ``train`` or ``eval`` is called of something of which the text does not tell what it is."""
+def unread(source: Source, method: str) -> list[ast.Call]:
+    """Return where ``train`` or ``eval`` is called of something of which the text does not tell what it is."""
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
     if not called:
-        return False
+        return []
     read = {id(each.node) for each in source.acts(Act.MODE)}
     read |= {id(call) for each in source.operations for call in each.calls}
-    return any(id(call) not in read for call in called)
+    return [call for call in called if id(call) not in read]
+
+
+def unused(source: Source, node: Any) -> bool:
+    """True for what stands in a function of the file whose name stands nowhere else in it."""
+    for each in source.tree.body:
+        if isinstance(each, ast.FunctionDef) and stands_in(node, each):
+            named = (getattr(other, "id", getattr(other, "value", None)) for other in ast.walk(source.tree))
+            return not each.decorator_list and each.name not in named
+    return False
+
+
+def left_from_training(source: Source, call: Operation) -> bool:
+    """True where a model surely is in train mode when it is called, as it was put into for training it.
+
+    Where every turn of the loops around both puts it back into eval mode afterwards, the call may be meant to see it
+    in train mode, as the re-estimation of batch normalisation's statistics does.
+    """
+    run = source.run_of(call)
+    modes = [each for each in run if each.act is Act.MODE and touches(each, call.subject)]
+    for mode in (each for each in modes if each.value is True and sets(each, call.subject)):
+        around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
+        if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
+            continue
+        turn = [each for each in run if all(each.within(loop) for loop in mode.loops)]
+        trained = any(trains(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index)
+        if trained and not any(each.value is not True and each.index > mode.index for each in modes if each in turn):
+            return True
+    return False
 
 
 def in_eval_mode(source: Source, call: Operation) -> bool:

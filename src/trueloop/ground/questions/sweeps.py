@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trueloop.ground.questions.loops import is_statement, stands_in
 from trueloop.ground.questions.modes import frozen, in_eval_mode, trains
@@ -46,13 +46,26 @@ def _swept(source: Source, call: Operation) -> bool:
     model = call.subject
     if loader_of(loop) is None or model.kind is not Kind.MODEL or _for_nothing(call):
         return False
-    inside = source.within(loop, root=call.root)
+    run = source.run_of(call)
+    inside = [each for each in run if any(one is loop for one in each.loops)]  # not when its function is called again
     if any(each.act in (Act.BACKWARD, Act.STEPPED) for each in inside):
         return False
-    if sum(each.act is Act.CALLED and each.subject.may_be(model) for each in inside) != 1:
+    called = [each for each in run if each.act is Act.CALLED and each.subject.may_be(model)]
+    if sum(each in inside for each in called) != 1 or any(_again(source, call, each, run) for each in called):
         return False
     around = (source.within(each, root=call.root) for each in call.loops[:-1])
     return all(any(trains(source, each, model, operations) for each in operations) for operations in around)
+
+
+def _again(source: Source, call: Operation, other: Operation, run: Sequence[Operation]) -> bool:
+    """True where a model goes through what may be the same loader in the same turn, untrained since."""
+    first, last = sorted((call.index, other.index))
+    mine, its = (loader_of(each.loops[-1]) if each.loops else None for each in (call, other))
+    if first == last or mine is None or its is None or not mine.may_be(its):
+        return False
+    if [id(loop) for loop in call.loops[:-1]] != [id(loop) for loop in other.loops[:-1]]:
+        return False
+    return not any(trains(source, each, call.subject, run) for each in run if first < each.index < last)
 
 
 def _for_nothing(call: Operation) -> bool:

@@ -21,12 +21,7 @@ def fixed(expression: ast.expr, operation: Operation, loop: Loop, bound: Iterabl
         loop: of which the turns are meant.
         bound: attributes that something in the loop, functions called from it included, assigns to.
     """
-    pure = all(
-        isinstance(each.func, ast.Name) and each.func.id in PURE
-        for each in ast.walk(expression)
-        if isinstance(each, ast.Call)
-    )
-    return pure and not words(expression) & (changing(operation, loop) | set(bound))
+    return _same(expression, changing(operation, loop) | set(bound))
 
 
 def changing(operation: Operation, loop: Loop) -> set[str]:
@@ -75,17 +70,33 @@ def stored(node: ast.AST) -> set[str]:
     }
 
 
+def _same(expression: ast.expr, others: set[str]) -> bool:
+    """Return True where nothing in an expression is among names that change, and no call may return another thing."""
+    pure = all(
+        isinstance(each.func, ast.Name) and each.func.id in PURE
+        for each in ast.walk(expression)
+        if isinstance(each, ast.Call)
+    )
+    return pure and not words(expression) & others
+
+
 def _handed_on(call: Any, function: Any, outer: set[str]) -> set[str]:
-    """Return the arguments of a function that a call gives something changing; all where that is hard to tell."""
+    """Return the arguments of a function that a call gives something changing; all where that is hard to tell.
+
+    The first argument may be the object of a method, as it is where a call does not name the function.
+    """
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
     given = call.args if isinstance(call, ast.Call) else None
     if given is None or any(isinstance(each, ast.Starred) for each in given):
         return {*outer, *names}
-    found = {each.arg or "" for each in call.keywords if words(each.value) & outer}
-    own = isinstance(call.func, ast.Attribute) or getattr(function, "name", "") == "__init__"
+    found = {each.arg or "" for each in call.keywords if not _same(each.value, outer)}
+    plain = isinstance(call.func, ast.Name) and getattr(function, "name", call.func.id) == call.func.id
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    if not plain and not _same(owner, outer):
+        found |= set(names[:1])
     for place, each in enumerate(given):
-        if words(each) & outer:
-            found |= set(names[place : place + 1 + own])  # the first may be the object of a method
+        if not _same(each, outer):
+            found |= set(names[place : place + 1 + (not plain)])
     others = outer - set(names)  # names of the module, or of a function around both
     return found | others
 
