@@ -103,3 +103,40 @@ def test_nothing_of_the_program_is_kept():
 
 def test_no_parameters_at_first():
     assert Sweeps()._stepped is NONE
+
+
+def left(*parts):
+    sweeps = Sweeps()
+    found = []
+    for part in parts:
+        for one in part:
+            assert not sweeps.observe(one)
+            found += sweeps.left_early()
+    return [(each.loader, each.batches) for each in found]
+
+
+PART = sweep(batches=3)[:-1]
+
+
+def test_a_pass_left_early_is_told_when_its_loader_starts_again_or_the_run_ends():
+    assert left(update(), PART, update()) == []
+    assert left(update(), PART, update(), PART) == [(HELD_OUT, 3)]
+    assert left(update(), PART, update(), update(), END) == [(HELD_OUT, 3)]
+    assert left(update(), PART, END) == [(HELD_OUT, 3)]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (update(), PART, update(), [call()], update(), END),
+        (update(), PART, update(loader=HELD_OUT), END),
+        (update(), PART, PART, update(), END),
+        (update(), PART, [event(Gap, updates=3)], update(), END),
+        (update(), PART, [call(loader=None)], update(), END),
+        (update(), PART[:2], update(), END),
+        (PART, update(), END),
+    ],
+    ids=["it goes on", "trained on", "once more", "not watched", "a batch twice", "one batch", "before training"],
+)
+def test_what_may_go_on_or_be_meant_is_not_told_as_left_early(parts):
+    assert left(*parts) == []

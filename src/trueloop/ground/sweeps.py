@@ -43,6 +43,10 @@ class Sweep:
     again: bool = False
     """Its loader was started once more before the next update, or a model called once more on a batch of it: several
     samples of each prediction are wanted."""
+    left: bool = False
+    """What was trained meanwhile came after its newest call: it may have been left before its loader's end."""
+    unsure: bool = False
+    """It was not watched throughout, or its loader had been left before without an update since."""
 
     @property
     def models(self) -> Sequence[Ref]:
@@ -54,7 +58,9 @@ class Sweep:
 class SweepsEnded(Event):
     """RARE. Sweeps are over, and an update or nothing has followed; made of `MOMENTS` for all detectors at once."""
 
-    sweeps: Sequence[Sweep]
+    sweeps: Sequence[Sweep] = ()
+    left: Sequence[Sweep] = ()
+    """Passes that were left before their loader's end: what its other samples are for is not known."""
 
 
 class Sweeps:
@@ -74,6 +80,17 @@ class Sweeps:
         """Of those, what the latest step was of."""
         self._training: set[Ref] = set()
         """Loaders that some backward's batch came from."""
+        self._left: list[Sweep] = []
+
+    def left_early(self) -> Sequence[Sweep]:
+        """Return the passes, since asked last, that were left before their loader's end; as is certain only later.
+
+        That is when the loader is started once more, after an update, or the run ends.
+        """
+        if not self._left:  # the usual case
+            return ()
+        left, self._left = self._left, []
+        return [sweep for sweep in left if sweep.loader not in self._training]
 
     def observe(self, event: Any) -> Sequence[Sweep]:
         """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
@@ -94,8 +111,9 @@ class Sweeps:
         elif isinstance(event, LoaderExhausted):
             self._end(event)
         elif isinstance(event, Gap):
-            self._ended = []
+            self._miss()
         elif isinstance(event, WatchEnded):
+            self._leave(*self._open.values())
             return self._release()
         return ()
 
@@ -104,7 +122,11 @@ class Sweeps:
         for sweep in self._ended:
             if sweep.loader is event.loader:
                 sweep.again = again = True
-        self._open[event.loader] = Sweep(event.loader, event.update, again=again)
+        before = self._open.get(event.loader)
+        untrained = before is not None and bool(before.calls) and not before.trained
+        if before is not None and not untrained:
+            self._leave(before)
+        self._open[event.loader] = Sweep(event.loader, event.update, again=again, unsure=untrained)
         self._fresh = True
 
     def _call(self, event: ModelCalled) -> None:
@@ -113,6 +135,8 @@ class Sweeps:
                 sweep.again |= bool(sweep.calls) and sweep.calls[-1].model is event.model
             return
         sweep = self._open.get(event.loader)
+        if sweep is not None:
+            sweep.left = False
         if sweep is None or sweep.trained or event.recomputed or len(sweep.calls) >= MOST_CALLS:
             return
         if not event.parameters.isdisjoint(self._stepped):
@@ -122,8 +146,22 @@ class Sweeps:
         if self._fresh:
             self._fresh = False
             for sweep in self._open.values():
-                sweep.trained = True
+                if not sweep.trained:
+                    sweep.left = sweep.trained = True
         return self._release() if self._ended else ()
+
+    def _miss(self) -> None:
+        self._ended = []
+        for sweep in self._open.values():
+            sweep.unsure = True
+
+    def _leave(self, *sweeps: Sweep) -> None:
+        """Take note of passes that surely do not go on."""
+        for sweep in sweeps:
+            certain = (sweep.left or not sweep.trained) and not sweep.unsure and not sweep.again
+            if certain and len(sweep.calls) > 1:
+                sweep.batches = len(sweep.calls)
+                self._left.append(sweep)
 
     def _end(self, event: LoaderExhausted) -> None:
         sweep = self._open.pop(event.loader, None)

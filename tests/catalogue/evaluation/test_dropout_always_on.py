@@ -4,6 +4,7 @@ import pytest
 
 HEAD = """
 import functools
+import itertools
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -32,6 +33,11 @@ def evaluate(net, loader=held_out):
     net.eval()
     return sum(F.mse_loss(net(a), b).item() for a, b in loader) / len(loader)
 
+@torch.no_grad()
+def some(net, batches):
+    net.eval()
+    print([net(a).sum().item() for a, b in itertools.islice(held_out, batches)])
+
 def fit(net, epochs=2):
     for _ in range(epochs):
         epoch(net)
@@ -39,6 +45,15 @@ def fit(net, epochs=2):
 """
 
 GUILTY = {
+    "in half of the held-out batches": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))  # <- EVL004
+net = Net()
+for _ in range(2):
+    epoch(net)
+    some(net, 2)
+""",
     "inline": """
 class Net(Base):
     def forward(self, x):
@@ -405,7 +420,47 @@ def test_guilty(guilty, script):
     guilty(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+LEFT_EARLY = {
+    "Monte Carlo dropout over half of the held-out batches": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))
+net = Net()
+for _ in range(2):
+    epoch(net)
+    for _ in range(3):
+        some(net, 2)
+""",
+    "a held-out batch now and then, a few of them beside training": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))
+net = Net()
+opt = torch.optim.Adam(net.parameters(), lr=0.01)
+for _ in range(2):
+    beside = iter(held_out)
+    for a, b in itertools.islice(train, 3):
+        net.eval()
+        with torch.no_grad():
+            soft = net(next(beside)[0])
+        net.train()
+        opt.zero_grad()
+        (F.mse_loss(net(a), b) + F.mse_loss(net(a), soft)).backward()
+        opt.step()
+""",
+    "one held-out batch": """
+class Net(Base):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x), 0.3))
+net = Net()
+for _ in range(2):
+    epoch(net)
+    some(net, 1)
+""",
+}
+
+
+@pytest.mark.parametrize("script", [*QUIET.values(), *LEFT_EARLY.values()], ids=[*QUIET, *LEFT_EARLY])
 def test_look_alikes(quiet, script):
     quiet(HEAD + script)
 

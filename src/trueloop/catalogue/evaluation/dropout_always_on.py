@@ -8,16 +8,16 @@ Why nothing raises
     ``model.eval()`` changes the flags of modules only.
 
 Look-alikes
-    Monte Carlo dropout: several passes over each batch or over the loader, a batch that is repeated within a tensor,
-    several draws within one forward, a call under a condition, a model of which a part is left in train mode, and
-    ``training=True`` in so many words are not told. Certain where the source of the call shows ``dropout``,
-    ``dropout1d``, ``2d`` or ``3d`` of torch without ``training``, with a rate above 0, in the forward of a module
-    that has run it in train mode before, and a model in eval mode as a whole went through it with no more values per
-    batch than then, once per batch of a loader no backward ever drew from, to the loader's end. Noise that a model
-    wants in eval mode as well (the prenet of Tacotron 2, the generator of pix2pix), or for samples that the loader
-    itself repeats, should be given ``training=True``. Not judged: evaluation without a DataLoader, functions bound by
-    ``partial`` or to other names, compiled models, and ``dropout_p`` of ``scaled_dot_product_attention``. The text
-    alone shows the same in one file, unless it reads ``training`` elsewhere; a note without the evaluation.
+    Monte Carlo dropout (several passes over each batch or over the loader, a batch repeated within a tensor, several
+    draws within one forward), a call under a condition, a model of which a part is left in train mode, and a written
+    ``training=True`` are not told. Certain where the source of the call shows ``dropout``, ``dropout1d``, ``2d`` or
+    ``3d`` of torch without ``training``, with a rate above 0, in the forward of a module that has run it in train mode
+    before, and a model in eval mode as a whole went through it with no more values per batch than then, once per batch
+    of a loader no backward ever drew from, to the loader's end, or through several batches before an update and another
+    start of the loader, or the run's end. Noise wanted in eval mode as well (Tacotron 2, pix2pix), or for samples that
+    the loader itself repeats, should be given ``training=True``. Not judged: evaluation without a DataLoader, compiled
+    models, functions of other names, and ``dropout_p`` of ``scaled_dot_product_attention``. The text alone shows the
+    same in one file, unless it reads ``training`` elsewhere; a note without the evaluation.
 
 Fix
     Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
@@ -73,8 +73,7 @@ class Detector:
         """Values in the largest tensor of the newest batch."""
         self._trained: dict[Call, Fraction] = {}
         """The most values in train mode, for each of the batch."""
-        self._forced: dict[tuple[Ref, Ref], dict[Call, _Forced]] = {}
-        """By loader and model, since the latest update."""
+        self._forced: dict[tuple[Ref, Ref], dict[Call, _Forced]] = {}  # by loader and model
         self._seen = 0
 
     def observe(self, event: Any) -> list[Evidence] | None:
@@ -91,13 +90,14 @@ class Detector:
         elif kind is Gap:
             self._now = []
         else:
-            return self._ended(event.sweeps)
+            return self._ended([*event.sweeps, *event.left])
         return None
 
     def _ended(self, sweeps: Sequence[Sweep]) -> list[Evidence]:
         self._seen += len(sweeps)
         found = [evidence for sweep in sweeps if not sweep.again for evidence in self._judge(sweep)]
-        self._forced.clear()
+        swept = {sweep.loader for sweep in sweeps}
+        self._forced = {key: forced for key, forced in self._forced.items() if key[0] not in swept}
         return found
 
     def _call(self, event: ModelCalled) -> None:

@@ -66,8 +66,12 @@ class Judge:
         Cost: 0.3 us, and what the detectors take.
         """
         self._pass_on(event)
-        if type(event) in SWEEP_MOMENTS and (sweeps := self._sweeps.observe(event)):
-            self._pass_on(SweepsEnded(update=event.update, micro=event.micro, time_s=event.time_s, sweeps=sweeps))
+        if type(event) in SWEEP_MOMENTS:
+            sweeps, left = self._sweeps.observe(event), self._sweeps.left_early()
+            if sweeps or left:
+                ended = SweepsEnded(sweeps=sweeps, left=left)
+                ended.update, ended.micro, ended.time_s = event.update, event.micro, event.time_s
+                self._pass_on(ended)
 
     def _pass_on(self, event: Event) -> None:
         kind = type(event)
