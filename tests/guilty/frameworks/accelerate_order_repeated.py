@@ -11,8 +11,9 @@ accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(us
 model, _, _ = model_and_loaders()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 model, optimizer = accelerator.prepare(model, optimizer)
+data, _ = parts()
 for _ in range(3):
-    for x, y in accelerator.prepare(DataLoader(parts()[0], 32, shuffle=True)):  # <- DAT004
+    for x, y in accelerator.prepare(DataLoader(data, 32, shuffle=True)):  # <- DAT004
         accelerator.backward(F.cross_entropy(model(x), y))
         optimizer.step()
         optimizer.zero_grad()

@@ -10,11 +10,11 @@ Why nothing raises
 Look-alikes
     A loader that does not shuffle; a held-out loader; two models trained on one order to be compared; a run started
     over from the beginning, or rolled back to an earlier state; datasets of one batch; a DistributedSampler, of which
-    DST003 tells. So it is named only where two epochs in a row, over one dataset, of a sampler of torch's own that
-    shuffles, begin with the same 12 samples or more in the same order, the same optimizer steps in both, no optimizer
-    was built and no weights were loaded in between. Repeating each order on purpose would be named too: hence a
-    warning. In the text it shows where every turn of a loop that trains over such a loader sets the seed again, to what
-    is no other in the next turn.
+    DST003 tells. So it is named only where two epochs in a row, over one dataset, of a sampler of torch's own or of
+    Accelerate that shuffles, begin with the same 12 samples or more in the same order, the same optimizer steps in
+    both, no optimizer was built and no weights were loaded in between. Repeating each order on purpose would be named
+    too: hence a warning. In the text it shows where every turn of a loop that trains over such a loader sets the seed
+    again, to what is no other in the next turn.
 
 Fix
     Seed once, before the first epoch.

@@ -47,6 +47,7 @@ from trueloop.ground.findings import Place
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
 DEPTH: Final = 4  # samplers around each other that are looked through
 SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+SHUFFLING_TOO: Final = "accelerate.data_loader.SeedableRandomSampler"  # of the Hugging Face Trainer, too
 
 
 class Loaders:
@@ -353,8 +354,8 @@ def _sampler(loader: Any) -> tuple[str, bool | None]:
     kind: type[Any] = type(sampler)
     if kind is DistributedSampler:
         return kind.__name__, bool(sampler.shuffle)
-    known = kind in SHUFFLING or kind is SequentialSampler
-    return kind.__name__, kind in SHUFFLING if known else None
+    shuffles = kind in SHUFFLING or f"{kind.__module__}.{kind.__qualname__}" == SHUFFLING_TOO
+    return kind.__name__, shuffles if shuffles or kind is SequentialSampler else None
 
 
 def _distributed(loader: Any) -> Any:
