@@ -53,9 +53,11 @@ class Detector:
 
     def __init__(self) -> None:
         self._held: dict[Ref, _Held] = {}
+        self._stepped = False
 
     def observe(self, event: StepTaken | WatchEnded) -> list[Evidence]:
         """Return evidence for an optimizer, once."""
+        self._stepped |= isinstance(event, StepTaken)
         if isinstance(event, StepTaken) and event.norm is not None:
             held = self._held.get(event.optimizer)
             if held is None:
@@ -87,9 +89,9 @@ class Detector:
     def abstains(self) -> str:
         """Return a reason where no gradient could be read, or too few."""
         if not self._held:
-            return "no gradient was read: they are not on the CPU"
+            return "no gradient was read: they are not on the CPU" if self._stepped else "no optimizer stepped"
         enough = any(held.steps >= FEWEST for held in self._held.values())
-        return "" if enough else f"fewer than {FEWEST} updates were watched"
+        return "" if enough else f"no optimizer had {FEWEST} updates whose gradients were read"
 
 
 FAILURE = Failure(
