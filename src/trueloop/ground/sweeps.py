@@ -41,8 +41,8 @@ class Sweep:
     trained: bool = False
     """A backward or a step has happened within it: it is no sweep."""
     again: bool = False
-    """Its loader was started once more before the next update, or a model called once more on a batch of it: several
-    samples of each prediction are wanted."""
+    """Its model went through the loader once more before the next update, or through a batch of it: several samples of
+    each prediction are wanted. Another model, such as a moving average, may follow."""
 
     @property
     def models(self) -> Sequence[Ref]:
@@ -93,10 +93,7 @@ class Sweeps:
         return ()
 
     def _start(self, event: LoaderStarted) -> None:
-        for sweep in self._ended:
-            sweep.again |= sweep.loader is event.loader
-        again = any(sweep.loader is event.loader for sweep in self._ended)
-        self._open[event.loader] = Sweep(event.loader, event.update, again=again)
+        self._open[event.loader] = Sweep(event.loader, event.update)
         self._fresh = True
 
     def _call(self, event: ModelCalled) -> None:
@@ -109,6 +106,9 @@ class Sweeps:
             return
         if not event.parameters.isdisjoint(self._stepped):
             sweep.calls.append(event)
+            for ended in self._ended:
+                if ended.loader is event.loader and not ended.calls[0].parameters.isdisjoint(event.parameters):
+                    ended.again = sweep.again = True
 
     def _train(self) -> Sequence[Sweep]:
         if self._fresh:

@@ -90,7 +90,11 @@ class Detector:
     def abstains(self) -> str:
         """Return a reason where no gradient could be read, or too few."""
         if not self._held:
-            return "no gradient was read: they are not on the CPU" if self._stepped else "no optimizer stepped"
+            return (
+                "no gradient could be read: there was none, or not on the CPU"
+                if self._stepped
+                else "no optimizer stepped"
+            )
         enough = any(held.steps >= FEWEST for held in self._held.values())
         return "" if enough else f"no optimizer had {FEWEST} updates whose gradients were read"
 

@@ -92,7 +92,7 @@ class Detector:
         """Return a reason where no gradient could be read."""
         if not self._stepped:
             return "no optimizer stepped"
-        return "" if self._read else "no gradient was read: they are not on the CPU"
+        return "" if self._read else "no gradient could be read: there was none, or not on the CPU"
 
 
 def _origin(loss: NotFinite | None, shown: NotFinite | None, value: float | None) -> str:
