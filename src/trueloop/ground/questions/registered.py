@@ -125,7 +125,7 @@ def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Opera
 
 
 def _before_backward(source: Source, call: Operation) -> bool:
-    """True where a backward comes behind it: that the layers are measured elsewhere, without gradients, is no excuse."""
+    """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
     return any(each.act is Act.BACKWARD and each.index > call.index for each in source.run_of(call))
 
 
