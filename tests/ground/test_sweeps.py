@@ -87,6 +87,11 @@ def test_the_same_loader_again():
     assert [(one.loader, one.again) for one in found] == [(HELD_OUT, True), (OTHER, False), (HELD_OUT, True)]
 
 
+def test_the_same_loader_again_by_another_model():
+    found = ended(update(), update(TEACHER), sweep(), sweep(model=TEACHER), update())
+    assert [(one.models, one.again) for one in found] == [([each], False) for each in (MODEL, TEACHER)]
+
+
 def test_the_same_batch_again():
     assert [one.again for one in ended(update(), sweep(within=[call(loader=None)]), END)] == [True]
     assert [one.again for one in ended(update(), sweep(within=[call(TEACHER, None)]), END)] == [False]

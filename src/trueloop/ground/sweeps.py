@@ -41,8 +41,8 @@ class Sweep:
     trained: bool = False
     """A backward or a step has happened within it: it is no sweep."""
     again: bool = False
-    """Its loader was started once more before the next update, or a model called once more on a batch of it: several
-    samples of each prediction are wanted."""
+    """Its model went through the loader once more before the next update, or through a batch of it: several samples of
+    each prediction are wanted. Another model, such as a moving average, may follow."""
     left: bool = False
     """What was trained meanwhile came after its newest call: it may have been left before its loader's end."""
     unsure: bool = False
@@ -118,15 +118,11 @@ class Sweeps:
         return ()
 
     def _start(self, event: LoaderStarted) -> None:
-        again = False
-        for sweep in self._ended:
-            if sweep.loader is event.loader:
-                sweep.again = again = True
         before = self._open.get(event.loader)
         untrained = before is not None and bool(before.calls) and not before.trained
         if before is not None and not untrained:
             self._leave(before)
-        self._open[event.loader] = Sweep(event.loader, event.update, again=again, unsure=untrained)
+        self._open[event.loader] = Sweep(event.loader, event.update, unsure=untrained)
         self._fresh = True
 
     def _call(self, event: ModelCalled) -> None:
@@ -141,6 +137,9 @@ class Sweeps:
             return
         if not event.parameters.isdisjoint(self._stepped):
             sweep.calls.append(event)
+            for ended in self._ended:
+                if ended.loader is event.loader and not ended.calls[0].parameters.isdisjoint(event.parameters):
+                    ended.again = sweep.again = True
 
     def _train(self) -> Sequence[Sweep]:
         if self._fresh:

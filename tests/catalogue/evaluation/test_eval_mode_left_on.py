@@ -44,6 +44,16 @@ class Trainer:
             optimizer.zero_grad()
 Trainer().fit(2)
 """,
+    "one update for each evaluation": """
+model.train()
+for _ in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[:96]), y[:96]).backward()
+    optimizer.step()  # <- EVL002
+    model.eval()
+    with torch.no_grad():
+        nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+""",
     "validation within an epoch": """
 for number, (a, b) in enumerate(DataLoader(train.dataset, batch_size=6, shuffle=True)):
     optimizer.zero_grad()
@@ -112,6 +122,16 @@ for number in range(4):
     validate()
     if number >= 2:
         model.eval()
+""",
+    "the last stage in eval mode, set in every epoch": f"""
+for _ in range(1):
+    model.train()
+{LOOP}
+for _ in range(5):
+    model.eval()
+{LOOP}
+    with torch.no_grad():
+        nn.functional.mse_loss(model(x[96:]), y[96:]).item()
 """,
     "neither dropout nor batch normalisation": """
 plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))

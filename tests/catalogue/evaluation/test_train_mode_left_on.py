@@ -65,6 +65,17 @@ for number in range(3):
         for a, b in held_out:
             model(a)  # <- EVL001
 """,
+    "a teacher is measured behind it": """
+teacher = copy.deepcopy(model).requires_grad_(False)
+@torch.no_grad()
+def measure(net):
+    return sum(nn.functional.mse_loss(net(a), b, reduction="sum").item() for a, b in held_out)  # <- EVL001
+for _ in range(2):
+    epoch()
+    for old, new in zip(teacher.parameters(), model.parameters()):
+        old.lerp_(new.detach(), 0.1)
+    print(measure(model), measure(teacher.eval()))
+""",
     "a metric over the loader, another optimizer beside it": """
 other = nn.Linear(6, 1)
 its = torch.optim.SGD(other.parameters(), lr=0.01)

@@ -206,6 +206,33 @@ class Deep(nn.Module):
 
 fit(Deep(6, 3))
 """,
+    "with parameters of their own, measured without gradients": """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(6))
+    def forward(self, x):
+        return x * self.factor
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales = [Scale() for _ in range(2)]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(sum(scale(x) for scale in self.scales))  # <- MDL001
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    model.train()
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(x), y).item())
+""",
     "a tuple of convolutions, in a method that forward calls": """
 class Net(nn.Module):
     def __init__(self):

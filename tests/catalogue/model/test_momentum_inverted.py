@@ -24,7 +24,8 @@ QUIET = {
     "small": CHAIN.format("nn.BatchNorm1d(8, momentum=1 - 0.99)") + LOOP,
     "the mean over all": CHAIN.format("nn.BatchNorm1d(8, momentum=None)") + LOOP,
     "the latest batch on purpose": CHAIN.format("nn.BatchNorm1d(8, momentum=1.0)") + LOOP,
-    "no running statistics": CHAIN.format("nn.BatchNorm1d(8, 1e-5, 0.1, True, False)") + LOOP,
+    "no running statistics": CHAIN.format("nn.BatchNorm1d(8, 1e-5, 0.99, True, False)") + LOOP,
+    "none of them, by name": CHAIN.format("nn.BatchNorm1d(8, momentum=0.999, track_running_stats=False)") + LOOP,
     "a teacher's": "class Teacher(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     "        self.momentum, self.net = 0.99, nn.Linear(6, 1)\n    def forward(self, x):\n        return self.net(x)\n"
     "model = Teacher()\n" + LOOP,

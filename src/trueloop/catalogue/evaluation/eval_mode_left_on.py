@@ -12,8 +12,9 @@ Look-alikes
     of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
     train mode with dropout or batch normalisation at work, was then set to eval mode, went through data without being
     trained, and was stepped three times with every module still in eval mode, without anybody having set the mode
-    again. The text alone shows a loop in which a model is stepped, then set to eval mode, and never set back; a warning
-    where it does not show whether the model has dropout or batch normalisation.
+    again, other than the same line before the next measurement. The text alone shows a loop in which a model is
+    stepped, then set to eval mode, and never set back; a warning where it does not show whether the model has dropout
+    or batch normalisation.
 
 Fix
     Call ``model.train()`` at the beginning of every epoch, after the evaluation.
@@ -87,8 +88,10 @@ class Detector:
     def _set(self, event: ModeSet) -> None:
         for ref, model in self._models.items():
             if ref is event.module:
+                anew = event.training or event.place is None or model.set_at != event.place
                 model.set_at = None if event.training else event.place
-                model.measured, model.steps, model.waits, model.unused = False, 0, None, False
+                model.steps = 0 if anew else model.steps  # by the same line: the next evaluation, one update later
+                model.measured, model.waits, model.unused = False, None, False
             elif event.training:
                 model.steps = 0  # a part of it, perhaps
 

@@ -9,8 +9,9 @@ Why nothing raises
 
 Look-alikes
     The first updates of LoRA and of residual branches that begin at zero, a loss term that is annealed from zero, and
-    experts that no sample is sent to are right. So this is a note, told only after 64 updates over which not a single
-    gradient that was looked at had one number other than zero, while others of the same optimizer had.
+    experts that no sample is sent to are right, and a bias that cancels out, such as the last one of a critic whose
+    loss is a difference of two means. So this is a note, told only after 64 updates over which not a single gradient
+    that was looked at had one number other than zero, while others of the same optimizer had, and not of a bias alone.
 
 Fix
     Look at the activations behind the layer: if all are zero or saturated, lower the learning rate, change the
@@ -53,9 +54,11 @@ class Detector:
 
     def __init__(self) -> None:
         self._held: dict[Ref, _Held] = {}
+        self._stepped = False
 
     def observe(self, event: StepTaken | WatchEnded) -> list[Evidence]:
         """Return evidence for an optimizer, once."""
+        self._stepped |= isinstance(event, StepTaken)
         if isinstance(event, StepTaken) and event.norm is not None:
             held = self._held.get(event.optimizer)
             if held is None:
@@ -66,15 +69,15 @@ class Detector:
                 held.others |= event.with_gradient - event.zero
                 held.place = event.place
         return [
-            self._evidence(optimizer, held, event.update)
+            self._evidence(optimizer, held, names, event.update)
             for optimizer, held in self._held.items()
             if held.zero and held.others and not held.told
             if held.steps >= FEWEST and event.update - held.first >= ENOUGH
+            if (names := _dead(held))
         ]
 
-    def _evidence(self, optimizer: Ref, held: _Held, update: int) -> Evidence:
+    def _evidence(self, optimizer: Ref, held: _Held, names: list[str], update: int) -> Evidence:
         held.told = True
-        names = sorted(ref.name for ref in held.zero)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return Evidence(
             message=f"The gradient of {', '.join(names[:3])}{more} was exactly zero in each of {held.steps} updates "
@@ -87,9 +90,23 @@ class Detector:
     def abstains(self) -> str:
         """Return a reason where no gradient could be read, or too few."""
         if not self._held:
-            return "no gradient was read: they are not on the CPU"
+            return (
+                "no gradient could be read: there was none, or not on the CPU"
+                if self._stepped
+                else "no optimizer stepped"
+            )
         enough = any(held.steps >= FEWEST for held in self._held.values())
-        return "" if enough else f"fewer than {FEWEST} updates were watched"
+        return "" if enough else f"no optimizer had {FEWEST} updates whose gradients were read"
+
+
+def _dead(held: _Held) -> list[str]:
+    """Name those without a gradient, less the biases whose weight has one: a shift that cancels out changes nothing."""
+    alive = {ref.name for ref in held.others}
+    return sorted(
+        ref.name
+        for ref in held.zero
+        if not ref.name.endswith("bias") or f"{ref.name.removesuffix('bias')}weight" not in alive
+    )
 
 
 FAILURE = Failure(

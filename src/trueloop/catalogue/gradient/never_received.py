@@ -9,7 +9,9 @@ Why nothing raises
 Look-alikes
     A head that is trained later, unused layers of a pretrained model (the pooler of BERT) and a frozen backbone that an
     optimizer holds all the same are common and right, only wasteful. So this is a note. It is told after an epoch, or
-    after 64 updates, for parameters that want a gradient and never had one while others of the same optimizer did.
+    after 64 updates, for parameters that want a gradient and never had one while others of the same optimizer did, or
+    while backwards were run and none of that optimizer's had one. What another optimizer steps with a gradient, as the
+    second one of an InfoGAN does, is left alone.
 
 Fix
     If the part is meant to learn, look for what cuts it off from the loss: ``.detach()``, ``.data``,
@@ -38,10 +40,10 @@ FEWEST = 8  # updates watched
 class _Held:
     """What is known of one optimizer."""
 
-    __slots__ = ("first", "latest", "missing", "place", "received", "steps", "told")
+    __slots__ = ("backwards", "first", "latest", "missing", "place", "received", "steps", "told")
 
-    def __init__(self, first: int) -> None:
-        self.first, self.steps = first, 0
+    def __init__(self, event: StepTaken) -> None:
+        self.first, self.backwards, self.steps = event.update, event.micro, 0
         self.latest: tuple[Refs, ...] = ()
         """What its latest step said, from which the next two follow."""
         self.received: Refs = NONE
@@ -63,7 +65,7 @@ class Detector:
         if isinstance(event, StepTaken):
             held = self._held.get(event.optimizer)
             if held is None:
-                held = self._held[event.optimizer] = _Held(event.update)
+                held = self._held[event.optimizer] = _Held(event)
             held.steps += 1
             held.place = event.place
             latest = (event.parameters, event.with_gradient, event.frozen)
@@ -73,25 +75,28 @@ class Detector:
                 held.missing = event.parameters - event.frozen - held.received
             if not held.missing:  # the usual case
                 return None
-        due = [
-            (optimizer, held)
+        return [
+            self._evidence(optimizer, held, missing)
             for optimizer, held in self._held.items()
-            if held.missing and held.received and not held.told and held.steps >= FEWEST and self._over(event, held)
+            if held.missing and not held.told and held.steps >= FEWEST and self._over(event, held)
+            if held.received
+            or event.micro - held.backwards >= FEWEST  # or else it may be stepped for its schedule only
+            if (missing := held.missing.difference(*(each.received for each in self._held.values())))
         ]
-        return [self._evidence(optimizer, held) for optimizer, held in due]
 
     def _over(self, event: Event, held: _Held) -> bool:
         if isinstance(event, LoaderExhausted):
             return event.batches_with_backward > 0
         return event.update - held.first >= ENOUGH
 
-    def _evidence(self, optimizer: Ref, held: _Held) -> Evidence:
+    def _evidence(self, optimizer: Ref, held: _Held, missing: Refs) -> Evidence:
         held.told = True
-        names = sorted(ref.name for ref in held.missing)
+        names = sorted(ref.name for ref in missing)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        many = f"{len(names)} of {len(held.missing) + len(held.received)}" if held.received else f"All {len(names)}"
         return Evidence(
-            message=f"{len(names)} of {len(names) + len(held.received)} parameters of {optimizer.name} have not had a "
-            f"gradient in {held.steps} updates that were looked at: {', '.join(names[:3])}{more}.",
+            message=f"{many} parameters of {optimizer.name} have not had a gradient in {held.steps} updates that were "
+            f"looked at: {', '.join(names[:3])}{more}.{'' if held.received else ' Its steps do nothing.'}",
             place=held.place,
             update=held.first,
             about=optimizer,

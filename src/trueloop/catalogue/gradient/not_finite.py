@@ -49,7 +49,7 @@ class Detector:
         """What running the batch again has shown."""
         self._value: float | None = None
         """Of the newest loss."""
-        self._read = False
+        self._read = self._stepped = False
 
     def observe(self, event: NotFinite | BackwardEnded | StepTaken) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
@@ -62,6 +62,7 @@ class Detector:
             else:
                 self._loss = self._loss or event
             return None
+        self._stepped = True
         self._read |= event.norm is not None
         if not event.not_finite:
             if self._loss is not None and self._loss.update < event.update:  # that batch was left out
@@ -89,7 +90,9 @@ class Detector:
 
     def abstains(self) -> str:
         """Return a reason where no gradient could be read."""
-        return "" if self._read else "no gradient was read: they are not on the CPU"
+        if not self._stepped:
+            return "no optimizer stepped"
+        return "" if self._read else "no gradient could be read: there was none, or not on the CPU"
 
 
 def _origin(loss: NotFinite | None, shown: NotFinite | None, value: float | None) -> str:

@@ -76,9 +76,9 @@ def find(source: Source) -> Iterator[Hit]:
     """Yield the batch normalisations that are made with a momentum from 0.9 to below 1."""
     made = {id(each.node): each for each in source.acts(Act.MADE)}
     for call in source.calls(*LAYERS):
-        written = next((each.value for each in call.keywords if each.arg == "momentum"), None)
-        if written is None and len(call.args) > 2:  # features, eps, momentum
-            written = call.args[2]
+        written, tracked = _written(call, "momentum", 2), _written(call, "track_running_stats", 4)
+        if tracked is not None and not (isinstance(tracked, ast.Constant) and tracked.value):
+            continue  # without running statistics the momentum is of nothing
         value = written.value if isinstance(written, ast.Constant) else None
         if isinstance(written, ast.Name) and id(call) in made:
             options = made[id(call)].options
@@ -93,6 +93,11 @@ def find(source: Source) -> Iterator[Hit]:
             node=call,
             fix=Fix((edit,), safe=False, words="Take one minus it") if edit else None,
         )
+
+
+def _written(call: ast.Call, name: str, position: int) -> ast.expr | None:
+    named = next((each.value for each in call.keywords if each.arg == name), None)
+    return call.args[position] if named is None and len(call.args) > position else named
 
 
 RULE = Rule(words=("BatchNorm",), find=find)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
+from trueloop.engines.report.outcome import cost_share, counts, headline, more, reasons, shown, untrained, when
 from trueloop.engines.report.plots import Plot, figure
 from trueloop.ground.findings import Explained, Finding, Report, Severity, UpdateRate
 from trueloop.ground.markup import Markup, element, section
@@ -58,7 +58,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
 def _header(report: Report) -> Markup:
     worst = report.worst()
     tone = "error" if report.error else "good" if worst in (None, Severity.NOTE) else str(worst)
-    if outcome(report) is Outcome.NOT_JUDGED and not report.error:
+    if tone == "good" and untrained(report):
         tone = "warning"
     return element("header", element("p", "trueloop", class_="kicker"), element("h1", headline(report), class_=tone))
 

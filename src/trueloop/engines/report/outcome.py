@@ -25,9 +25,12 @@ def outcome(report: Report) -> Outcome:
     """Say what a report comes to. Notes count as findings here, and fail nothing."""
     if report.findings:
         return Outcome.FINDINGS
-    if report.updates == 0 and not report.files:
-        return Outcome.NOT_JUDGED
-    return Outcome.CLEAN
+    return Outcome.NOT_JUDGED if untrained(report) else Outcome.CLEAN
+
+
+def untrained(report: Report) -> bool:
+    """Say whether it is of a run in which no optimizer stepped: silence about its updates means nothing."""
+    return report.updates == 0 and not report.files
 
 
 def headline(report: Report) -> str:
@@ -46,9 +49,8 @@ def _headline(report: Report) -> str:
         return f"{words}: {FAULT}" if report.updates else words
     if Severity.WARNING in found:
         return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
-    if outcome(report) is Outcome.NOT_JUDGED:
-        return "Not judged: no optimizer made a step"
-    return f"No silent failure found{where}" + (f", {words}" if words else "")
+    nothing = "Not judged: no optimizer made a step" if untrained(report) else f"No silent failure found{where}"
+    return nothing + (f", {words}" if words else "")
 
 
 def with_verdict(report: Report, verdict: Verdict) -> Sequence[Judged]:

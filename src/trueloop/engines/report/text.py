@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.engines.report.excerpt import Excerpt, Line, diff, excerpts, repaired
-from trueloop.engines.report.outcome import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
+from trueloop.engines.report.outcome import cost_share, counts, headline, more, reasons, shown, untrained, when
 from trueloop.ground.findings import UNPROVEN, Explained, Finding, Report, Series, Severity, UpdateRate
 from trueloop.ground.words import counted, duration, number, percent, printable, sentence, short
 
@@ -78,7 +78,7 @@ def _tone(report: Report) -> str:
     worst = Severity.ERROR if report.error else report.worst()
     if worst is not None and worst is not Severity.NOTE:
         return COLOURS[worst]
-    return "bold yellow" if outcome(report) is Outcome.NOT_JUDGED else "bold green"
+    return "bold yellow" if untrained(report) else "bold green"
 
 
 # One finding, and what ended the run ------------------------------------------------------------------------------

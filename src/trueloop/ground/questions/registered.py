@@ -16,6 +16,7 @@ _WITH_WEIGHTS: Final = (
     "Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "BatchNorm", "LayerNorm", "GroupNorm",
     "MultiheadAttention", "Transformer", "LazyLinear", "LazyConv",
 )  # fmt: skip
+_PARAMETERS: Final = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__setattr__"))
 
 
@@ -45,7 +46,7 @@ def unheld(source: Source) -> Iterator[Unheld]:
             continue
         seen.add(id(bound.node))
         trained = [each for each in used if each.grad is not False and not _detached(source, each.node)]
-        if len(trained) == len(used):
+        if len(trained) == len(used) or any(_before_backward(source, each) for each in trained):
             yield Unheld(bound, layers[0], trained[0])
 
 
@@ -78,8 +79,17 @@ def _is_free(source: Source, layer: Thing) -> bool:
 
 
 def has_weights(layer: Thing) -> bool:
-    """True for a layer of torch's that has weights, and for a module of this file that holds one."""
-    return any(each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) for each in _inside(layer))
+    """True for a layer of torch's that has weights, and for a module of this file that holds one, or a parameter."""
+    return any(
+        each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) or any(map(_trained, each.attributes.values()))
+        for each in _inside(layer)
+    )
+
+
+def _trained(value: Thing) -> bool:
+    """True for ``nn.Parameter(...)`` that is not told whether it wants a gradient, and so does."""
+    call = value.node
+    return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
 def _inside(layer: Thing) -> Iterator[Thing]:
@@ -112,6 +122,11 @@ def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Opera
         if not stands_in(each, kind) or not (written or read):
             return False
     return True
+
+
+def _before_backward(source: Source, call: Operation) -> bool:
+    """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
+    return any(each.act is Act.BACKWARD and each.index > call.index for each in source.run_of(call))
 
 
 def _detached(source: Source, node: Any) -> bool:
