@@ -37,7 +37,9 @@ class Windows:
     """The latest step."""
     _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
     """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
-    _known: Sequence[weakref.ref[Tensor]] = ()
+    _known: Sequence[tuple[weakref.ref[Tensor], bool]] = ()
+    """Every parameter that may get a gradient, and whether an optimizer holds it. If none does, it may be a leaf no more:
+    one of a teacher that is averaged with gradients on."""
     _known_for: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 
@@ -70,8 +72,8 @@ class Windows:
         self.account.backward_begins()
         self._before = [
             (known, None if (gradient := parameter.grad) is None else _mark(gradient))
-            for known in self._parameters()
-            if (parameter := known()) is not None
+            for known, held in self._parameters()
+            if (parameter := known()) is not None and (held or parameter.is_leaf)
         ]
 
     def backward_ended(self, place: Place | None, scale: float | None) -> Refs:
@@ -130,16 +132,18 @@ class Windows:
             if not parameters.isdisjoint(self.stream.registry.many(parameters_of(optimizer))):
                 known.cleared_at = place
 
-    def _parameters(self) -> Sequence[weakref.ref[Tensor]]:
+    def _parameters(self) -> Sequence[tuple[weakref.ref[Tensor], bool]]:
         """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
         program, optimizers = self.program, self.program.mine()
         key = (program.structures, *[len(optimizer.param_groups) for optimizer in optimizers])
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
+            held = len(found)
             for model, thread in program.models.items():
                 if thread == program.thread:
                     found.update((id(p), p) for p in model.parameters())
-            self._known, self._known_for = [weakref.ref(p) for p in found.values()], key
+            self._known = [(weakref.ref(p), place < held) for place, p in enumerate(found.values())]
+            self._known_for = key
         return self._known
 
 

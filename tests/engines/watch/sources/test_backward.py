@@ -133,6 +133,22 @@ def test_the_first_of_several_roots_is_read(everything):
     assert ended.value == math.inf
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_teacher_that_is_averaged_with_gradients_on_is_no_leaf_and_not_asked_for_its_gradient(everything):
+    attachment, told = everything
+    model, teacher = nn.Linear(2, 1), nn.Linear(2, 1).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 2)) - teacher(torch.ones(4, 2)).detach()).square().mean().backward()
+        optimizer.step()
+        for old, new in zip(teacher.parameters(), model.parameters(), strict=True):
+            old.mul_(0.9).add_(new, alpha=0.1)
+    assert not teacher.weight.is_leaf
+    assert [len(event.received) for event in told(BackwardEnded)] == [2, 2, 2]
+    assert not attachment.stream.problems
+
+
 def test_a_backward_of_other_parameters_is_left_alone():
     check_taken(torch.autograd.backward)
     check_taken(lambda *args, **options: None)
