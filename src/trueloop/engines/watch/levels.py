@@ -20,7 +20,7 @@ FREE_S: Final = 0.05  # seconds that nobody minds either
 MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
 MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
 LOOK: Final = 8  # updates between two looks at what grows, and at whether a burst is due
-SHARE: Final = 0.002  # of the program's time that bursts may take from then on
+SHARE: Final = 0.001  # of the program's time that bursts may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -119,6 +120,10 @@ class Program:
     autocast: str | None = None
     """The type of autocast the newest call of a model ran under that made a graph."""
 
+    def __post_init__(self) -> None:
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._left_behind)
+
     def trains_here(self) -> bool:
         """True on the thread that trains; where there is none, or it has ended, this one becomes it."""
         here = threading.get_ident()
@@ -137,6 +142,10 @@ class Program:
     def mine(self) -> list[Optimizer]:
         """Return the optimizers that have stepped in the thread that trains."""
         return [optimizer for optimizer, known in self.optimizers.items() if known.trains]
+
+    def _left_behind(self) -> None:
+        """In a forked child no thread is the one that trains: nothing is watched there."""
+        self.thread = None
 
     def _nobodys(self) -> None:
         for known in self.optimizers.facts():

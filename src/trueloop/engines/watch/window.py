@@ -38,8 +38,8 @@ class Windows:
     _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
     """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
     _known: Sequence[tuple[weakref.ref[Tensor], bool]] = ()
-    """Every parameter that may get a gradient, and whether an optimizer holds it. If none does, it may be a leaf no more:
-    one of a teacher that is averaged with gradients on."""
+    """Every parameter that may get a gradient, and whether an optimizer holds it; if none does, it may be a leaf no
+    more: one of a teacher that is averaged with gradients on."""
     _known_for: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 

@@ -153,6 +153,6 @@ def test_a_backward_of_other_parameters_is_left_alone():
     check_taken(torch.autograd.backward)
     check_taken(lambda *args, **options: None)
     with pytest.raises(TypeError, match="tangents"):
-        check_taken(lambda tensors, grad_tensors, retain_graph, create_graph, *, inputs=None, tangents=None: None)
+        check_taken(lambda tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, tangents=0: None)
     with pytest.raises(TypeError):
         check_taken(lambda tensors: None)

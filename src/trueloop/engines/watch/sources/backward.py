@@ -82,10 +82,9 @@ class Backward:
             tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
             grad_variables: Any = None, inputs: Any = None,
         ) -> Any:  # fmt: skip
-            if grad_variables is not None:  # as they were called before torch 0.4
+            elsewhere = program.thread != get_ident() and not (stream.on and program.trains_here())
+            if elsewhere or program.in_backward:
                 return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-            if not stream.on or program.in_backward or (program.thread != get_ident() and not program.trains_here()):
-                return original(tensors, grad_tensors, retain_graph, create_graph, inputs=inputs)
             if program.leftover is not None:
                 self._leftover(stream, program)
             if program.replicated is not None:
@@ -93,12 +92,12 @@ class Backward:
             begun, micro = None, stream.micro
             if stream.full:
                 begun = self._begin(tensors, grad_tensors, retain_graph, create_graph)
-            elif not micro % EVERY:
+            elif not micro % EVERY and stream.on:
                 self._check(tensors)
             stream.micro = micro + 1
             program.in_backward = 1
             try:
-                result = original(tensors, grad_tensors, retain_graph, create_graph, inputs=inputs)
+                result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             finally:
                 program.in_backward = 0
             if begun is not None and stream.full:
@@ -207,7 +206,7 @@ def check_taken(backward: Callable[..., Any]) -> None:
     That it names them, rather than ``*args`` and ``**options``, saves half of what it costs.
     """
     taken = inspect.signature(backward)
-    taken.bind(None, None, None, False, inputs=None)
+    taken.bind(None, None, None, False, None, None)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     more = [name for name, each in taken.parameters.items() if name not in TAKEN and each.kind not in variadic]
     if more:

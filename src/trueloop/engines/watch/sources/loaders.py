@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar, Final, cast
 
 import torch.utils.data.dataloader as torch_loader
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from trueloop.engines.watch.generators import generators
 from trueloop.engines.watch.passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
+from trueloop.engines.watch.samplers import distributed_of, order_of
 from trueloop.engines.watch.samples import Comparison
 from trueloop.engines.watch.sources.leftovers import note_leftover
 from trueloop.engines.watch.stream import Stream
@@ -42,12 +34,25 @@ from trueloop.ground.events import (
     ScaledTogether,
     WorkersRepeat,
 )
+from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
-DEPTH: Final = 4  # samplers around each other that are looked through
-SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-SHUFFLING_TOO: Final = "accelerate.data_loader.SeedableRandomSampler"  # of the Hugging Face Trainer, too
+
+
+@dataclass(slots=True, kw_only=True)
+class _Loader:
+    """What is known of a loader from its first start on: torch lets none of this be changed later."""
+
+    ref: Ref
+    dataset: Ref | None
+    made_at: Place | None
+    sampler: str
+    shuffles: bool | None
+    distributed: bool
+    streams: bool
+    epoch: int = -1
+    """The latest one."""
 
 
 class Loaders:
@@ -68,7 +73,7 @@ class Loaders:
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
-        self._epochs: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._loaders = Facts[Any, _Loader]()
         self._made_at: weakref.WeakKeyDictionary[Ref, Place] = weakref.WeakKeyDictionary()
         self._starting: Pass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
@@ -208,18 +213,18 @@ class Loaders:
         return current
 
     def _start(self, loader: Any) -> Pass:
-        stream, registry = self._stream, self._stream.registry
-        ref = registry.of(loader)
+        stream = self._stream
         self._end_read_out()
-        epoch = self._epochs[ref] = self._epochs.get(ref, -1) + 1
+        known = self._loaders.get(loader) or self._loaders.put(loader, self._look_at(loader))
+        known.epoch = epoch = known.epoch + 1
         stream.wake()
-        sampler, shuffles = _sampler(loader)
+        ref, sampler, shuffles = known.ref, known.sampler, known.shuffles
         current = Pass(
-            loader=ref, dataset=_ref(registry.of, loader.dataset), epoch=epoch, began_micro=stream.micro,
-            sampler=sampler, shuffles=shuffles, workers=loader.num_workers, made_at=self._made_at.get(ref),
-            place=here(), distributed=_distributed(loader),
+            loader=ref, dataset=known.dataset, epoch=epoch, began_micro=stream.micro, sampler=sampler,
+            shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at, place=here(),
+            distributed=distributed_of(loader) if known.distributed else None,
         )  # fmt: skip
-        if shuffles is not None and not isinstance(loader.dataset, IterableDataset):
+        if shuffles is not None and not known.streams:
             current.length = len(loader)
             if shuffles:
                 if stream.full:  # an order tells something only beside the steps that were taken in it
@@ -230,7 +235,7 @@ class Loaders:
                 self._program.seeded_at = None
             elif epoch < 2:
                 current.blocks = Blocks()
-        elif epoch == 0 and loader.num_workers > 1 and isinstance(loader.dataset, IterableDataset):
+        elif epoch == 0 and loader.num_workers > 1 and known.streams:
             current.copies = Copies(loader.num_workers)
         current.looked_at = current.blocks is not None or current.copies is not None
         stream.emit(LoaderStarted(
@@ -242,6 +247,15 @@ class Loaders:
             self._comparison.started(loader, ref)
             self._look_for_copies(loader, current)
         return current
+
+    def _look_at(self, loader: Any) -> _Loader:
+        registry = self._stream.registry
+        ref, (sampler, shuffles) = registry.of(loader), order_of(loader)
+        return _Loader(
+            ref=ref, dataset=_ref(registry.of, loader.dataset), made_at=self._made_at.get(ref), sampler=sampler,
+            shuffles=shuffles, distributed=distributed_of(loader) is not None,
+            streams=isinstance(loader.dataset, IterableDataset),
+        )  # fmt: skip
 
     def _look_for_copies(self, loader: Any, current: Pass) -> None:
         if not loader.num_workers or loader.worker_init_fn is not None:
@@ -343,33 +357,6 @@ class Loaders:
                 column=column, values=values, shortest=shortest, samples=blocks.samples,
                 batch_size=blocks.batch_size, in_time=blocks.follows_a_clock,
             ))  # fmt: skip
-
-
-def _sampler(loader: Any) -> tuple[str, bool | None]:
-    """Return the class of what orders the samples, and whether it shuffles; None = nobody but its author knows."""
-    batches = loader.batch_sampler
-    if batches is not None and type(batches) is not BatchSampler:
-        return type(batches).__name__, None
-    sampler: Any = loader.sampler if batches is None else cast("Any", batches).sampler
-    kind: type[Any] = type(sampler)
-    if kind is DistributedSampler:
-        return kind.__name__, bool(sampler.shuffle)
-    shuffles = kind in SHUFFLING or f"{kind.__module__}.{kind.__qualname__}" == SHUFFLING_TOO
-    return kind.__name__, shuffles if shuffles or kind is SequentialSampler else None
-
-
-def _distributed(loader: Any) -> Any:
-    """Return the DistributedSampler that shuffles a loader, also through batch samplers around it, or None."""
-    for first in (loader.sampler, loader.batch_sampler):
-        sampler: Any = first
-        for _ in range(DEPTH):
-            if isinstance(sampler, DistributedSampler):
-                ours = type(sampler).__iter__ is DistributedSampler.__iter__ and sampler.shuffle
-                return cast("Any", sampler) if ours else None
-            sampler = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
-            if sampler is None:
-                break
-    return None
 
 
 def _ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:

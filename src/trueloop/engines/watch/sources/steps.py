@@ -73,8 +73,8 @@ class Steps:
 
     tells: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
     __slots__ = (
-        "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_noted", "_owned", "_owners", "_program",
-        "_stream", "_tell", "_windows",
+        "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_nests", "_noted", "_owned", "_owners",
+        "_program", "_stream", "_tell", "_windows",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
@@ -84,8 +84,11 @@ class Steps:
         self._owned: tuple[Ref, Refs] | None = None
         """The optimizer that stepped last, and what: these are known to be its own."""
         self._latest: Callable[[], Optimizer | None] = _nobody
-        self._known: Known | None = None
-        """Of the latest optimizer that began to step."""
+        """The optimizer that stepped, or began to, last."""
+        self._known = Known()
+        """Of that one."""
+        self._nests = False
+        """Steps were seen within steps: only then it is asked, while watching lightly, whether one is."""
         self._noted: _Before | None = None
         """What was noted before the step that is on its way, if that is watched in full."""
         self._look = stream.fenced("steps of optimizers", self._begin)
@@ -96,8 +99,8 @@ class Steps:
 
     def always(self, patches: Patches) -> None:
         """Hook every step, and replace the constructor."""
-        self._known = self._noted = None
-        self._latest = _nobody
+        self._known, self._noted = Known(), None
+        self._latest, self._nests = _nobody, False
         for hook in (Steps._before, Steps._after):
             cast("Any", hook)._torchdynamo_disable = True  # noqa: SLF001
         patches.hook(register_optimizer_step_pre_hook(self._before))
@@ -142,50 +145,63 @@ class Steps:
         stream.wake()
 
     def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+        if self._stream.full or self._nests:
+            self._enter(optimizer, args, options)
+
+    def _enter(self, optimizer: Optimizer, args: Any, options: Any) -> None:
         stream, program = self._stream, self._program
         if not stream.on or (program.thread != get_ident() and not program.trains_here()):
             return
         if program.in_step and (depth := depth_of_step()) > 1:
-            program.in_step = depth
+            program.in_step, self._nests = depth, True
             return
         program.in_step = 1
         if self._latest() is not optimizer:
-            self._latest = weakref.ref(optimizer)
-            self._known = program.optimizers.get(optimizer) or self._first_seen(optimizer)
+            self._turn(optimizer)
         if stream.full:
             self._noted = self._look(optimizer, args, options)
 
     def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        stream, program, known = self._stream, self._program, self._known
-        if not stream.on or program.thread != get_ident():
+        stream, program = self._stream, self._program
+        if program.thread != get_ident() and not (stream.on and program.trains_here()):
             return
-        depth = program.in_step
-        if depth != 1:  # a step within another one, or one that had begun before anybody watched
-            program.in_step = max(0, depth - 1)
+        if (program.in_step or stream.full) and not self._leave(optimizer):
             return
-        program.in_step = 0
-        if known is None:
-            return
-        if self._noted is not None:
-            noted, self._noted = self._noted, None
-            if stream.full:
-                self._tell(optimizer, known, noted)
+        if self._latest() is not optimizer:
+            self._turn(optimizer)
         if program.leftover is not None:
             self._leftover(stream, program)
-        window = stream.micro - program.stepped_micro
-        if window == program.window:
+        micro, known = stream.micro, self._known
+        if micro - program.stepped_micro == program.window:
             program.alike += 1
         else:
-            program.alike, program.window = 1, window
-        program.stepped_micro = stream.micro
+            program.window, program.alike = micro - program.stepped_micro, 1
+        program.stepped_micro = micro
         known.steps += 1
         known.trains = True
         stream.update = update = stream.update + 1
-        if stream.full or update >= stream.due:
+        if stream.full or (update >= stream.due and stream.on):
             stream.after_update()
 
+    def _leave(self, optimizer: Optimizer) -> bool:
+        """Tell of the step, if it was seen to begin; False = it was not, or it is part of another one."""
+        stream, program = self._stream, self._program
+        depth, program.in_step = program.in_step, max(0, program.in_step - 1)
+        if depth != 1 or not stream.on:
+            return False
+        noted, self._noted = self._noted, None
+        if noted is not None and stream.full:
+            self._tell(optimizer, self._known, noted)
+        return True
+
+    def _turn(self, optimizer: Optimizer) -> None:
+        """Another optimizer steps than before."""
+        self._latest = weakref.ref(optimizer)
+        self._known = self._program.optimizers.get(optimizer) or self._first_seen(optimizer)
+
     def _first_seen(self, optimizer: Optimizer) -> Known:
-        self._meet(optimizer)
+        if self._stream.on:
+            self._meet(optimizer)
         return self._program.optimizers.get(optimizer) or self._program.optimizers.put(optimizer, Known())
 
     def _begin(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> _Before:
@@ -202,7 +218,7 @@ class Steps:
         norms = _Norms() if closure else _norms(graded)
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
-        replaced = self._known is not None and self._known.replaced()
+        replaced = self._known.replaced()
         scaled, used = self._windows.still_scaled(graded), account.used(graded)
         return _Before(
             holds, graded, reused, reused_from, scaled, used, norms, frozen, here(), rates(optimizer), closure,
