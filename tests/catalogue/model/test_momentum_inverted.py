@@ -29,7 +29,6 @@ QUIET = {
     "a teacher's": "class Teacher(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     "        self.momentum, self.net = 0.99, nn.Linear(6, 1)\n    def forward(self, x):\n        return self.net(x)\n"
     "model = Teacher()\n" + LOOP,
-    "a whole number of samples": CHAIN.format("nn.BatchNorm1d(8, eps=0.95)") + LOOP,
 }
 
 GUILTY = {

@@ -12,18 +12,29 @@ from trueloop.ground.freezing import MISSPELLED, RIGHT
 
 LARGE: Final = 0.9
 """From here on the running statistics are those of the latest batch or two; 1 is a choice, and so is None."""
+OUTWEIGHS: Final = 0.1
+"""Added to a variance, which is about 1 behind any sensible initialisation; torch's own is 1e-5."""
 WORDS: Final = MISSPELLED | {RIGHT}
 
 
-class Forgetful(NamedTuple):
-    """Batch normalisations of one momentum."""
+class Alike(NamedTuple):
+    """Layers of one setting."""
 
     first: nn.Module
-    momentum: float
+    value: float
     layers: int
 
 
-def forgetful(model: nn.Module) -> list[Forgetful]:
+def outweighing(model: nn.Module) -> list[Alike]:
+    """Return the batch normalisations, by epsilon, in which that takes a good part of what is divided by."""
+    found: dict[float, list[nn.Module]] = {}
+    for each in model.modules():
+        if isinstance(each, _BatchNorm) and each.training and each.eps >= OUTWEIGHS:
+            found.setdefault(float(each.eps), []).append(each)
+    return [Alike(layers[0], epsilon, len(layers)) for epsilon, layers in found.items()]
+
+
+def forgetful(model: nn.Module) -> list[Alike]:
     """Return the batch normalisations, by momentum, whose running statistics forget nearly all at every batch."""
     found: dict[float, list[nn.Module]] = {}
     for each in model.modules():
@@ -31,7 +42,7 @@ def forgetful(model: nn.Module) -> list[Forgetful]:
             momentum: Any = each.momentum
             if isinstance(momentum, float) and LARGE <= momentum < 1:
                 found.setdefault(momentum, []).append(each)
-    return [Forgetful(layers[0], momentum, len(layers)) for momentum, layers in found.items()]
+    return [Alike(layers[0], momentum, len(layers)) for momentum, layers in found.items()]
 
 
 class InVain(NamedTuple):

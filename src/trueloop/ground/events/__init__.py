@@ -40,6 +40,7 @@ from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
 from trueloop.ground.events.forward import (
     BatchNormOfOne,
     DropoutUntold,
+    EpsilonOutweighs,
     ForwardBypassed,
     FrozenInVain,
     Mark,
@@ -73,6 +74,7 @@ __all__ = [
     "CheckpointWritten",
     "DropoutUntold",
     "EpochDrawn",
+    "EpsilonOutweighs",
     "ErrorRaised",
     "Event",
     "ForwardBypassed",

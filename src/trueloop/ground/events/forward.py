@@ -118,6 +118,17 @@ class StatisticsForgotten(Event):
     layers: int
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class EpsilonOutweighs(Event):
+    """A model whose batch normalisations have an epsilon of 0.1 or more was called in training for the first time."""
+
+    module: Ref
+    """The first of them."""
+    model: Ref
+    epsilon: float
+    layers: int
+
+
 class Mark(NamedTuple):
     """An attribute that was to freeze or thaw parts of a model, and that nothing reads."""
 

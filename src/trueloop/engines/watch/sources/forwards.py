@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.engines.watch.casts import weight_cast
-from trueloop.engines.watch.layer_settings import forgetful, frozen_in_vain
+from trueloop.engines.watch.layer_settings import forgetful, frozen_in_vain, outweighing
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
@@ -25,6 +25,7 @@ from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import (
     NONE,
     BatchNormOfOne,
+    EpsilonOutweighs,
     Event,
     ForwardBypassed,
     FrozenInVain,
@@ -99,6 +100,7 @@ class Forwards:
 
     tells: ClassVar[tuple[type[Event], ...]] = (
         BatchNormOfOne,
+        EpsilonOutweighs,
         ForwardBypassed,
         FrozenInVain,
         ModelCalled,
@@ -243,8 +245,13 @@ class Forwards:
             known.looked = True
             for found in forgetful(model):
                 stream.emit(StatisticsForgotten(
-                    place=here(), module=registry.of(found.first), model=known.ref,
-                    momentum=found.momentum, layers=found.layers,
+                    place=here(), module=registry.of(found.first), model=known.ref, momentum=found.value,
+                    layers=found.layers,
+                ))  # fmt: skip
+            for found in outweighing(model):
+                stream.emit(EpsilonOutweighs(
+                    place=here(), module=registry.of(found.first), model=known.ref, epsilon=found.value,
+                    layers=found.layers,
                 ))  # fmt: skip
         if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
             return
