@@ -64,6 +64,7 @@ class Trainer:
     """A ``torch.nn`` loss over ``(inputs, target)`` batches, or a function ``(model, batch)`` that returns a mean, a
     ``(sum, count)`` pair, a `Loss` or a list of `Loss`."""
     config: TrainConfig = field(default_factory=TrainConfig)
+    """Every setting of the loop."""
     run_dir: Path | str | Callable[[Identity], Path] | None = None
     """Where everything is written; None = nothing is. A function chooses it once the run's identity is known."""
     metrics: MetricFactories = field(default_factory=dict[str, Any])
@@ -77,6 +78,7 @@ class Trainer:
     reporters: Sequence[Reporter] = ()
     """Told what happens, beside the journal."""
     name: str = "run"
+    """What the run is called in its report and in lists of runs."""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON-ready facts to journal with the run."""
     fresh: bool = False
@@ -175,6 +177,7 @@ class Trainer:
             train: as for `fit`, and so are ``collate``, ``sampler``, ``labels`` and ``accumulate``.
             updates: that are looked at.
             trace: where to write a trace for Chrome or Perfetto.
+            data: those of `fit` named above.
         """
         parts, source = self._ready(train, **data)
         return profile_updates(parts, source, updates=updates, trace=trace)
@@ -185,6 +188,7 @@ class Trainer:
         Args:
             train: as for `fit`, and so are ``collate``, ``sampler``, ``labels`` and ``accumulate``.
             seconds: to measure for, after a few updates that warm up.
+            data: those of `fit` named above.
         """
         parts, source = self._ready(train, **data)
         return pace(parts, source, seconds=seconds)

@@ -17,12 +17,15 @@ class Parts:
     """The live objects of a run, made from a recipe's options after seeding."""
 
     model: nn.Module
+    """New, with parameters; the run moves it to its device."""
     objective: Any
     """A `torch.nn` loss, or a function ``(model, batch) -> mean | (sum, count) | Loss | list[Loss]``."""
     train: Any
     """A map-style dataset."""
     val: Any = None
+    """A map-style dataset that the run is judged by; None = it is not evaluated."""
     test: Any = None
+    """One that is measured once, at the end."""
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Name -> metric factory, evaluated on val and test beside the loss."""
     collate: Callable[[list[Any]], Any] | None = None
@@ -42,9 +45,11 @@ class Recipe:
     """A whole run: settings that can be overridden, and how to make the rest from them."""
 
     name: str
+    """The word on the command line."""
     summary: str
     """One line for `trueloop recipes`."""
     train: TrainConfig
+    """The settings of the loop."""
     options: Any
     """A frozen dataclass of the recipe's own settings (model width, dropout, split)."""
     assemble: Callable[[Any], Parts]

@@ -33,7 +33,9 @@ class Evaluation:
     tables: Mapping[str, Any]
     """Metrics that are more than a number, such as a confusion matrix."""
     batches: int
+    """That were measured, on all processes together."""
     seconds: float
+    """The pass took."""
 
 
 def evaluate(

@@ -57,7 +57,10 @@ class Accuracy:
     """Share of targets that the largest output names.
 
     Outputs are ``[N, C, ...]`` scores with the class in dimension 1, or ``[N]`` / ``[N, 1]`` logits of one binary
-    class (positive above 0). Targets equal to ``ignore_index`` do not count.
+    class (positive above 0).
+
+    Args:
+        ignore_index: targets that do not count.
 
     Example:
         >>> import torch
@@ -93,6 +96,12 @@ class Accuracy:
 
 class Confusion:
     """How often class i (row) was taken for class j (column), as a ``[classes][classes]`` table of counts.
+
+    Outputs and targets are those of `Accuracy`.
+
+    Args:
+        classes: how many there are.
+        ignore_index: targets that do not count.
 
     Example:
         >>> import torch

@@ -42,9 +42,11 @@ class Loss:
     weight: float = 1.0
     """Of this term among several."""
     name: str = "loss"
+    """For people, where there are several."""
     output: Any = None
     """What metrics compare with `target`; only needed where metrics are asked for."""
     target: Any = None
+    """What the output should have been, as the metrics take it."""
 
 
 class Objective(Protocol):
