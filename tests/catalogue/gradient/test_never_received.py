@@ -91,3 +91,17 @@ def test_an_optimizer_none_of_whose_parameters_are_trained_is_told(run):
 
 def test_an_optimizer_that_is_stepped_to_draw_its_schedule_is_left_alone(run):
     assert not told(run(SCHEDULE_ONLY))
+
+
+def test_gradients_that_are_cleared_before_the_step_are_not_told_of_twice(run):
+    script = """
+import torch
+from torch import nn
+model, x = nn.Linear(3, 1), torch.randn(64, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(120):
+    model(x).square().mean().backward()
+    optimizer.zero_grad()
+    optimizer.step()
+"""
+    assert {found.code for found in run(script).findings} == {"GRD002"}

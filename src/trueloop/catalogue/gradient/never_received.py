@@ -68,10 +68,11 @@ class Detector:
                 held = self._held[event.optimizer] = _Held(event)
             held.steps += 1
             held.place = event.place
-            latest = (event.parameters, event.with_gradient, event.frozen)
+            had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 tells of those
+            latest = (event.parameters, had, event.frozen)
             if latest != held.latest:
                 held.latest = latest
-                held.received |= event.with_gradient
+                held.received |= had
                 held.missing = event.parameters - event.frozen - held.received
             if not held.missing:  # the usual case
                 return None

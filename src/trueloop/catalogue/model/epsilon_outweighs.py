@@ -37,6 +37,7 @@ from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
+from trueloop.ground.source.text import Fix
 
 _KINDS = [f"{lazy}{kind}Norm{n}d" for lazy in ("", "Lazy") for kind in ("Batch", "Instance") for n in (1, 2, 3)]
 LAYERS = tuple(f"torch.nn.{name}" for name in (*_KINDS, "SyncBatchNorm"))
@@ -84,9 +85,13 @@ def find(source: Source) -> Iterator[Hit]:
             value = given.constant() if given is not None and not given.either else None
         if isinstance(value, bool) or not isinstance(value, int | float) or value < LARGE:
             continue
+        last = isinstance(written, ast.Constant) and bool(call.args) and written is call.args[-1]
+        meant = last and value < 1 and all(each.arg != "momentum" for each in call.keywords)
+        edit = source.text.replace(written, f"momentum={1 - value:.6g}") if meant and written is not None else None
         yield Hit(
             message=f"{value:g} is the epsilon here, which is added to the variance; momentum comes behind it.",
             node=call,
+            fix=Fix((edit,), safe=False, words="Give it as torch's momentum, one minus Keras's") if edit else None,
         )
 
 

@@ -1,12 +1,10 @@
 """A new optimizer over the same parameters is built again and again, and its moments are thrown away.
 
 Symptom
-    The loss jumps at the start of each epoch, then recovers. Adam takes its largest steps when its averages are young,
-    so it never gets beyond them; momentum never builds up.
+    The loss jumps at the start of each epoch, then recovers. Adam's largest steps, its first ones, never end.
 
 Why nothing raises
-    Building an optimizer is an ordinary call; that another one held the averages of the same parameters is forgotten
-    with it. Inside a function that trains one epoch it looks quite natural.
+    Building an optimizer is an ordinary call. Inside a function that trains one epoch it looks quite natural.
 
 Look-alikes
     Stages over other parameters, or at another rate; folds, sweeps and restarts, with weights loaded or models built
@@ -18,8 +16,7 @@ Look-alikes
     same model, and makes at most one pass over a loader that is not the turn's own.
 
 Fix
-    Build the optimizer once, before the loop, and hand it to the function that trains an epoch. To change the rate,
-    use a scheduler or set ``group["lr"]``.
+    Build the optimizer once, before the loop. To change the rate, use a scheduler or set ``group["lr"]``.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980

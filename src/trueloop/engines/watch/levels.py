@@ -19,7 +19,7 @@ FREE: Final = 64  # updates in full that nobody counts: those at the start, and 
 FREE_S: Final = 0.05  # seconds that nobody minds either
 MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
 MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
-LOOK: Final = 16  # updates between two looks at what grows, and at whether a burst is due
+LOOK: Final = 8  # updates between two looks at what grows, and at whether a burst is due
 SHARE: Final = 0.001  # of the program's time that bursts may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
