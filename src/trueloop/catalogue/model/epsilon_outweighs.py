@@ -35,12 +35,12 @@ from typing import ClassVar
 from trueloop.ground.events import EpsilonOutweighs, Event, ModelCalled
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.questions.layers import BATCH_NORMS, value_of, written
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 
-_KINDS = [f"{lazy}{kind}Norm{n}d" for lazy in ("", "Lazy") for kind in ("Batch", "Instance") for n in (1, 2, 3)]
-LAYERS = tuple(f"torch.nn.{name}" for name in (*_KINDS, "SyncBatchNorm"))
+LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
 LARGE = 0.1  # of a variance of about 1; torch's own is 1e-5
 
 
@@ -75,19 +75,14 @@ def find(source: Source) -> Iterator[Hit]:
     """Yield the normalisations that are made with an epsilon of 0.1 or more."""
     made = {id(each.node): each for each in source.acts(Act.MADE)}
     for call in source.calls(*LAYERS):
-        named = next((each.value for each in call.keywords if each.arg == "eps"), None)
         place = 0 if source.name(call.func).startswith("torch.nn.Lazy") else 1
-        written = call.args[place] if named is None and len(call.args) > place else named
-        value = written.value if isinstance(written, ast.Constant) else None
-        if isinstance(written, ast.Name) and id(call) in made:
-            options = made[id(call)].options
-            given = options.get("eps") or options.get(str(place))
-            value = given.constant() if given is not None and not given.either else None
+        epsilon = written(call, "eps", place)
+        value = value_of(epsilon, made.get(id(call)), "eps", place)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < LARGE:
             continue
-        last = isinstance(written, ast.Constant) and bool(call.args) and written is call.args[-1]
-        meant = last and value < 1 and all(each.arg != "momentum" for each in call.keywords)
-        edit = source.text.replace(written, f"momentum={1 - value:.6g}") if meant and written is not None else None
+        free = value < 1 and all(each.arg != "momentum" for each in call.keywords)
+        last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
+        edit = source.text.replace(epsilon, f"momentum={1 - value:.6g}") if free and last else None
         yield Hit(
             message=f"{value:g} is the epsilon here, which is added to the variance; momentum comes behind it.",
             node=call,

@@ -36,12 +36,11 @@ from typing import ClassVar
 from trueloop.ground.events import Event, ModelCalled, StatisticsForgotten
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.questions.layers import BATCH_NORMS, value_of, written
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 
-_BATCH_NORM = [f"{lazy}BatchNorm{dimensions}d" for lazy in ("", "Lazy") for dimensions in (1, 2, 3)]
-LAYERS = tuple(f"torch.nn.{name}" for name in (*_BATCH_NORM, "SyncBatchNorm"))
 LARGE = 0.9  # torch's own 0.1, taken the other way
 
 
@@ -75,29 +74,20 @@ class Detector:
 def find(source: Source) -> Iterator[Hit]:
     """Yield the batch normalisations that are made with a momentum from 0.9 to below 1."""
     made = {id(each.node): each for each in source.acts(Act.MADE)}
-    for call in source.calls(*LAYERS):
-        written, tracked = _written(call, "momentum", 2), _written(call, "track_running_stats", 4)
+    for call in source.calls(*BATCH_NORMS):
+        momentum, tracked = written(call, "momentum", 2), written(call, "track_running_stats", 4)
         if tracked is not None and not (isinstance(tracked, ast.Constant) and tracked.value):
             continue  # without running statistics the momentum is of nothing
-        value = written.value if isinstance(written, ast.Constant) else None
-        if isinstance(written, ast.Name) and id(call) in made:
-            options = made[id(call)].options
-            given = options.get("momentum") or options.get("2")
-            value = given.constant() if given is not None and not given.either else None
-        if written is None or not isinstance(value, float) or not LARGE <= value < 1:
+        value = value_of(momentum, made.get(id(call)), "momentum", 2)
+        if not isinstance(value, float) or not LARGE <= value < 1:
             continue
-        edit = source.text.replace(written, f"{1 - value:.6g}") if isinstance(written, ast.Constant) else None
+        edit = source.text.replace(momentum, f"{1 - value:.6g}") if isinstance(momentum, ast.Constant) else None
         yield Hit(
             message=f"momentum={value:g} is the weight of the new batch here: the running statistics are nearly those "
             "of the latest one.",
             node=call,
             fix=Fix((edit,), safe=False, words="Take one minus it") if edit else None,
         )
-
-
-def _written(call: ast.Call, name: str, position: int) -> ast.expr | None:
-    named = next((each.value for each in call.keywords if each.arg == name), None)
-    return call.args[position] if named is None and len(call.args) > position else named
 
 
 RULE = Rule(words=("BatchNorm",), find=find)

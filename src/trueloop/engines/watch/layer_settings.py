@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
@@ -27,22 +28,26 @@ class Alike(NamedTuple):
 
 def outweighing(model: nn.Module) -> list[Alike]:
     """Return the batch normalisations, by epsilon, in which that takes a good part of what is divided by."""
-    found: dict[float, list[nn.Module]] = {}
-    for each in model.modules():
-        if isinstance(each, _BatchNorm) and each.training and each.eps >= OUTWEIGHS:
-            found.setdefault(float(each.eps), []).append(each)
-    return [Alike(layers[0], epsilon, len(layers)) for epsilon, layers in found.items()]
+    return _alike((each, each.eps) for each in _normalising(model) if each.eps >= OUTWEIGHS)
 
 
 def forgetful(model: nn.Module) -> list[Alike]:
     """Return the batch normalisations, by momentum, whose running statistics forget nearly all at every batch."""
+    settings = [(each, cast("Any", each).momentum) for each in _normalising(model) if each.track_running_stats]
+    return _alike(
+        (each, momentum) for each, momentum in settings if isinstance(momentum, float) and LARGE <= momentum < 1
+    )
+
+
+def _normalising(model: nn.Module) -> Iterator[_BatchNorm]:
+    return (each for each in model.modules() if isinstance(each, _BatchNorm) and each.training)
+
+
+def _alike(settings: Iterable[tuple[nn.Module, float]]) -> list[Alike]:
     found: dict[float, list[nn.Module]] = {}
-    for each in model.modules():
-        if isinstance(each, _BatchNorm) and each.training and each.track_running_stats:
-            momentum: Any = each.momentum
-            if isinstance(momentum, float) and LARGE <= momentum < 1:
-                found.setdefault(momentum, []).append(each)
-    return [Alike(layers[0], momentum, len(layers)) for momentum, layers in found.items()]
+    for layer, value in settings:
+        found.setdefault(float(value), []).append(layer)
+    return [Alike(layers[0], value, len(layers)) for value, layers in found.items()]
 
 
 class InVain(NamedTuple):
