@@ -70,9 +70,8 @@ def test_memory_is_measured_with_and_without_a_graph(open_page: Opened, axe: Cal
     measure.click()
     expect(rows.first).not_to_have_text(before)
     expect(rows.nth(2)).to_contain_text("0.50 MiB")  # the outputs: 1024 × 128 numbers of 4 bytes
-    width = [row.locator(".bar").bounding_box() for row in rows.all()]
-    assert all(width)
-    train, evaluation, no_grad, inference = (box["width"] for box in width if box)
+    widths = "(bars) => bars.map((bar) => bar.getBoundingClientRect().width)"
+    train, evaluation, no_grad, inference = rows.locator(".bar").evaluate_all(widths)
     assert train > evaluation > 2 * no_grad
     assert no_grad == inference
     assert all(re.search(r"\d ms", row.inner_text()) for row in rows.all())

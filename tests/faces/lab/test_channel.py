@@ -49,14 +49,21 @@ def test_the_end_is_noticed(ends: tuple[socket.socket, Channel]):
 
 def test_a_line_without_end_is_not_kept_for_ever(ends: tuple[socket.socket, Channel]):
     ours, channel = ends
-    sender = threading.Thread(target=lambda: ours.sendall(b"x" * (LONGEST + (1 << 18))))
+
+    def talk() -> None:
+        ours.sendall(b"x" * (LONGEST + (1 << 18)))
+        ours.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=talk)
     sender.start()
     with pytest.raises(EOFError):
         while True:
             channel.receive(1)
-    while sender.is_alive():
-        os.read(channel._read, 1 << 16)
+    refused_before_its_end = os.read(channel._read, 1 << 16)
+    while os.read(channel._read, 1 << 16):
+        pass
     sender.join()
+    assert refused_before_its_end
 
 
 def test_texts_and_frames_stand_behind_their_length(ends: tuple[socket.socket, Channel]):
