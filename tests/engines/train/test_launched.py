@@ -102,6 +102,8 @@ def test_a_batch_script_may_name_the_place_and_the_size():
     assert (found.address, found.port, found.by) == ("10.1.0.7", 1234, "slurm")
     with pytest.raises(InvalidConfig, match=r"WORLD_SIZE is 8, but srun has started 7"):
         launched({**SRUN, "WORLD_SIZE": "8"})
+    with pytest.raises(InvalidConfig, match=r"MASTER_PORT is 65536, but the number of ports is 65536"):
+        launched({**SRUN, "MASTER_PORT": "65536"})
 
 
 def test_a_requeued_job_counts_its_restarts():

@@ -75,6 +75,7 @@ def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> T
 def _targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
     if target.is_floating_point():  # class probabilities: the mean runs over positions, whatever the class weights
         return output.numel() / output.shape[1 if output.dim() > 1 else 0]
+    target = target.long()  # as torch's kernel has it: in uint8, 156 is an ignore_index of -100
     counted = target != loss.ignore_index
     if loss.weight is None:
         return torch.count_nonzero(counted)
@@ -127,7 +128,7 @@ def _check_labels(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target
             why=f"{type(loss).__name__} takes class indices as int64.",
             fix="target.long()",
         )
-    classes = output.shape[class_dim]
+    classes, target = output.shape[class_dim], target.long()  # in uint8, 156 is an ignore_index of -100
     wrong = (target != loss.ignore_index) & ((target < 0) | (target >= classes))
     if bool(wrong.any()):
         value = int(target[wrong][0])
