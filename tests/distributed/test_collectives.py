@@ -116,6 +116,33 @@ def test_a_parameter_that_goes_unused_is_named_at_once(together):
     assert torch.equal(one, other)
 
 
+def one_branch_each(engine):
+    """Each process uses a branch of its own, of the same shape as the other's."""
+    model, here = Fork(), join(CPU)
+
+    def objective(model, batch):
+        model.side = ("left", "right")[here.rank]
+        return squared(model, batch)
+
+    trainer(model, objective, parallel=ParallelConfig(engine=engine)).fit(DATA)
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def sharded_branches():
+    with pytest.raises(InvalidModel) as error:
+        one_branch_each("fsdp")
+    return error.value.what
+
+
+def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded(together):
+    """FSDP would add the gradient of the one to that of the other, and say nothing."""
+    one, other = together(one_branch_each, "ddp", processes=2)
+    assert torch.equal(one, other)
+    assert all(map(torch.ne, one, torch.cat([each.detach().flatten() for each in Fork().parameters()])))
+    said = "In this window left.weight got a gradient on process 0, and none on process 1."
+    assert together(sharded_branches, processes=2) == [said, said]
+
+
 def words():
     here = join(CPU)
     told = {
