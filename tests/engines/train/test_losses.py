@@ -74,6 +74,17 @@ def test_sum_of_parts_over_sum_of_counts_is_the_whole(name):
     torch.testing.assert_close(total / count, loss(output, target), rtol=1e-13, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_targets_of_halves_are_counted_in_wider_numbers(dtype, graph, weighted):
+    weight = torch.tensor([0.5, 1.0, 1.5], dtype=dtype) if weighted else None
+    output, target = torch.zeros(70_001, 3, dtype=dtype, requires_grad=graph), torch.arange(70_001) % 3
+    loss = nn.CrossEntropyLoss(weight=weight)
+    count = divisor(loss, summed(loss)(output, target), output, target)
+    assert float(count) == (70_000.5 if weighted else 70_001)
+
+
 def test_a_sum_by_intent_has_no_divisor():
     assert divisor(nn.MSELoss(reduction="sum"), SCORES, SCORES, REAL) is None
 

@@ -131,3 +131,10 @@ def test_a_window_that_counts_nothing_changes_nothing(build, cut, monkeypatch):
     rows, _ = assert_same(build, cut, OBJECTIVES["weighted, some ignored"])
     assert rows[3, 2] == 1
     assert rows[3, 3] == 0
+
+
+def test_several_terms_that_count_nothing_change_nothing(build, cut, monkeypatch):
+    monkeypatch.setitem(globals(), "Y", torch.where(torch.arange(40) // 8 == 3, 2, Y))
+    rows, _ = assert_same(build, cut, lambda model, batch: [two_terms(model, batch)[1]] * 2)
+    assert rows[3, 2] == 1
+    assert rows[3, 0].isnan()

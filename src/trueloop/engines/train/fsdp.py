@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from zlib import crc32
 
 import torch
@@ -130,7 +130,7 @@ class Sharded:
         everywhere = self.processes.gather(used)
         place = next(place for place, users in enumerate(zip(*everywhere, strict=True)) if len(set(users)) > 1)
         users = [each[place] for each in everywhere]
-        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+        names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
         raise InvalidModel(
             f"In this window {names[id(self._measured[place])]} got a gradient on process {users.index(True)}, and "
             f"none on process {users.index(False)}.",

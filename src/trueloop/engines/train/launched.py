@@ -220,9 +220,7 @@ def _by_slurm(said: _Said) -> Launched:
         node=node,
         nodes=nodes,
         address=address,
-        port=said.number(
-            "MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"
-        ),
+        port=said.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"),
         restarts=said.number("SLURM_RESTART_COUNT", 0),
         by="slurm",
     )

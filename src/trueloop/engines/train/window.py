@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.foreach import is_half, precise
 from trueloop.engines.train.objective import Loss, items_if_known
 from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.processes import ALONE, Processes
@@ -126,7 +126,7 @@ class Window:
         if self._declared is not None:
             return float(any(self._declared))
         if len(self.micros) == 1:
-            return 1.0 if any(isinstance(count, Tensor) or _one(count) for count in self._counts) else 0.0
+            return self._anything()
         return next((total / first for total, first in self._growth() if first), 0.0)
 
     def loss(self) -> Tensor | float:
@@ -134,7 +134,15 @@ class Window:
         if len(self._sums) == 1:
             return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._weights[0]
         parts = zip(self._weights, self._sums, self._counts, strict=True)
-        return sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
+        total = sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
+        return _mean(total, self._anything(), nothing=math.nan)
+
+    def _anything(self) -> Tensor | float:
+        """1 where any term has counted something, else 0."""
+        if any(_one(count) for count in self._counts if not isinstance(count, Tensor)):
+            return 1.0
+        there = [count for count in self._counts if isinstance(count, Tensor)]
+        return precise((torch.stack(there) != 0).any()) if there else 0.0
 
     def check_ratios(self) -> None:
         """Refuse a window whose terms count different things in different proportions.
@@ -166,10 +174,12 @@ def _one(count: Tensor | float | None) -> Tensor | float:
 
 
 def _read(number: _Number) -> _Number:
-    """On the CPU the number itself, which costs nothing there; elsewhere the tensor, left where it is."""
-    if isinstance(number, Tensor):
-        return number.item() if number.is_cpu else number.detach()
-    return number
+    """On the CPU the number itself, which costs nothing there; elsewhere a tensor to add to, left where it is."""
+    if not isinstance(number, Tensor):
+        return number
+    if number.is_cpu:
+        return number.item()
+    return precise(number.detach()) if is_half(number) else number.detach()
 
 
 def _mean(total: Tensor | float, count: Tensor | float | None, *, nothing: float) -> Tensor | float:
