@@ -106,6 +106,12 @@ def test_a_batch_script_may_name_the_place_and_the_size():
         launched({**SRUN, "MASTER_PORT": "65536"})
 
 
+def test_a_job_of_a_federation_has_a_number_of_ten_digits():
+    found = launched({**SRUN, "SLURM_JOB_ID": "2214592513"})
+    assert found
+    assert 61440 <= found.port < 65536
+
+
 def test_a_requeued_job_counts_its_restarts():
     found = launched({**SRUN, "SLURM_RESTART_COUNT": "3"})
     assert found

@@ -96,7 +96,7 @@ class _Said:
         if name not in self and default is not None:
             return default
         text = self.text(name)
-        if not re.fullmatch(r"[0-9]{1,9}", text):
+        if not re.fullmatch(r"[0-9]{1,18}", text):
             raise _broken(f"{name} is {text!r}, not a whole number." if text else f"{name} is not set.")
         if below is not None and int(text) >= below:
             raise _broken(f"{name} is {text}, but {of} is {below}.")
