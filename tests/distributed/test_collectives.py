@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
 from trueloop.engines.train.processes import join
-from trueloop.ground.errors import InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 CPU = torch.device("cpu")
 DATA = TensorDataset(torch.arange(48.0).view(12, 4) / 48, torch.arange(12.0) % 3)
@@ -198,6 +198,21 @@ def different_models():
     same = nn.Linear(4, 1)
     trainer(same, lambda model, batch: Loss(sum=model(batch[0]).sum(), count=float(len(batch[0])))).fit(DATA)
     return str(raised.value), same.weight.detach()
+
+
+def of_the_program(backend):
+    dist.init_process_group(backend)
+    try:
+        return join(CPU).total([1.0])
+    except InvalidConfig as error:
+        return error.what
+
+
+def test_a_group_of_the_program_s_own_is_used_where_hosts_can_talk_in_it(together):
+    assert together(of_the_program, "cpu:gloo", processes=2) == [[2.0], [2.0]]
+    refused = "The program has made its group of processes for cuda:gloo only."  # as after backend="nccl"
+    assert together(of_the_program, "cuda:gloo", processes=2) == [refused, refused]
+    assert together(of_the_program, "cuda:gloo", processes=1) == [[1.0]]
 
 
 def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(together):

@@ -132,7 +132,9 @@ class WeightedOrder:
     epoch: int = 0
 
     @classmethod
-    def of(cls, weights: Tensor | Sequence[float], *, draws: int | None = None, seed: int = 0) -> Self:
+    def of(
+        cls, weights: Tensor | npt.NDArray[Any] | Sequence[float], *, draws: int | None = None, seed: int = 0
+    ) -> Self:
         """Build the order from one weight per sample.
 
         Args:

@@ -186,13 +186,21 @@ def join(device: torch.device, *, patience_s: float = PATIENCE_S, silence_s: flo
         silence_s: how long another machine may show no sign of life.
 
     Raises:
-        InvalidConfig: the launcher's variables contradict one another.
+        InvalidConfig: the launcher's variables contradict one another; or the program's group has no way for numbers
+            on the host.
         ProcessLost: the others do not come.
     """
     if not dist.is_available():
         return ALONE
     if dist.is_initialized():
-        return Processes(dist.get_rank(), dist.get_world_size(), device, by="the program")
+        size, backends = dist.get_world_size(), dist.get_backend_config()
+        if size > 1 and "cpu:" not in backends:
+            raise InvalidConfig(
+                f"The program has made its group of processes for {backends} only.",
+                why="Hosts tell one another who has been told to stop, and do not wait for a GPU with that.",
+                fix='Make it with init_process_group("cpu:gloo,cuda:nccl"), or leave it to the Trainer.',
+            )
+        return Processes(dist.get_rank(), size, device, by="the program")
     here = launched()
     if here is None or here.size == 1:
         return ALONE
