@@ -29,7 +29,7 @@ LITTLE: Final = 2**16
 _BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
 _ASIDE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
 
-_Any = TypeVar("_Any")
+T = TypeVar("T")
 Numbers = list[Tensor | float]
 
 
@@ -134,7 +134,7 @@ class Processes:
         self.stop_agreed = any(self.gather(wanted))
         return self.stop_agreed
 
-    def gather(self, thing: _Any) -> list[_Any]:
+    def gather(self, thing: T) -> list[T]:
         """Return every process's thing, by rank. It is pickled; tensors in it should be on the host."""
         if self.size == 1:
             return [thing]
@@ -142,7 +142,7 @@ class Processes:
         _in_touch(lambda: dist.all_gather_object(things, thing))
         return things
 
-    def share(self, thing: _Any) -> _Any:
+    def share(self, thing: T) -> T:
         """Return the first process's thing on every process; what the others give is not looked at."""
         if self.size == 1:
             return thing
@@ -150,7 +150,7 @@ class Processes:
         _in_touch(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
         return box[0]
 
-    def in_touch(self, exchange: Callable[[], _Any]) -> _Any:
+    def in_touch(self, exchange: Callable[[], T]) -> T:
         """Call what exchanges things with the others.
 
         Raises:
@@ -238,7 +238,8 @@ def local_device(name: str) -> str:
     if here.local_rank >= gpus:
         raise InvalidConfig(
             f"Process {here.local_rank} of {here.local_size} on this machine has no GPU: there are {gpus}.",
-            fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu.",
+            fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu. Under srun, every task has to "
+            "see all GPUs of its machine: --gpus-per-node, not --gpus-per-task.",
         )
     torch.cuda.set_device(here.local_rank)
     return f"cuda:{here.local_rank}"
@@ -288,7 +289,7 @@ def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
     return torch.stack([precise(torch.as_tensor(value, device=device)) for value in values])
 
 
-def _in_touch(exchange: Callable[[], _Any]) -> _Any:
+def _in_touch(exchange: Callable[[], T]) -> T:
     """Say in words that another process has gone, where torch only says that a connection was closed."""
     try:
         return exchange()
