@@ -146,7 +146,7 @@ def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded
 def words():
     here = join(CPU)
     told = {
-        "total": here.total([here.rank + 1.0, torch.tensor(2.0)]),
+        "total": here.total([here.rank + 1.0, torch.tensor(2.0), 2.0**24 + 1]),  # which float32 does not hold
         "gather": here.gather({"rank": here.rank}),
         "share": here.share(f"from {here.rank}"),
         "stop": here.agree_to_stop(here.rank == 1),
@@ -179,7 +179,7 @@ def words():
 def test_the_words_they_exchange(together):
     told = together(words, processes=3)
     assert told[0] == told[1] == told[2]
-    assert told[0]["total"] == [6.0, 6.0]
+    assert told[0]["total"] == [6.0, 6.0, 3 * 2.0**24 + 3]
     assert told[0]["gather"] == [{"rank": rank} for rank in range(3)]
     assert told[0]["share"] == "from 0"
     assert told[0]["stop"] is True

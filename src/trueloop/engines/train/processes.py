@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.launched import launched
 from trueloop.engines.train.meeting import PATIENCE_S, SILENCE_S, meet
 from trueloop.ground.errors import InvalidConfig, ProcessLost
@@ -284,9 +283,12 @@ def _in_parcels(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
-    if not any(isinstance(value, Tensor) for value in values):
-        return torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
-    return torch.stack([precise(torch.as_tensor(value, device=device)) for value in values])
+    known = [0.0 if isinstance(value, Tensor) else value for value in values]
+    vector = torch.tensor(known, dtype=torch.float64).to(device, non_blocking=True)
+    for place, value in enumerate(values):
+        if isinstance(value, Tensor):
+            vector[place] = value.detach()
+    return vector
 
 
 def _in_touch(exchange: Callable[[], T]) -> T:
