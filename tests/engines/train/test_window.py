@@ -84,6 +84,27 @@ def test_equal_proportions_pass_and_others_do_not():
         window.check_ratios()
 
 
+def test_fractions_in_equal_proportions_pass_though_they_are_rounded():
+    make = torch.Generator().manual_seed(0)
+    window = Window()
+    for _ in range(4):
+        shares = torch.rand(50, generator=make)
+        window.add(micro(50, False), [term(6.0, shares.sum()), term(8.0, (shares * 0.1).sum())])
+    assert abs(window._counts[1] * window._first[0] / window._first[1] / window._counts[0] - 1) > 1e-12
+    window.check_ratios()
+    window.add(micro(2, True), [term(6.0, 0.5), term(8.0, 0.0501)])
+    with pytest.raises(InvalidModel, match="Term 1 of the objective counts"):
+        window.check_ratios()
+
+
+def test_whole_counts_are_exact():
+    window = Window()
+    window.add(micro(2, False), [term(6.0, 10**8), term(8.0, 10**8)])
+    window.add(micro(2, True), [term(6.0, 10**8), term(8.0, 10**8 + 1)])
+    with pytest.raises(InvalidModel, match="Term 1 of the objective counts"):
+        window.check_ratios()
+
+
 def test_declared_counts_are_the_windows():
     window, batches = open_window(iter([micro(2, False), micro(3, True)]), lambda data: (len(data), 2 * len(data) + 1))
     roots = [window.add(batch, [term(1.0, 1), term(1.0, 1)]) for batch in batches]

@@ -152,9 +152,11 @@ class Window:
         """
         if len(self._sums) < 2 or len(self.micros) < 2 or self._declared is not None:
             return
-        growth = float(self.divisor)
-        for j, (total, first) in enumerate(self._growth()):
-            if abs(first * growth - total) > 1e-12 * total:
+        growth, pairs = float(self.divisor), self._growth()
+        # Sums of fractions have been rounded, in float32 as a rule, which keeps 7 digits; whole numbers are exact.
+        near = 1e-12 if all(number.is_integer() for pair in pairs for number in pair) else 1e-6
+        for j, (total, first) in enumerate(pairs):
+            if abs(first * growth - total) > near * total:
                 raise InvalidModel(
                     f"Term {j} of the objective counts {first:g} in the window's first micro-batch and {total:g} in "
                     f"all of it, but the other terms' counts grow by {growth:g}.",
