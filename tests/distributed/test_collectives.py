@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
 from trueloop.engines.train.processes import join
-from trueloop.ground.errors import InvalidConfig, InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, ProcessLost
 
 CPU = torch.device("cpu")
 DATA = TensorDataset(torch.arange(48.0).view(12, 4) / 48, torch.arange(12.0) % 3)
@@ -141,6 +141,25 @@ def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded
     assert all(map(torch.ne, one, torch.cat([each.detach().flatten() for each in Fork().parameters()])))
     said = "In this window left.weight got a gradient on process 0, and none on process 1."
     assert together(sharded_branches, processes=2) == [said, said]
+
+
+def odd_label(engine):
+    """Train on labels of which one, in one process's share, is out of range."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), *(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)))
+    data = TensorDataset(DATA.tensors[0], torch.where(torch.arange(12) == 7, 9, 0))
+    with pytest.raises((IndexError, InvalidData, ProcessLost)) as error:
+        trainer(model, nn.CrossEntropyLoss(), parallel=ParallelConfig(engine=engine, patience_s=60)).fit(data)
+    return str(error.value).split("\n", 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"), [("ddp", "Label 9 is out of range"), ("fsdp", "Target 9 is out of bounds")]
+)
+def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(together, engine, said):
+    told = sorted(together(odd_label, engine, processes=2))
+    assert told[0] == "Another process of this run is gone, or cannot be reached."
+    assert told[1].startswith(said)
 
 
 def words():
