@@ -8,6 +8,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
 from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
+from trueloop.engines.train.ddp import Replicas
+from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.processes import join
 from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, ProcessLost
 
@@ -160,6 +162,17 @@ def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(
     told = sorted(together(odd_label, engine, processes=2))
     assert told[0] == "Another process of this run is gone, or cannot be reached."
     assert told[1].startswith(said)
+
+
+def run_together():
+    here, told = join(CPU), []
+    for model in (nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3))):
+        told.append(Replicas(model, model, as_objective(squared), here).together)
+    return told
+
+
+def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(together):
+    assert together(run_together, processes=2) == [[False, True]] * 2
 
 
 def words():

@@ -43,7 +43,7 @@ class Sharded:
         InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
     """
 
-    sharded = True
+    sharded = together = True
 
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
         self.processes = processes

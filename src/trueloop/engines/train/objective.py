@@ -297,7 +297,7 @@ def explain_failure(
     Args:
         error: what was raised; a lesson already is returned as None.
         objective: the objective that raised it.
-        model: the model it was called with, to be run again; None for a sharded one, which all processes run together.
+        model: the model it was called with, to be run again; None where all processes would have to run it.
         batch: the batch it was called with.
     """
     if isinstance(error, TrueloopError) or is_out_of_memory(error):
