@@ -106,6 +106,13 @@ def test_a_batch_script_may_name_the_place_and_the_size():
         launched({**SRUN, "MASTER_PORT": "65536"})
 
 
+def test_a_rank_by_hand_in_a_task_of_srun_has_its_local_rank():
+    by_hand = {"RANK": "1", "WORLD_SIZE": "7", "MASTER_ADDR": "10.1.0.7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+    found = launched({**SRUN, **by_hand})
+    assert found
+    assert (found.rank, found.local_rank, found.by) == (1, 1, "environment")
+
+
 def test_a_job_of_a_federation_has_a_number_of_ten_digits():
     found = launched({**SRUN, "SLURM_JOB_ID": "2214592513"})
     assert found
