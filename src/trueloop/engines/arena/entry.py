@@ -1,7 +1,7 @@
 """What a contestant may configure: an optimizer and its schedule, batches, and how the network is begun with.
 
-Data, network and goal are the track's. Every number is kept to three significant digits, and what the optimizer does not
-read is put back to its default, so that an entry cannot be handed in again and again as a new one that runs the same.
+Data, network and goal are the track's. Every number is kept to three significant digits, and what the optimizer does
+not read is put back to its default, so that an entry cannot be handed in again as a new one that runs the same.
 """
 
 from __future__ import annotations

@@ -164,6 +164,8 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
     """
     try:
         record: Any = json.loads(line)
+        if b"\\ud" in line:  # of names that are no UTF-8: no store takes half a pair of surrogates
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(record, dict):

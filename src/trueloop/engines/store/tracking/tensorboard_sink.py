@@ -109,9 +109,10 @@ class TensorBoardSink:
         """Turn what the disk refuses into ours."""
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the folder's name is no UTF-8
+            said = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise StoreError(
-                f"The TensorBoard folder {self._root} cannot be written: {error.strerror or error}.",
+                f"The TensorBoard folder {str(self._root)!r} cannot be written: {said}.",
                 why="The journal is whole; only its copy there is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
