@@ -117,6 +117,22 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
     same(scalars(folder), tracked.points_of(run.path))
 
 
+def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, batch, mark):
+        self._writer.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorBoardSink, "take", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "tb")
+    sync(run, tmp_path / "tb")
+    assert [path.name for path in (tmp_path / "tb").iterdir()] == [run.path.name]
+    same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
+
+
 def test_a_moved_run_is_known_again(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")

@@ -45,6 +45,8 @@ class TensorBoardSink:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         first = not any(mark.folder.glob(_EVENTS))
+        if not mark.is_ours:
+            mark.write(None)  # before there is a file of ours that nobody would know again
         with self._writing():
             self._writer = EventFileWriter(str(mark.folder), max_queue_size=1000)
             if first:
