@@ -18,7 +18,7 @@ import torch.utils.data.dataloader as torch_loader
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from trueloop.engines.teach.memory import Meter
 from trueloop.engines.teach.points import Added
@@ -168,7 +168,12 @@ class Play:
         self.by_hand.append(f"update {self.update}: {words}")
 
     def add(self, point: Added) -> None:
-        """Add a training point, from the next epoch on."""
+        """Add a training point, from the next epoch on.
+
+        Raises:
+            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+        """
+        self._may_change_points()
         self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
 
         def now() -> None:
@@ -181,7 +186,12 @@ class Play:
         self._waiting.append((1, now))
 
     def remove(self, x: float, y: float) -> None:
-        """Take the training point away that is nearest, from the next epoch on."""
+        """Take the training point away that is nearest, from the next epoch on.
+
+        Raises:
+            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+        """
+        self._may_change_points()
         self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
 
         def now() -> None:
@@ -191,6 +201,13 @@ class Play:
             self.program.names["train_set"].tensors = (inputs[rest], labels[rest])
 
         self._waiting.append((-1, now))
+
+    def _may_change_points(self) -> None:
+        if isinstance(self.program.names["train_loader"].sampler, DistributedSampler):
+            raise InvalidConfig(
+                "The points of this run cannot change: its sampler counted them when it was made.",
+                fix="Begin a run without DistributedSampler.",
+            )
 
     # What stands around the script ------------------------------------------------------------------------------
 
