@@ -66,7 +66,7 @@ class Survey:
         for place, line in whole_lines(self._file, self.size, upto):
             try:
                 self._look(line)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise damaged(self._file.name, place, error) from error
             self.size = place + len(line)
         least = math.inf
