@@ -54,7 +54,7 @@ class Trial:
     seed: Annotated[int, Within(0, SEED_BOUND)]
     end: Literal["reached", "not reached", "found", "stopped", "failed"]
     updates: _Count = 0
-    """Updates to the target, or to where it ended."""
+    """Updates to the target, or to where it ended; 0 where it was cut short from outside."""
     examples: _Count = 0
     accuracy: _Number = 0.0
     """The last one on the first held-out split."""

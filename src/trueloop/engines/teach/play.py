@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
+from trueloop.engines.teach.graph import Mark
 from trueloop.engines.teach.memory import Meter
 from trueloop.engines.teach.points import Added
 from trueloop.engines.teach.program import Program
@@ -45,19 +46,6 @@ class Curves:
     rate: list[float] = field(default_factory=list[float])
     evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     """(update, held-out loss, accuracy), after every epoch."""
-
-
-class _Mark:
-    """Lies in a graph's metadata and goes with it."""
-
-    __slots__ = ("_alive",)
-
-    def __init__(self, alive: set[int]) -> None:
-        self._alive = alive
-        alive.add(id(self))
-
-    def __del__(self) -> None:
-        self._alive.discard(id(self))
 
 
 class Play:
@@ -275,7 +263,7 @@ class Play:
 
     def _called(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module is self.program.names.get("model") and isinstance(output, Tensor) and output.grad_fn is not None:
-            cast("Any", output.grad_fn).metadata[KEY] = _Mark(self._alive)
+            cast("Any", output.grad_fn).metadata[KEY] = Mark(self._alive)
 
     def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
