@@ -30,6 +30,8 @@ def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_a
     ("code", "given", "needs"),
     [
         ("GRD002", {"precision": "float16"}, {"precision": "float32"}),
+        ("EVL003", {"no_grad": False}, {"no_grad": True}),
+        ("SCH002", {"schedule": "onecycle", "accumulation": 2}, {"schedule": "cosine"}),
         ("OPT001", {"hidden": ()}, {"hidden": (16,)}),
         ("EVL008", {"samples": 20, "batch": 7}, {"samples": 21, "batch": 4}),
         ("EVL008", {"samples": 60, "batch": 4}, {"batch": 5}),

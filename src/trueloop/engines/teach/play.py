@@ -17,6 +17,7 @@ import torch
 import torch.utils.data.dataloader as torch_loader
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -252,7 +253,9 @@ class Play:
     def _keep_to_the_schedule(self) -> None:
         """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
         total = self.program.names.get("total_updates", math.inf)
-        if self._touched and self.update >= total:
+        schedule = self.program.names.get("scheduler")
+        done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # it raises past its end
+        if self._touched and done >= total:
             raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
 
     def _leaves_one(self, changes: int) -> bool:
