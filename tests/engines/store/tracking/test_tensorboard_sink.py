@@ -175,6 +175,17 @@ def test_text_is_shown_as_it_is(tracked, new_run, tmp_path):
     assert text.replace("\\", "") == hostile
 
 
+def test_settings_are_numbers_where_they_are_and_texts_where_they_are_not(tracked, new_run, tmp_path):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    run = new_run([tracked.started(facts={**tracked.FACTS, "options": {"data": "1_2"}}), tracked.ended(0)])
+    sync(run, tmp_path / "tb")
+    told = events(tmp_path / "tb" / run.path.name).SummaryMetadata("_hparams_/session_start_info")
+    kept = HParamsPluginData.FromString(told.plugin_data.content).session_start_info.hparams
+    assert kept["optim.lr"].number_value == 0.001
+    assert kept["options.data"].string_value == "1_2"
+
+
 def test_a_folder_that_cannot_be_made_is_named(tracked, new_run, tmp_path):
     (tmp_path / "tb").write_text("a file")
     with pytest.raises(StoreError, match="tb"):

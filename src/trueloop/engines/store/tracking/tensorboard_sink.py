@@ -138,7 +138,7 @@ class TensorBoardSink:
 
 def _number(text: str) -> float | str:
     try:
-        return float(text)
+        return text if "_" in text else float(text)  # float() would take 1_2 for 12
     except ValueError:
         return text
 
