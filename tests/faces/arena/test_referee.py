@@ -196,6 +196,20 @@ def test_a_process_that_left_idle_is_started_again(made_up):
     assert referee._process is not process
 
 
+def test_a_process_that_ends_in_the_middle_of_a_line_is_not_waited_for(made_up, monkeypatch: pytest.MonkeyPatch):
+    referee, ended = made_up(), threading.Event()
+    said = """import sys; sys.stdout.write('{"kind": "ready", "versions": {}}\\n{"id": 1, "ki')"""
+    monkeypatch.setattr(f"{__name__}.MADE_UP", said)
+
+    def run() -> None:
+        with pytest.raises(BoardError, match="The referee's process ended"):
+            referee.run(job(9))
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert ended.wait(60)
+
+
 def test_a_curve_that_was_begun_is_not_told_from_the_start_again(made_up):
     curve: list[Point] = []
     with pytest.raises(BoardError, match="The referee's process ended"):

@@ -186,6 +186,8 @@ class Referee:
     def _hear(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _Line) -> None:
         assert process.stdout is not None
         for text in process.stdout:
+            if not text.endswith(b"\n"):  # it was ended in the middle of a line
+                break
             message = json.loads(text)
             if message["kind"] == "ready":
                 self._versions = message["versions"]
