@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.engines.arena.board import ATTEMPTS, WAITING, Board, State, Submission, verdict
+from trueloop.engines.arena.entry import Entry
 from trueloop.engines.arena.trial import Found, Trial
 from trueloop.ground.errors import BoardError
 
@@ -160,8 +161,10 @@ def test_a_row_that_somebody_wrote_by_hand_is_named(board: Board):
         ("config", "{"),
         ("config", "[" * 5000),
         ("seeds", "[]"),
+        ("seeds", "[2147483649]"),  # more than a referee takes
         ("seeds", str(list(range(1000)))),
         ("trials", '{"a":' * 5000),
+        ("trials", '[{"seed": 2147483649, "end": "reached"}]'),
         ("versions", "[1]"),
         ("submitted", "yesterday"),
         ("state", "first"),
@@ -176,6 +179,12 @@ def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Board, column: s
     with pytest.raises(BoardError, match="Entry 1 of the board is not as it was written") as refused:
         board.entry(number)
     assert len(str(refused.value)) < 400
+
+
+def test_an_entry_is_the_same_one_however_it_lies_in_the_file(board: Board):
+    numbers = [board.submit(given(config=config), 100.0) for config in ('{"lr":0.2}', '{ "lr": 2e-1, "batch": 32}')]
+    first, second = (board.entry(number).config for number in numbers)
+    assert first == second == Entry(lr=0.2).as_json()
 
 
 def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Board):

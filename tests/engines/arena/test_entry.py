@@ -20,6 +20,27 @@ def test_numbers_that_differ_in_the_fourth_digit_are_one_entry():
     assert entry_of({"lr": 0.0124}) != first
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "unread"),
+    [
+        ("sgd", {"beta1": 0.5, "beta2": 0.9}),
+        ("rmsprop", {"beta1": 0.5}),
+        ("adagrad", {"momentum": 0.5, "beta2": 0.9}),
+        ("adam", {"momentum": 0.5}),
+        ("adamw", {"momentum": 0.99}),
+    ],
+)
+def test_what_the_optimizer_does_not_read_makes_no_other_entry(optimizer, unread):
+    entry = entry_of({"optimizer": optimizer, **unread})
+    assert entry == entry_of({"optimizer": optimizer})
+    assert entry_of({"optimizer": "adam", "beta1": 0.5}) != entry_of({"optimizer": "adam"})
+
+
+def test_nesterov_without_momentum_is_sgd():
+    assert entry_of({"optimizer": "nesterov"}) == entry_of({"optimizer": "sgd"})
+    assert entry_of({"optimizer": "nesterov", "momentum": 0.5}).optimizer == "nesterov"
+
+
 def test_an_entry_is_read_back_as_it_was_written():
     entry = Entry(optimizer="adamw", lr=0.003, batch=64, schedule="cosine", warmup=10, clip=1.0)
     assert entry_of(json.loads(entry.as_json())) == entry

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.teach.broken import fitted, written
+from trueloop.engines.teach.points import Added
+from trueloop.engines.teach.program import Program
 from trueloop.engines.teach.simulation import Simulation
+from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.teaching import CannotBreak
 
 INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
@@ -20,6 +24,31 @@ def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_a
     assert lack.value.settings == {"accumulation": 4}
     _, simulation = fitted(Simulation(seed=3), [INJECTS["SCH002"]])
     assert simulation == Simulation(seed=3, accumulation=4, schedule="cosine")
+
+
+@pytest.mark.parametrize(
+    ("code", "given", "needs"),
+    [
+        ("GRD002", {"precision": "float16"}, {"precision": "float32"}),
+        ("EVL003", {"no_grad": False}, {"no_grad": True}),
+        ("SCH002", {"schedule": "onecycle", "accumulation": 2}, {"schedule": "cosine"}),
+        ("OPT001", {"hidden": ()}, {"hidden": (16,)}),
+        ("EVL008", {"samples": 20, "batch": 7}, {"samples": 21, "batch": 4}),
+        ("EVL008", {"samples": 60, "batch": 4}, {"batch": 5}),
+    ],
+)
+def test_a_failure_that_torch_would_raise_at_is_given_what_keeps_it_silent(code, given, needs):
+    plain = Simulation(**{"epochs": 1, "samples": 60, "batch": 8, **given})
+    loop, simulation = fitted(plain, [INJECTS[code]])
+    assert simulation == replace(plain, **needs)
+    Program(loop.text()).run()
+
+
+def test_points_by_hand_leave_no_batch_of_one_to_a_batch_normalisation():
+    simulation = Simulation(samples=60, batch=8, batchnorm=True)
+    assert written(simulation, [], [Added(0.0, 0.0, 0)] * 2).simulation == simulation
+    with pytest.raises(InvalidConfig, match="49 points in batches of 8 leave a batch of one point"):
+        written(simulation, [], [Added(0.0, 0.0, 0)])
 
 
 def test_what_needs_opposite_settings_or_the_same_line_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -69,6 +70,19 @@ def test_a_neuron_is_grey_at_zero():
     assert left < 3
     assert right > 252
     assert abs(maps["0:0"].scale - torch.tanh(torch.tensor(1.0)).item()) < 0.02
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1e38), (torch.float64, 1e300)])
+def test_a_map_of_huge_numbers_is_drawn_like_one_of_small_ones(dtype: torch.dtype, factor: float):
+    small, huge = Net().to(dtype), Net().to(dtype)
+    small.activation = huge.activation = nn.Identity()
+    huge.load_state_dict(small.state_dict())
+    with torch.no_grad():
+        huge.layers[0].weight.mul_(factor)
+        huge.layers[0].bias.mul_(factor)
+    drawn, like = ({each.name: each for each in pictures(model, 1.0, neurons=True)} for model in (huge, small))
+    assert all(abs(a - b) <= 1 for a, b in zip(drawn["0:0"].data, like["0:0"].data, strict=True))
+    assert drawn["0:0"].scale > factor / 100
 
 
 def test_layers_are_named_as_the_script_names_them():

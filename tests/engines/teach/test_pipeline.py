@@ -37,6 +37,15 @@ def numbers(found: Drawn, epoch: int = 0) -> list[list[list[int]]]:
     return [[list(batch.numbers) for batch in draw.batches] for draw in found.epochs[epoch]]
 
 
+@pytest.mark.parametrize("sampler", ["none", "random", "weighted"])
+def test_two_orders_that_are_the_same_by_chance_are_nobodys_fault(sampler: Any):
+    shuffle = sampler == "none"
+    seeds = [Pipeline(examples=2, sampler=sampler, shuffle=shuffle, seed=seed) for seed in range(12)]
+    same = [made for made in map(drawn, seeds) if made.epochs[0][0].order == made.epochs[1][0].order]
+    assert same
+    assert not any("set_epoch" in fact for made in same for fact in made.facts)
+
+
 def test_whatever_is_asked_the_parts_add_up():
     for settings in ALL:
         asked = Pipeline(**settings)

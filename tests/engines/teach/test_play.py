@@ -153,6 +153,27 @@ def test_a_schedule_is_not_run_past_its_end_where_points_were_added():
         played(replace(SMALL, schedule="cosine"), add)
 
 
+def test_a_schedule_that_raises_past_its_end_is_not_run_there_where_a_scaler_skips_updates():
+    given = replace(SMALL, schedule="onecycle", precision="float16", learning_rate=1000.0)
+
+    def add(play: Play) -> None:
+        if play.epoch == 1:
+            play.add(Added(0.0, 0.0, 1))
+
+    with pytest.raises(Stopped, match="24 updates"):
+        played(given, add, fitted(given, [catalogue()["GRD007"].failure.inject]).loop.text())
+
+
+def test_points_of_a_sampler_that_has_counted_them_stay():
+    def change(play: Play) -> None:
+        for changed in (lambda: play.add(Added(0.0, 0.0, 1)), lambda: play.remove(0.0, 0.0)):
+            with pytest.raises(InvalidConfig, match="its sampler counted them"):
+                changed()
+
+    text = fitted(SMALL, [catalogue()["DST003"].failure.inject]).loop.text()
+    assert len(played(SMALL, change, text).program.names["train_set"]) == 48
+
+
 def test_a_batch_of_one_point_is_not_left_to_a_batch_normalisation():
     def add(play: Play) -> None:
         if not play.update:

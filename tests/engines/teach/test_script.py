@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from trueloop.engines.teach import simulation as asked
 from trueloop.engines.teach.points import Added
-from trueloop.engines.teach.script import teaching_loop
+from trueloop.engines.teach.script import OPTIMIZERS, SCHEDULES, teaching_loop
 from trueloop.engines.teach.simulation import Simulation
 
 SMALL = Simulation(samples=60, batch=8, epochs=2, hidden=(4,))
@@ -52,6 +53,13 @@ def test_every_setting_gives_a_script_that_runs(simulation: Simulation, tmp_path
     assert len(names["train_set"]) == simulation.trained == 48
     assert names["model"].head.out_features == simulation.classes
     assert not teaching_loop(simulation).broken()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("schedule", ["constant", *SCHEDULES])
+def test_every_schedule_goes_with_every_optimizer(optimizer: Any, schedule: Any, tmp_path: Path):
+    names = ran(teaching_loop(replace(SMALL, epochs=1, optimizer=optimizer, schedule=schedule)).text(), tmp_path)
+    assert all(map(math.isfinite, names["losses"]))
 
 
 def test_a_window_is_one_big_batch_also_where_it_is_short(tmp_path: Path):

@@ -13,6 +13,7 @@ import pytest
 from trueloop.engines.arena.board import State
 from trueloop.engines.arena.entry import Entry
 from trueloop.engines.arena.tracks import DIGITS
+from trueloop.engines.arena.trial import Trial
 from trueloop.faces.arena.desk import GOING, KEPT, Desk
 from trueloop.faces.arena.referee import Referee
 from trueloop.ground.errors import BoardError
@@ -69,6 +70,23 @@ def test_only_so_many_go_on_at_once(desk: Desk, made_up_referee: list[Any], monk
     free.set()
     until(lambda: all(desk.look(number).done for number in numbers))
     assert desk.practise(DIGITS, Entry(lr=0.05), 0) not in numbers
+
+
+def test_one_that_the_referee_has_not_heard_of_yet_can_be_stopped_too(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    may_begin, stopped = threading.Event(), threading.Event()
+
+    def run(self: Referee, job: Any, tell: Any, *, began: Callable[[int], None]) -> Trial:
+        may_begin.wait(30)
+        began(17)
+        return Trial(seed=job.seed, end="stopped" if stopped.wait(5) else "reached")
+
+    monkeypatch.setattr(Referee, "run", run)
+    monkeypatch.setattr(Referee, "stop", lambda self, number: stopped.set() if number == 17 else None)
+    number = desk.practise(DIGITS, Entry(), 1)
+    desk.stop(number)
+    may_begin.set()
+    until(lambda: desk.look(number).done)
+    assert desk.look(number).trial == Trial(seed=1, end="stopped")
 
 
 def test_the_oldest_are_forgotten(desk: Desk, made_up_referee: list[Any]):

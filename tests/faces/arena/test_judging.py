@@ -48,6 +48,13 @@ def test_the_baseline_is_judged_once(board: Board, made_up_referee: list[Any]):
     assert [(each.name, each.seeds) for each in rows] == [("ada", 2 * SEEDS), ("baseline", SEEDS)]
 
 
+def test_an_entry_that_nobody_here_could_judge_is_not_taken(board: Board):
+    board.path.with_name(f"{board.path.name}.lock").mkdir()
+    with pytest.raises(BoardError, match="cannot be written"):
+        hand_in(board, DIGITS, Entry(lr=0.02), "ada")
+    assert board.waiting() == 0
+
+
 def test_a_finding_ends_the_judging_at_once(board: Board, made_up_referee: list[Any]):
     number = hand_in(board, DIGITS, Entry(lr=9.0), "boom")
     judge_waiting(board, Referee())

@@ -113,6 +113,10 @@ def attempt(job, folder, tell, trouble):
     if job.seed == 5:
         print("noise", flush=True)
         tell([(1, 2, 0.5)])
+    if job.seed == 6:
+        tell([(1, 2, 0.5)])
+        time.sleep(0.2)
+        os.kill(os.getppid(), 9)
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
     return Trial(seed=job.seed, end="not reached", why=json.dumps([os.getpid(), *limits]))
 refereeing.attempt = attempt
@@ -190,6 +194,27 @@ def test_a_process_that_left_idle_is_started_again(made_up):
     process.wait(20)
     assert referee.run(job(9)).end == End.NOT_REACHED
     assert referee._process is not process
+
+
+def test_a_process_that_ends_in_the_middle_of_a_line_is_not_waited_for(made_up, monkeypatch: pytest.MonkeyPatch):
+    referee, ended = made_up(), threading.Event()
+    said = """import sys; sys.stdout.write('{"kind": "ready", "versions": {}}\\n{"id": 1, "ki')"""
+    monkeypatch.setattr(f"{__name__}.MADE_UP", said)
+
+    def run() -> None:
+        with pytest.raises(BoardError, match="The referee's process ended"):
+            referee.run(job(9))
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert ended.wait(60)
+
+
+def test_a_curve_that_was_begun_is_not_told_from_the_start_again(made_up):
+    curve: list[Point] = []
+    with pytest.raises(BoardError, match="The referee's process ended"):
+        made_up().run(job(6), curve.extend)
+    assert curve == [(1, 2, 0.5)]
 
 
 def test_a_process_that_dies_is_said_to_have(made_up, monkeypatch: pytest.MonkeyPatch):

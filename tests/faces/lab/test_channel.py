@@ -32,9 +32,10 @@ def test_lines_arrive_whole(ends: tuple[socket.socket, Channel]):
     assert channel.receive(1) == [{"do": "step"}]
 
 
-def test_a_line_that_is_none_is_refused_and_the_next_is_heard(ends: tuple[socket.socket, Channel]):
+def test_a_line_that_is_none_is_refused_and_those_around_it_are_heard(ends: tuple[socket.socket, Channel]):
     ours, channel = ends
-    ours.sendall(b'what?\n{"do": "run"}\n')
+    ours.sendall(b'{"do": "pause"}\nwhat?\n{"do": "run"}\n')
+    assert channel.receive(1) == [{"do": "pause"}]
     with pytest.raises(InvalidConfig, match="not JSON"):
         channel.receive(1)
     assert channel.receive() == [{"do": "run"}]

@@ -158,6 +158,17 @@ def test_a_weight_and_points_by_hand(page: Page):
     assert len(began["points"]["train"]) == 34
 
 
+def test_a_run_that_has_ended_tells_of_no_points_that_it_did_not_train_on(page: Page):
+    page.begin(epochs=1)
+    page.say({"do": "run"})
+    page.kind("ended")
+    page.say({"do": "point", "x": 0.5, "y": 0.5, "label": 1}, {"do": "unpoint", "x": 0.0, "y": 0.0})
+    page.say({"do": "edit", "parameter": "head.bias", "index": [0], "value": 1.5})
+    script = page.kind("script")["text"]
+    assert "head.bias[0] = 1.5" in script
+    assert "a point" not in script
+
+
 def test_another_run_takes_the_place_of_the_one_that_runs(page: Page):
     first = page.begin(epochs=1000)["run"]
     page.say({"do": "run"})

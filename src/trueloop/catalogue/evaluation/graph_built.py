@@ -81,6 +81,7 @@ RULE = Rule(words=("eval(", "DataLoader"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
+    loop.require(loop.settings["no_grad"], "The evaluation builds graphs already.", no_grad=True)
     loop.unwrap(Piece.EVALUATION, "with torch.no_grad():")
 
 

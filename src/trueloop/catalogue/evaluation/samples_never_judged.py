@@ -133,9 +133,11 @@ def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     samples, batch = loop.settings["samples"], loop.settings["batch"]
     held_out = -(-samples // 5)
-    sizes = range(min(batch, held_out - 1), 1, -1)
-    left_out = next((size for size in sizes if held_out % size and (samples - held_out) % size != 1), batch)
-    loop.require(left_out == batch, f"{held_out} held-out points fill their batches of {batch}.", batch=left_out)
+    sizes = (*range(min(batch, held_out - 1), 1, -1), *range(batch + 1, held_out))
+    best = next((size for size in sizes if held_out % size and (samples - held_out) % size != 1), 0)
+    lacks = f"{held_out} held-out points are not whole batches of {batch} and a part of one."
+    loop.require(best > 0, lacks, samples=samples + 1)
+    loop.require(best == batch, lacks, batch=best)
     loop.replace(
         Piece.LOADERS, "(held_out_set, batch_size=batch_size)", "(held_out_set, batch_size=batch_size, drop_last=True)"
     )

@@ -209,6 +209,7 @@ RULE = Rule(words=("backward(", ".step(", "zero_grad("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
+    loop.require(loop.settings["precision"] != "float16", "A GradScaler wants a gradient.", precision="float32")
     loop.move(Piece.CLEAR, before=Piece.UPDATE)
 
 

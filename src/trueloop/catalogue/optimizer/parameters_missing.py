@@ -43,7 +43,7 @@ from trueloop.ground.questions.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
-from trueloop.ground.teaching import Piece, changing
+from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
 UPDATES = 4  # in which a parameter got a gradient nobody used: other optimizers have been built, or stepped, by then
@@ -200,6 +200,14 @@ def find(source: Source) -> Iterator[Hit]:
 
 RULE = Rule(words=("torch", "optim", "backward(", ".step("), find=find)
 
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(bool(loop.settings["hidden"]), "Without hidden layers there is nothing but the head.", hidden=(16,))
+    kept = "[p for name, p in model.named_parameters() if 'head' not in name]"
+    loop.replace(Piece.OPTIMIZER, "model.parameters()", kept)
+
+
 FAILURE = Failure(
     code="OPT001",
     title="Parameters are missing in the optimizer",
@@ -240,7 +248,5 @@ print(f"loss {loss.item():.3f}")
     fix="Build the optimizer after the model is complete, or add the parameters with add_param_group.",
     rule=RULE,
     detector=Detector,
-    inject=changing(
-        Piece.OPTIMIZER, "model.parameters()", "[p for name, p in model.named_parameters() if 'head' not in name]"
-    ),
+    inject=inject,
 )

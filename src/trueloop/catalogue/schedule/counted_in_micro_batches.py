@@ -38,6 +38,7 @@ from trueloop.ground.questions.moves import moved_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.teaching import Piece, TeachingLoop
+from trueloop.ground.words import counted
 
 ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
@@ -135,11 +136,8 @@ class Detector:
             return ""
         for updates in (batches // size, -(-batches // size)):
             if horizon % updates == 0 and updates > 1:
-                epochs = horizon // updates
-                return (
-                    f"its length, {horizon}, is {epochs} {'epoch' if epochs == 1 else 'epochs'} of {updates} updates, "
-                    f"not of {batches} micro-batches"
-                )
+                epochs = counted(horizon // updates, "epoch")
+                return f"its length, {horizon}, is {epochs} of {updates} updates, not of {batches} micro-batches"
         return ""
 
     def abstains(self) -> str:
@@ -193,6 +191,7 @@ RULE = Rule(words=("backward(", ".step(", "%"), find=find)
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.require(bool(loop.closes), "Nothing is accumulated: each batch is an update.", accumulation=4)
+    loop.require(loop.settings["schedule"] != "onecycle", "OneCycleLR raises past its end.", schedule="cosine")
     loop.move(Piece.SCHEDULE, after=Piece.BACKWARD)
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, cast
 
 from trueloop.engines.arena.entry import entry_of
 from trueloop.engines.arena.ranking import Judged
-from trueloop.engines.arena.trial import End, Point, Trial, thinned
+from trueloop.engines.arena.trial import SEED_BOUND, End, Point, Trial, thinned
 from trueloop.ground.asked import Within, read
 from trueloop.ground.errors import BoardError, InvalidConfig
 
@@ -78,7 +78,7 @@ class Row:
     name: str
     baseline: bool
     config: str
-    """As JSON."""
+    """As JSON: equal texts are equal entries, however they lie in the file."""
     seeds: tuple[int, ...]
     state: State
     submitted: float
@@ -125,7 +125,7 @@ class _Kept:
     name: Annotated[str, Within(1, NAME)]
     baseline: bool
     config: Annotated[str, Within(2, 10_000)]
-    seeds: Annotated[tuple[Annotated[int, Within(0, 2**53)], ...], Within(1, 64)]
+    seeds: Annotated[tuple[Annotated[int, Within(0, SEED_BOUND)], ...], Within(1, 64)]
     submitted: Annotated[float, Within(0, 1e11)]
     ended: Annotated[float, Within(0, 1e11)] | None
     why: Annotated[str, Within(0, LONGEST)]
@@ -357,9 +357,10 @@ def _row(found: Sequence[Any]) -> Row:
         trials, state = told.pop("trials"), State(told.pop("state"))
         progress, versions = _mapping(told.pop("progress")), _mapping(told.pop("versions"))
         kept = read(_Kept, {**told, "baseline": bool(told["baseline"])})
-        entry_of(_mapping(_loaded(kept.config)))
+        told["config"] = entry_of(_mapping(_loaded(kept.config))).as_json()
         return Row(
-            **{name: getattr(kept, name) for name in told},
+            **{name: getattr(kept, name) for name in told if name != "config"},
+            config=told["config"],
             state=state,
             progress=progress,
             versions={name: str(version) for name, version in versions.items()},

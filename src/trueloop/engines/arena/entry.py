@@ -1,7 +1,7 @@
 """What a contestant may configure: an optimizer and its schedule, batches, and how the network is begun with.
 
-Data, network and goal are the track's. Every number is kept to three significant digits, so that an entry cannot be
-handed in again and again as a new one that differs in the ninth.
+Data, network and goal are the track's. Every number is kept to three significant digits, and what the optimizer does
+not read is put back to its default, so that an entry cannot be handed in again as a new one that runs the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ DIGITS: Final = 3
 BATCH: Final = 256
 ACCUMULATION: Final = 8
 UPDATES: Final = 1500
+OF_SOME: Final = {
+    "momentum": ("sgd", "nesterov", "rmsprop"),
+    "beta1": ("adam", "adamw"),
+    "beta2": ("adam", "adamw"),
+}
+"""Settings that not every optimizer reads, and which do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ class Entry:
             value = getattr(self, field.name)
             if isinstance(value, float):
                 object.__setattr__(self, field.name, float(f"{value:.{DIGITS}g}"))
+            if self.optimizer not in OF_SOME.get(field.name, (self.optimizer,)):
+                object.__setattr__(self, field.name, field.default)
+        if self.optimizer == "nesterov" and not self.momentum:
+            object.__setattr__(self, "optimizer", "sgd")
         if self.warmup >= self.updates:
             raise InvalidConfig(
                 f"warmup is {self.warmup}, of {self.updates} updates.", fix="The climb must end before the run does."

@@ -128,9 +128,9 @@ def _optimizer(entry: Entry) -> str:
         "adagrad": "Adagrad",
     }[entry.optimizer]
     given = [f"lr={entry.lr}"]
-    if entry.optimizer in ("sgd", "nesterov", "rmsprop") and entry.momentum:
+    if entry.momentum:
         given.append(f"momentum={entry.momentum}")
-    if entry.optimizer == "nesterov" and entry.momentum:
+    if entry.optimizer == "nesterov":
         given.append("nesterov=True")
     if entry.optimizer in ("adam", "adamw"):
         given.append(f"betas=({entry.beta1}, {entry.beta2})")

@@ -10,6 +10,8 @@ from trueloop.ground.asked import Within
 
 POINTS: Final = 200
 """Of a curve, at most, once it is kept."""
+SEED_BOUND: Final = 2**31
+"""No seed is above it."""
 
 Point = tuple[int, int, float]
 """Update, examples by then, held-out accuracy after it."""
@@ -49,10 +51,10 @@ class Found:
 class Trial:
     """One run of an entry, on one seed."""
 
-    seed: _Count
+    seed: Annotated[int, Within(0, SEED_BOUND)]
     end: Literal["reached", "not reached", "found", "stopped", "failed"]
     updates: _Count = 0
-    """Updates to the target, or to where it ended."""
+    """Updates to the target, or to where it ended; 0 where it was cut short from outside."""
     examples: _Count = 0
     accuracy: _Number = 0.0
     """The last one on the first held-out split."""

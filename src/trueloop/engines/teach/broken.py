@@ -26,7 +26,9 @@ def written(simulation: Simulation, injects: Sequence[Inject] = (), added: Seque
 
     Raises:
         CannotBreak: there is nothing in it that one of the failures could break; ``settings`` says what would.
+        InvalidConfig: the points added leave a batch of one to a batch normalisation.
     """
+    simulation.check_batches(len(added))
     loop = teaching_loop(simulation, added)
     for inject in injects:
         inject(loop)
@@ -38,6 +40,7 @@ def fitted(simulation: Simulation, injects: Sequence[Inject], added: Sequence[Ad
 
     Raises:
         CannotBreak: they cannot be in one script.
+        InvalidConfig: what they need cannot be trained.
     """
     for _ in range(2 * len(injects) + 1):
         try:

@@ -126,15 +126,13 @@ class Living:
 
     def __init__(self) -> None:
         self._alive: set[int] = set()
-        self._next = 0
 
     def mark(self, tensor: Tensor) -> None:
         """Mark the operations behind a tensor that have no mark yet."""
         for node in walk(tensor.grad_fn, MOST).nodes:
             # A parameter's AccumulateGrad node is no part of one forward: another graph may hold it too.
             if not hasattr(node, "variable") and _KEY not in node.metadata:
-                node.metadata[_KEY] = _Mark(self._next, self._alive)
-                self._next += 1
+                node.metadata[_KEY] = Mark(self._alive)
 
     @property
     def count(self) -> int:
@@ -145,12 +143,18 @@ class Living:
 _KEY: Final = "trueloop.shown"
 
 
-class _Mark:
-    __slots__ = ("alive", "number")
+class Mark:
+    """Lies in the metadata of a graph's node and goes with it.
 
-    def __init__(self, number: int, alive: set[int]) -> None:
-        self.number, self.alive = number, alive
-        alive.add(number)
+    Args:
+        alive: holds a number for each mark that is still there.
+    """
+
+    __slots__ = ("_alive",)
+
+    def __init__(self, alive: set[int]) -> None:
+        self._alive = alive
+        alive.add(id(self))
 
     def __del__(self) -> None:
-        self.alive.discard(self.number)
+        self._alive.discard(id(self))

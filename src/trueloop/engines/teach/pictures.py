@@ -78,10 +78,10 @@ def _boundary(logits: Tensor) -> Plane:
 
 def _maps(layer: int, output: Tensor) -> list[Plane]:
     """Return a plane for each neuron of a layer: output [SIDE * SIDE, neurons]."""
-    maps = output.T.reshape(-1, SIDE, SIDE)[:, ::COARSE, ::COARSE].float()
+    maps = output.T.reshape(-1, SIDE, SIDE)[:, ::COARSE, ::COARSE]
     scales = maps.abs().amax((1, 2))
     known = scales.isfinite() & (scales > 0)
-    values = (128 + 127 * maps / scales.where(known, 1.0)[:, None, None]).nan_to_num(NOT_FINITE, NOT_FINITE, 0)
+    values = (128 + 127 * (maps / scales.where(known, 1.0)[:, None, None])).nan_to_num(NOT_FINITE, NOT_FINITE, 0)
     values = values.where(scales.isfinite()[:, None, None], NOT_FINITE).clamp(0, NOT_FINITE)
     side = maps.shape[1]
     data = _bytes(values)

@@ -207,7 +207,7 @@ def _on_order(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str]:
     if first != second:
         return
     random = asked.shuffle if asked.sampler in ("none", "distributed") else asked.sampler != "sequential"
-    if random and len(first[0]) > 1:
+    if random and asked.follows_epochs and not asked.set_epoch and len(first[0]) > 1:
         yield (
             "Both epochs have one and the same order: nobody told the sampler which epoch it is. "
             "Call sampler.set_epoch(epoch) before each."

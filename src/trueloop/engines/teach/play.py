@@ -17,9 +17,11 @@ import torch
 import torch.utils.data.dataloader as torch_loader
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
+from trueloop.engines.teach.graph import Mark
 from trueloop.engines.teach.memory import Meter
 from trueloop.engines.teach.points import Added
 from trueloop.engines.teach.program import Program
@@ -45,19 +47,6 @@ class Curves:
     rate: list[float] = field(default_factory=list[float])
     evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
     """(update, held-out loss, accuracy), after every epoch."""
-
-
-class _Mark:
-    """Lies in a graph's metadata and goes with it."""
-
-    __slots__ = ("_alive",)
-
-    def __init__(self, alive: set[int]) -> None:
-        self._alive = alive
-        alive.add(id(self))
-
-    def __del__(self) -> None:
-        self._alive.discard(id(self))
 
 
 class Play:
@@ -168,7 +157,12 @@ class Play:
         self.by_hand.append(f"update {self.update}: {words}")
 
     def add(self, point: Added) -> None:
-        """Add a training point, from the next epoch on."""
+        """Add a training point, from the next epoch on.
+
+        Raises:
+            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+        """
+        self._may_change_points()
         self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
 
         def now() -> None:
@@ -181,7 +175,12 @@ class Play:
         self._waiting.append((1, now))
 
     def remove(self, x: float, y: float) -> None:
-        """Take the training point away that is nearest, from the next epoch on."""
+        """Take the training point away that is nearest, from the next epoch on.
+
+        Raises:
+            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+        """
+        self._may_change_points()
         self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
 
         def now() -> None:
@@ -191,6 +190,13 @@ class Play:
             self.program.names["train_set"].tensors = (inputs[rest], labels[rest])
 
         self._waiting.append((-1, now))
+
+    def _may_change_points(self) -> None:
+        if isinstance(self.program.names["train_loader"].sampler, DistributedSampler):
+            raise InvalidConfig(
+                "The points of this run cannot change: its sampler counted them when it was made.",
+                fix="Begin a run without DistributedSampler.",
+            )
 
     # What stands around the script ------------------------------------------------------------------------------
 
@@ -247,7 +253,9 @@ class Play:
     def _keep_to_the_schedule(self) -> None:
         """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
         total = self.program.names.get("total_updates", math.inf)
-        if self._touched and self.update >= total:
+        schedule = self.program.names.get("scheduler")
+        done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # it raises past its end
+        if self._touched and done >= total:
             raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
 
     def _leaves_one(self, changes: int) -> bool:
@@ -258,7 +266,7 @@ class Play:
 
     def _called(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module is self.program.names.get("model") and isinstance(output, Tensor) and output.grad_fn is not None:
-            cast("Any", output.grad_fn).metadata[KEY] = _Mark(self._alive)
+            cast("Any", output.grad_fn).metadata[KEY] = Mark(self._alive)
 
     def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -25,7 +25,7 @@ SCHEDULES: Final = {
     "step": ("StepLR", "StepLR(optimizer, step_size=max(1, total_updates // 3), gamma=0.1)"),
     "cosine": ("CosineAnnealingLR", "CosineAnnealingLR(optimizer, T_max=total_updates)"),
     "warmup": ("LambdaLR", "LambdaLR(optimizer, lambda update: min(1, (update + 1) / warm_up))"),
-    "onecycle": ("OneCycleLR", "OneCycleLR(optimizer, max_lr={lr}, total_steps=total_updates)"),
+    "onecycle": ("OneCycleLR", "OneCycleLR(optimizer, max_lr={lr}, total_steps=total_updates{cycled})"),
 }
 EVALUATION: Final = '''
 def evaluate():
@@ -146,7 +146,8 @@ def _scheduler(given: Simulation) -> str:
     lines = [f"total_updates = epochs * {per_epoch}"]
     if given.schedule == "warmup":
         lines.append("warm_up = max(1, total_updates // 10)")
-    lines.append("scheduler = " + SCHEDULES[given.schedule][1].format(lr=repr(given.learning_rate)))
+    cycled = ", cycle_momentum=False" if given.optimizer == "adagrad" else ""  # which has none
+    lines.append("scheduler = " + SCHEDULES[given.schedule][1].format(lr=repr(given.learning_rate), cycled=cycled))
     return "\n".join(lines)
 
 

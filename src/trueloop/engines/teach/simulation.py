@@ -49,19 +49,30 @@ class Simulation:
         """Refuse what cannot be trained.
 
         Raises:
-            InvalidConfig: batch normalisation over a batch of one.
+            InvalidConfig: batch normalisation over a batch of one, or more digits than there are.
         """
-        trained = self.samples - math.ceil(self.samples / 5)
+        self.check_batches()
+        if self.dataset == "digits" and self.samples > DIGITS:
+            raise InvalidConfig(
+                f"samples is {self.samples}.", fix=f"There are {DIGITS} digits: choose at most as many."
+            )
+
+    def check_batches(self, added: int = 0) -> None:
+        """Refuse batch normalisation over a batch of one.
+
+        Args:
+            added: points added by hand.
+
+        Raises:
+            InvalidConfig: there would be such a batch.
+        """
+        trained = self.trained + added
         if self.batchnorm and self.hidden and (self.batch == 1 or trained % self.batch == 1):
             last = "every batch has" if self.batch == 1 else f"{trained} points in batches of {self.batch} leave"
             raise InvalidConfig(
                 f"batch is {self.batch} with batchnorm: {last} a batch of one point.",
                 why="PyTorch cannot normalise one point over its batch, and raises.",
                 fix="Choose another batch, or another number of samples.",
-            )
-        if self.dataset == "digits" and self.samples > DIGITS:
-            raise InvalidConfig(
-                f"samples is {self.samples}.", fix=f"There are {DIGITS} digits: choose at most as many."
             )
 
     @property

@@ -42,7 +42,9 @@ class Going:
     trouble: TrueloopError | None = None
     done: bool = False
     number: int | None = None
-    """Under which the referee can be asked to stop it."""
+    """Under which the referee can be asked to stop it; None until it has it."""
+    unwanted: bool = False
+    """It was asked to stop."""
 
 
 class Desk:
@@ -101,6 +103,8 @@ class Desk:
         def run(going: Going) -> None:
             def began(number: int) -> None:
                 going.number = number
+                if going.unwanted:
+                    self._referee.stop(number)
 
             going.trial = self._referee.run(job, going.curve.extend, began=began)
 
@@ -133,7 +137,10 @@ class Desk:
     def stop(self, number: int) -> None:
         """End a practice run; nothing happens where there is none."""
         found = self._going.get(number)
-        if found is not None and not found.done and found.number is not None:
+        if found is None:
+            return
+        found.unwanted = True
+        if not found.done and found.number is not None:
             self._referee.stop(found.number)
 
     def close(self) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from trueloop.engines.arena.entry import Entry
+from trueloop.engines.arena.trial import SEED_BOUND
 from trueloop.ground.asked import Within
 
 SEEDS: Final = 5
 """For each entry; enough for a median that one lucky draw does not move."""
-SEED_BOUND: Final = 2**31
 CPU_S: Final = 60
 """Seconds of a core that one job may take; the slowest entry that is allowed takes a quarter of it."""
 WALL_S: Final = 240.0

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 from trueloop.engines.arena.board import Board, Row, State, Submission
 from trueloop.engines.arena.entry import Entry, entry_of
 from trueloop.engines.arena.tracks import TRACKS, Track
-from trueloop.engines.arena.trial import End, Point, Trial
+from trueloop.engines.arena.trial import SEED_BOUND, End, Point, Trial
 from trueloop.engines.arena.turn import turn
-from trueloop.faces.arena.job import MISSES, SEED_BOUND, SEEDS, Job
+from trueloop.faces.arena.job import MISSES, SEEDS, Job
 from trueloop.faces.arena.referee import Referee
 from trueloop.ground.asked import Within, read
 from trueloop.ground.errors import InvalidConfig
@@ -44,9 +44,11 @@ def hand_in(board: Board, track: Track, entry: Entry, name: str) -> int:
 
     Raises:
         InvalidConfig: a name that cannot be shown.
-        BoardError: the queue or the board is full.
+        BoardError: the queue or the board is full, or nobody could take the turn to judge it here.
     """
     signed = read(Signed, {"name": name})
+    with turn(board.path):  # where it cannot be taken, the entry would wait for ever
+        pass
     now = time.time()
     if not board.has_baseline(track.name, track.mark):
         board.submit(_submission(track, track.baseline, BASELINE, baseline=True), now)

@@ -86,7 +86,16 @@ class Referee:
         Raises:
             BoardError: the referee's process ended: this job may be begun anew with the next one.
         """
-        trial = self._run(job, tell, began) or self._run(job, tell, began)  # it may just have left, being idle
+        heard = 0
+
+        def hear(points: list[Point]) -> None:
+            nonlocal heard
+            heard += 1
+            tell(points)
+
+        trial = self._run(job, hear, began)
+        if trial is None and not heard:  # it had just left, being idle; a curve is not told twice
+            trial = self._run(job, hear, began)
         if trial is None:
             raise BoardError(f"The referee's process ended: {self._said}", fix="Hand the entry in again.")
         return trial
@@ -177,6 +186,8 @@ class Referee:
     def _hear(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _Line) -> None:
         assert process.stdout is not None
         for text in process.stdout:
+            if not text.endswith(b"\n"):  # it was ended in the middle of a line
+                break
             message = json.loads(text)
             if message["kind"] == "ready":
                 self._versions = message["versions"]

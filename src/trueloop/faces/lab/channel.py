@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trueloop.faces.lab.wire import FRAME, LENGTH, TEXT, parsed, written
+from trueloop.ground.errors import InvalidConfig
 
 CHUNK: Final = 1 << 16
 LONGEST: Final = 1 << 20  # bytes of one line; the server lets far less through
@@ -30,7 +31,7 @@ class Channel:
 
         Raises:
             EOFError: the server has hung up.
-            InvalidConfig: a line is not a JSON object; the lines after it are kept.
+            InvalidConfig: a line is not a JSON object; it is the first to be read, and the lines after it are kept.
         """
         if b"\n" not in self._rest:
             ready, _, _ = select.select([self._read], [], [], timeout_s)
@@ -42,8 +43,15 @@ class Channel:
             self._rest += chunk
         messages: list[Mapping[str, Any]] = []
         while b"\n" in self._rest:
-            line, self._rest = self._rest.split(b"\n", 1)
-            messages.append(parsed(line))
+            line, rest = self._rest.split(b"\n", 1)
+            try:
+                messages.append(parsed(line))
+            except InvalidConfig:
+                if messages:  # they count, and the line is refused when it is its turn
+                    break
+                self._rest = rest
+                raise
+            self._rest = rest
         return messages
 
     def tell(self, message: Mapping[str, Any]) -> None:

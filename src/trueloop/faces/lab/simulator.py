@@ -110,6 +110,8 @@ class Simulator:
         self._frames = Frames(channel.show)
         self._runs = 0
         self._play: Play | None = None
+        self._ended = False
+        """The run that is there trains no more."""
         self._written: Written | None = None
         self._unsaid: Begin | None = None
         """What the page has begun, and has not yet heard to have begun."""
@@ -143,7 +145,7 @@ class Simulator:
     def _begin(self, begin: _Begun) -> None:
         written = begin.written
         self._runs += 1
-        self._goal, self._written = 0, written
+        self._goal, self._written, self._ended = 0, written, False
         self._frames.begin(self._runs)
         watch = Watch(
             [Watched(entry.failure, entry.slug) for entry in catalogue().values()],
@@ -191,7 +193,7 @@ class Simulator:
     def _end(self, play: Play, why: str, report: Report) -> None:
         if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
             self._frames.send(play, "ended")
-        self._stale = False
+        self._stale, self._ended = False, True
         self._channel.tell({
             "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
             "headline": headline(report), "judged": counts(report), "explained": _explained(report),
@@ -259,6 +261,8 @@ class Simulator:
             self._next = asked
         elif self._play is None:
             raise InvalidConfig(f"There is no run to {type(asked).__name__.lower()}.", fix="Begin one.")
+        elif self._ended and isinstance(asked, Point | Unpoint):
+            return  # nobody trains on it: the page keeps it for the script of its next run
         elif isinstance(asked, Edit | Point | Unpoint):
             self._by_hand(self._play, asked)
         else:

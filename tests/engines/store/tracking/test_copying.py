@@ -200,7 +200,16 @@ def test_there_is_no_journal(tmp_path, memory):
 
 @pytest.mark.parametrize(
     "line",
-    [b"{}\n", b"null\n", b'{"event":"noted"}\n', b"\xff\n", b'{"event":"update","update":3}\n', b"[" * 99_999 + b"\n"],
+    [
+        b"{}\n",
+        b"null\n",
+        b'{"event":"noted"}\n',
+        b"\xff\n",
+        b'{"event":"update","update":3}\n',
+        b"[" * 99_999 + b"\n",
+        b'{"event":"evaluated","time":1e999,"update":4,"epoch":1,"split":"val","metrics":{},"tables":{},"seconds":1,"best":true}\n',
+        b'{"event":"noted","time":1e999,"update":4,"kind":"odd","message":"","details":{}}\n',
+    ],
 )
 def test_a_damaged_journal_is_refused_by_its_place(tracked, new_run, memory, line):
     run = new_run(tracked.WHOLE[:4])

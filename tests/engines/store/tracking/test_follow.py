@@ -168,7 +168,7 @@ def test_a_run_that_starts_over_leaves_the_old_journal_to_the_old_follower(track
 def start(run_dir, url, **how):
     command = [sys.executable, "-P", "-m", "trueloop.engines.store.tracking.follow", str(run_dir), "--store", "-"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
-    process.stdin.write(f"{url}\n".encode())
+    process.stdin.write(f"{json.dumps(url)}\n".encode())
     process.stdin.flush()
     return process
 

@@ -70,6 +70,19 @@ def gone(tracked, run_dir):
     return tracked.eventually(lambda: not tracked.followers(run_dir))
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a b", "\udcff"])
+def test_a_folder_may_be_called_anything(tracked, new_run, tmp_path, name):
+    run = new_run(tracked.WHOLE)
+    folder = tmp_path / name / "tb"
+    problem = Follower(run.path, target_of(f"tensorboard:{folder}", tmp_path), print).wait(60)
+    if name.isprintable() or "\n" in name:
+        assert problem is None
+        assert [path.name for path in folder.iterdir()] == [run.path.name]
+    else:
+        assert problem is not None
+        assert "cannot be written" in problem.message
+
+
 def test_a_run_is_in_the_store_when_training_is_over(tracked, sqlite_store, tmp_path):
     result, watcher = train(tmp_path / "run", sqlite_store)
     gone(tracked, tmp_path / "run")

@@ -13,6 +13,7 @@ from trueloop.engines.store.tracking.copying import Copying, copy_run
 from trueloop.engines.store.tracking.mlflow_sink import MlflowSink
 from trueloop.engines.store.tracking.sink import StoreDown, StoreError
 from trueloop.engines.store.tracking.target import target_of
+from trueloop.ground.seams import Evaluated
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # SQLAlchemy's, about MLflow
 
@@ -180,6 +181,34 @@ def test_names_that_mlflow_does_not_take_are_changed_as_little_as_can_be(tracked
     assert kept.data.params["n" * 250] == "2"
     assert kept.data.params["a_b__ DROP TABLE runs"] == "x" * 499 + "…"
     assert kept.data.tags["trueloop._script_"] == "'); --"
+
+
+def test_names_that_lead_elsewhere_when_read_as_paths_are_kept_too(tracked, new_run, sqlite_store):
+    names = {
+        "f1//macro": "val/f1/_/macro", "": "val/_", "a/../b": "val/a/__/b", "./c": "val/_/c", "d/": "val/d/_",
+        "e" * 245 + "/f": "val/" + "e" * 245, "v1.2": "val/v1.2",
+    }  # fmt: skip
+    measured = Evaluated(
+        update=4, epoch=1, split="val", metrics=dict.fromkeys(names, 0.5), tables={}, seconds=0.1, best=False
+    )
+    facts = {**tracked.FACTS, "config": {"/x": 1, "y//z": 2}, "data": {"..": "w"}}
+    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), measured, tracked.ended(4)])
+    sync(run, sqlite_store)
+    kept, points, _ = tracked.in_mlflow(sqlite_store)
+    assert {name for name, _ in points if name.startswith("val")} == set(names.values())
+    assert kept.data.params == {"_/x": "1", "y/_/z": "2", "options.width": "32"}
+    assert kept.data.tags["trueloop.data..."] == "w"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "tensorboard"])
+def test_words_that_are_no_unicode_are_kept_as_far_as_they_are(tracked, new_run, sqlite_store, tmp_path, kind):
+    facts = {**tracked.FACTS, "options": {"data": "/data/\udcff"}, "where": "\udcff"}
+    run = new_run(
+        [tracked.started(facts=facts), tracked.rows(1, 4), tracked.noted(4, "odd", "\udcff"), tracked.ended(4)]
+    )
+    assert sync(run, sqlite_store if kind == "sqlite" else f"tensorboard:{tmp_path}/tb").outcome == "copied"
+    if kind == "sqlite":
+        assert tracked.in_mlflow(sqlite_store)[0].data.params["options.data"] == "/data/?"
 
 
 def test_a_run_id_is_never_part_of_a_query_unless_it_is_one(tracked, new_run, sqlite_store):

@@ -14,12 +14,36 @@ def test_it_is_read_back_as_it_was_written():
     assert "\n" not in MARK.text()
 
 
-@pytest.mark.parametrize("text", [None, "", "nonsense", "[]", "null", "7", "{}", '{"schema": "x"}', '{"schema": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "nonsense",
+        "[]",
+        "null",
+        "7",
+        "{}",
+        '{"schema": "x"}',
+        '{"schema": 1}',
+        '{"schema": 1e999}',
+        "[" * 99_999,
+    ],
+)
 def test_what_is_no_mark_is_none(text):
     assert Mark.of(text) is None
 
 
-@pytest.mark.parametrize(("field", "value"), [("journal_bytes", "x"), ("memory", []), ("memory", {"clock_s": "x"})])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("journal_bytes", "x"),
+        ("memory", []),
+        ("memory", {"clock_s": "x"}),
+        ("journal_bytes", float("inf")),
+        ("memory", {"remarks": float("nan")}),
+    ],
+)
 def test_a_mark_with_a_field_that_makes_no_sense_is_none(field, value):
     assert Mark.of(json.dumps({**json.loads(MARK.text()), field: value})) is None
 

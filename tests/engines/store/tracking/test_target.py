@@ -36,6 +36,11 @@ def test_an_address_means_one_store(url, kind, address, shown):
     assert target_of(target.typed, Path("/elsewhere")).address == address
 
 
+def test_a_folder_whose_name_means_something_in_an_address_is_refused():
+    with pytest.raises(InvalidConfig, match="another file would be written"):
+        target_of("sqlite", Path("/r/100%20runs"))
+
+
 def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert target_of("sqlite:///x.db", Path("runs")).address == f"sqlite:///{tmp_path}/x.db"
@@ -54,6 +59,8 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "in memory"),
+        ("sqlite:////a/b.db?mode=ro", "'?' in its path: '/a/b.db"),
+        ("sqlite:////a%20b/c.db", "'%' in its path: '/a%20b/c.db'"),
         ("sqlite:x.db", "names no file"),
         ("sqlite:////", "is a folder"),
         ("postgresql://h", "names no database"),

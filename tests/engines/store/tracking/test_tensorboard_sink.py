@@ -117,6 +117,22 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
     same(scalars(folder), tracked.points_of(run.path))
 
 
+def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, batch, mark):
+        self._writer.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorBoardSink, "take", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "tb")
+    sync(run, tmp_path / "tb")
+    assert [path.name for path in (tmp_path / "tb").iterdir()] == [run.path.name]
+    same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
+
+
 def test_a_moved_run_is_known_again(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
@@ -157,6 +173,17 @@ def test_text_is_shown_as_it_is(tracked, new_run, tmp_path):
     assert step == 4
     assert r"\<script\>alert\(1\)\</script\>" in text
     assert text.replace("\\", "") == hostile
+
+
+def test_settings_are_numbers_where_they_are_and_texts_where_they_are_not(tracked, new_run, tmp_path):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    run = new_run([tracked.started(facts={**tracked.FACTS, "options": {"data": "1_2"}}), tracked.ended(0)])
+    sync(run, tmp_path / "tb")
+    told = events(tmp_path / "tb" / run.path.name).SummaryMetadata("_hparams_/session_start_info")
+    kept = HParamsPluginData.FromString(told.plugin_data.content).session_start_info.hparams
+    assert kept["optim.lr"].number_value == 0.001
+    assert kept["options.data"].string_value == "1_2"
 
 
 def test_a_folder_that_cannot_be_made_is_named(tracked, new_run, tmp_path):

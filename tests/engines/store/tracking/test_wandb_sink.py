@@ -9,6 +9,7 @@ pytest.importorskip("wandb")
 
 from trueloop.engines.store.journal import read
 from trueloop.engines.store.tracking.copying import copy_run
+from trueloop.engines.store.tracking.sink import StoreError
 from trueloop.engines.store.tracking.target import target_of
 from trueloop.engines.store.tracking.wandb_sink import WandbSink
 
@@ -130,3 +131,15 @@ def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
     mark.write_text(json.dumps(record))
     sync(run, tmp_path / "wb", again=True)
     assert precious.is_dir()
+
+
+def test_a_run_that_cannot_be_deleted_is_told_in_words(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "w")
+
+    def refused(*_given):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("trueloop.engines.store.tracking.wandb_sink.shutil.rmtree", refused)
+    with pytest.raises(StoreError, match="Permission denied"):
+        sync(run, tmp_path / "w", again=True)

@@ -34,7 +34,7 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
     fixed = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
     return Card(
         run_id=run_id_of(first_line),
-        name=folder or started.name,
+        name=folder.encode(errors="replace").decode() or started.name,
         group=started.name or "run",
         started_ms=started_ms,
         params=params,

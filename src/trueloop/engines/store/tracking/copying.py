@@ -156,7 +156,7 @@ class Copying:
         for place, line in whole_lines(self._file, start, min(self._survey.size, start + SLICE_BYTES)):
             try:
                 items += self._translation.read(place, parsed(line, self._file.name))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise damaged(self._file.name, place, error) from error
             self._at = place + len(line)
             self.lines += 1

@@ -186,8 +186,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the process.
 
     Args:
-        words: the command line; the address "-" is read from the first line of standard input, where no other user of
-            the machine can see it.
+        words: the command line; the address "-" is read from the first line of standard input, a text in JSON, where
+            no other user of the machine can see it.
     """
     parser = argparse.ArgumentParser(prog="trueloop.engines.store.tracking.follow")
     parser.add_argument("run", type=Path)
@@ -197,7 +197,7 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _end_soon)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    url = sys.stdin.buffer.readline().decode().strip() if given.store == "-" else given.store
+    url = json.loads(sys.stdin.buffer.readline()) if given.store == "-" else given.store
     gone = threading.Event()
     threading.Thread(target=_watch, args=(sys.stdin.buffer, gone), daemon=True).start()
     try:

@@ -91,7 +91,9 @@ class Follower:
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the trainer, which decides
             )
-            os.write(self._pipe, f"{self._target.typed}\n".encode())
+            os.write(
+                self._pipe, f"{json.dumps(self._target.typed)}\n".encode()
+            )  # one line, whatever a folder is called
         except OSError as error:
             self._problem = (
                 f"The store {self._target.shown} is not written: no process can be started ({error}). "

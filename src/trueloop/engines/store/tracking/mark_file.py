@@ -41,13 +41,16 @@ class MarkFile:
         self.about = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
         return Mark.of(str(record.get("mark", "")))
 
-    def write(self, mark: Mark) -> None:
+    def write(self, mark: Mark | None) -> None:
         """Replace it.
+
+        Args:
+            mark: None = the files here are this run's, and nothing is known of how far they go.
 
         Raises:
             StoreError: it cannot be written.
         """
-        record = {"run_id": self._run_id, "mark": mark.text(), "about": self.about}
+        record = {"run_id": self._run_id, "mark": mark.text() if mark else "", "about": self.about}
         beside = self.path.with_name(self.path.name + ".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

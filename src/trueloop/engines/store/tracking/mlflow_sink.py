@@ -19,6 +19,7 @@ from trueloop.engines.store.tracking.target import Target
 RUN_ID, MARK, STATE, RUN_DIR = "trueloop.run_id", "trueloop.mark", "trueloop.state", "trueloop.folder"
 CHECKPOINT = "trueloop.checkpoint"
 METRICS_AT_ONCE, TAGS_AT_ONCE = 1000, 100  # the most a server takes in one request
+NAME_LENGTH = 250  # characters
 REMARKS_KEPT = 200  # further ones are in the journal
 _STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
 _NOT_OVER = {"running": "RUNNING", "unknown": "RUNNING", "rolled_back": "SCHEDULED"}
@@ -255,7 +256,14 @@ def _artifacts(address: str) -> str | None:
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
     """Give everything a name that MLflow takes; of two that become one, the last counts."""
-    return {_NOT_IN_A_NAME.sub("_", key)[:250]: value for key, value in values.items()}
+    return {_name(key): value for key, value in values.items()}
+
+
+def _name(key: str) -> str:
+    """Return a name of its characters that leads, read as a path, to where it says: no "//", no "..", no "/" around."""
+    parts = _NOT_IN_A_NAME.sub("_", key).split("/")
+    plain = "/".join("_" * max(1, len(part)) if part in ("", ".") or part.startswith("..") else part for part in parts)
+    return plain if len(plain) <= NAME_LENGTH else plain[:NAME_LENGTH].rstrip("/.")
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

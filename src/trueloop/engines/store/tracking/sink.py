@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
@@ -113,7 +114,7 @@ class Mark:
         try:
             record: dict[str, Any] = json.loads(text or "")
             schema = int(record.pop("schema"))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
         if schema > SCHEMA:
             raise StoreError(
@@ -123,6 +124,8 @@ class Mark:
             )
         try:
             memory = {str(name): float(value) for name, value in record["memory"].items()}
+            if not all(map(math.isfinite, memory.values())):
+                return None
             return Mark(
                 journal_bytes=int(record["journal_bytes"]),
                 seal=str(record["seal"]),
@@ -130,7 +133,7 @@ class Mark:
                 state=str(record["state"]),
                 memory=memory,
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
 

@@ -66,7 +66,7 @@ class Survey:
         for place, line in whole_lines(self._file, self.size, upto):
             try:
                 self._look(line)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise damaged(self._file.name, place, error) from error
             self.size = place + len(line)
         least = math.inf
@@ -164,6 +164,8 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
     """
     try:
         record: Any = json.loads(line)
+        if b"\\ud" in line:  # of names that are no UTF-8: no store takes half a pair of surrogates
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(record, dict):

@@ -110,14 +110,20 @@ def _folder(scheme: str, url: str, rest: str) -> Target:
 
 
 def _sqlite(url: str, rest: str) -> Target:
-    path, _, query = rest.removeprefix("///").partition("?")
-    if not rest.startswith("///") or not path or path == ":memory:" or query:
+    path = rest.removeprefix("///")
+    if not rest.startswith("///") or path in ("", ":memory:"):
         raise InvalidConfig(
             f"The store {url!r} names no file.",
             why="A database in memory would be gone with the process that writes it.",
             fix="Write sqlite:///runs/mlflow.db, sqlite:////an/absolute/path.db, or only sqlite.",
         )
     file = Path(path).absolute()
+    if odd := [each for each in "?%" if each in str(file)]:
+        raise InvalidConfig(
+            f"The store {url!r} is a file with {odd[0]!r} in its path: {str(file)!r}.",
+            why="That has a meaning of its own in the address of a database: another file would be written.",
+            fix="Name a file without it: sqlite:///FILE.",
+        )
     if is_folder(file):
         raise InvalidConfig(f"The store {url!r} is a folder.", fix=f"Name a file: sqlite:///{path}/{DATABASE_NAME}.")
     here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file

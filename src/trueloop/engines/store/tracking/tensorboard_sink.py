@@ -45,6 +45,8 @@ class TensorBoardSink:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         first = not any(mark.folder.glob(_EVENTS))
+        if not mark.is_ours:
+            mark.write(None)  # before there is a file of ours that nobody would know again
         with self._writing():
             self._writer = EventFileWriter(str(mark.folder), max_queue_size=1000)
             if first:
@@ -109,9 +111,10 @@ class TensorBoardSink:
         """Turn what the disk refuses into ours."""
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the folder's name is no UTF-8
+            said = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise StoreError(
-                f"The TensorBoard folder {self._root} cannot be written: {error.strerror or error}.",
+                f"The TensorBoard folder {str(self._root)!r} cannot be written: {said}.",
                 why="The journal is whole; only its copy there is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
@@ -135,7 +138,7 @@ class TensorBoardSink:
 
 def _number(text: str) -> float | str:
     try:
-        return float(text)
+        return text if "_" in text else float(text)  # float() would take 1_2 for 12
     except ValueError:
         return text
 

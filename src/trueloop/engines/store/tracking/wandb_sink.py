@@ -105,9 +105,10 @@ class WandbSink:
         mark = self._place(card)
         mark.read()
         folder = self._folder(mark, card)
-        if folder:
-            shutil.rmtree(folder)
-        mark.remove()
+        with self._talking():
+            if folder:
+                shutil.rmtree(folder)
+            mark.remove()
         self._mark = None
         return folder is not None
 
@@ -130,7 +131,7 @@ class WandbSink:
 
     @contextmanager
     def _talking(self) -> Generator[None]:
-        """Turn what W&B raises into ours."""
+        """Turn what W&B and the disk raise into ours."""
         try:
             yield
         except Exception as error:

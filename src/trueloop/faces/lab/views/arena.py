@@ -14,8 +14,9 @@ from trueloop.engines.arena.entry import Entry, entry_of
 from trueloop.engines.arena.ranking import BOARDS, Standing, standings
 from trueloop.engines.arena.script import script
 from trueloop.engines.arena.tracks import TRACKS, Track, track_named
+from trueloop.engines.arena.trial import SEED_BOUND
 from trueloop.faces.arena.desk import Desk
-from trueloop.faces.arena.job import MISSES, SEED_BOUND, SEEDS
+from trueloop.faces.arena.job import MISSES, SEEDS
 from trueloop.faces.arena.judging import Signed
 from trueloop.faces.lab.code import highlighted
 from trueloop.ground.asked import Within, read
