@@ -21,6 +21,17 @@ def validate(net=model):
 """
 
 GUILTY = {
+    "samples drawn from a part of it": """
+model.train()
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()  # <- EVL002
+    model.eval()
+    with torch.no_grad():
+        model[4](torch.randn(4, 8))
+""",
     "train() before the loop only": """
 model.train()
 for _ in range(3):
@@ -94,6 +105,25 @@ LOOP = """
         optimizer.step()
 """
 QUIET = {
+    "a part gives the targets of each update": f"""
+{LOOP}
+model.eval()
+for _ in range(2):
+    for a, b in train:
+        with torch.no_grad():
+            hints = model[0](a).mean()
+        optimizer.zero_grad()
+        (nn.functional.mse_loss(model(a), b) + 0 * hints).backward()
+        optimizer.step()
+""",
+    "samples drawn from a part, and train() after them": f"""
+for _ in range(3):
+    model.train()
+{LOOP}
+    model.eval()
+    with torch.no_grad():
+        model[4](torch.randn(4, 8))
+""",
     "train() in every epoch": f"""
 for _ in range(3):
     model.train()

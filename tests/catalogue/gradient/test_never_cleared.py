@@ -1,5 +1,7 @@
 """GRD001: a step uses gradients that a step has used before."""
 
+import re
+
 import pytest
 
 HEAD = """
@@ -222,6 +224,22 @@ def test_the_evidence_has_the_numbers_and_the_other_line(run):
     (related,) = finding.related
     assert related[0].line == finding.site.line - 1
     assert finding.count == 3
+
+
+def test_norms_of_one_optimizer_are_not_held_against_another(run):
+    ran = run(
+        HEAD
+        + """
+other = net()
+other_optimizer = torch.optim.SGD(other.parameters(), lr=1e-9)
+for _ in range(3):
+    loss_of(model).backward(); optimizer.step(); optimizer.zero_grad()
+    (1000 * loss_of(other)).backward(); other_optimizer.step()
+"""
+    )
+    (finding,) = (found for found in ran.findings if found.code == "GRD001")
+    first, second = re.findall(r"[\d.e+]+\d", finding.message.partition("norm went")[2])
+    assert float(second) == pytest.approx(2 * float(first), rel=0.01)
 
 
 # The rule --------------------------------------------------------------------------------------------------------

@@ -20,6 +20,26 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """
+TASKS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4), nn.Linear(8, 1)
+    def forward(self, x):
+        h = self.body(x).relu()
+        return [%s, self.b(h)]
+model = Net()
+def fit(predicted, target, task):
+    if task == "class":
+        loss = F.nll_loss(predicted, target)%s
+    if task == "number":
+        loss = (predicted - target).abs().mean()
+    return loss
+def loss_of(model):
+    predicted = model(x)
+    return fit(predicted[0], y, "class") + fit(predicted[1], b, "number")
+"""
+"""One function gives the loss of either task; which one, its callers say by a word."""
 GUILTY = {
     "nll_of_logits": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -28,6 +48,7 @@ def loss_of(model):
     return criterion(model(x), y)  # <- LOS002
 """
     + LOOP,
+    "one_task_of_two": TASKS % ("self.a(h)", "  # <- LOS002") + LOOP,
     "nll_of_softmax": """
 model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=-1))
 loss_of = lambda model: F.nll_loss(model(x), y)  # <- LOS002
@@ -73,6 +94,7 @@ def loss_of(model):
     + LOOP,
 }
 QUIET = {
+    "a_loss_for_each_task": TASKS % ("F.log_softmax(self.a(h), dim=1)", "") + LOOP,
     "nll_of_log_softmax": "model = nn.Linear(6, 4)\nloss_of = lambda m: F.nll_loss(m(x).log_softmax(1), y)" + LOOP,
     "cross_entropy": "model = nn.Linear(6, 4)\nloss_of = lambda m: F.cross_entropy(m(x), y)" + LOOP,
     "bce_of_sigmoid": "model = nn.Linear(6, 1)\nloss_of = lambda m: F.binary_cross_entropy(m(x).sigmoid(), b)" + LOOP,

@@ -16,7 +16,30 @@ y = x.sum(1)
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
+DQN = """
+target_model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+q = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(q.parameters(), lr=0.01)
+for _ in range(3):
+    actions, rewards, dones = torch.randint(0, 2, (60, 1)), torch.randn(60, 1), (torch.rand(60, 1) < 0.2).float()
+    with torch.no_grad():
+        following = target_model(x)
+    %s
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 GUILTY = {
+    "rewards_in_a_column_and_values_in_a_row": DQN
+    % """
+    targets = rewards + 0.99 * following.max(1)[0] * (1 - dones)
+    loss = F.smooth_l1_loss(q(x).gather(1, actions), targets)  # <- LOS003
+""",
+    "rewards_in_a_row_and_values_in_a_column": DQN
+    % """
+    targets = rewards.squeeze(1) + 0.99 * following.amax(1, keepdim=True) * (1 - dones.squeeze(1))
+    loss = F.mse_loss(q(x).gather(1, actions).squeeze(1), targets)  # <- LOS003
+""",
     "column_against_row": """
 for _ in range(3):
     loss = F.mse_loss(model(x), y)  # <- LOS003
@@ -87,6 +110,14 @@ for _ in range(3):
 """
 BY_HAND = {"by_hand_and_bfloat16"}
 QUIET = {
+    "as_many_raters": "ratings = y[:, None] + torch.randn(60, 60)\nloss_of = lambda p: F.mse_loss(p, ratings)" + LOOP,
+    "rated_once": "ratings = torch.zeros(60, 60)\nratings[3] = y\nloss_of = lambda p: F.mse_loss(p, ratings)" + LOOP,
+    "all_targets_equal": "loss_of = lambda p: F.mse_loss(p, torch.ones(60, 60))" + LOOP,
+    "columns_of_a_step": DQN
+    % """
+    targets = rewards + 0.99 * following.max(1)[0].unsqueeze(1) * (1 - dones)
+    loss = F.smooth_l1_loss(q(x).gather(1, actions), targets)
+""",
     "squeezed": "loss_of = lambda p: F.mse_loss(p.squeeze(1), y)" + LOOP,
     "columns": "loss_of = lambda p: F.l1_loss(p, y[:, None])" + LOOP,
     "pairs_by_an_axis": "loss_of = lambda p: F.mse_loss(p.squeeze(1)[:, None], y[None, :])" + LOOP,

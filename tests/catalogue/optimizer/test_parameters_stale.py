@@ -167,6 +167,29 @@ for lr in (0.1, 0.01, 0.001):
 }
 
 
+LEFT = """
+optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def importance():
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    return model[0].weight.grad.abs().sum(1).argsort()[2:]
+def prune(keep):
+    new = nn.Linear(6, len(keep)), nn.ReLU(), nn.Linear(len(keep), 3)
+    new[2].bias.data = model[2].bias.data  # goes on moving with the old one
+    for index, layer in enumerate(new):
+        model[index] = layer
+prune(importance())
+model.append(nn.Linear(3, 3))
+optimizer.add_param_group({"params": model[3].parameters()})
+for _ in range(8):
+    loss = F.cross_entropy(model(x), y)
+    model.zero_grad()
+    loss.backward()
+    optimizer.step()  # <- OPT002
+"""
+"""A layer is replaced whose last gradient is stepped on and on."""
+
+
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
 def test_it_is_found_at_its_line(guilty, script: str):
     assert "in no model that is called" in guilty(DATA + script).findings[0].message
@@ -317,3 +340,7 @@ def test_the_rule_finds_it(told, name):
 @pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
 def test_the_rule_leaves_others_alone(untold, name):
     untold(DATA + {**QUIET, **UNWRITTEN}[name])
+
+
+def test_a_gradient_that_is_left_is_no_gradient(guilty):
+    guilty(DATA + LEFT)

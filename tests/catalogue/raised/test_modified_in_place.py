@@ -71,6 +71,26 @@ def test_a_step_between_forward_and_backward(explained: Callable[..., Explained]
     assert related(told) == [(10, "this step came in between")]
 
 
+def test_a_step_with_another_forward_behind_it(explained: Callable[..., Explained]):
+    told = explained(
+        """
+        import torch
+        from torch import nn
+        vae, critic = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), nn.Linear(3, 1)
+        optimizer = torch.optim.Adam(vae.parameters(), lr=0.1)
+        scores = critic(vae(torch.randn(8, 4)))
+        scores.mean().backward(retain_graph=True)
+        optimizer.step()
+        others = critic(vae(torch.randn(8, 4)).detach())
+        (scores.mean() - others.mean()).backward()  # <- raised
+        """,
+        "modified-in-place",
+        "The weight `vae.2.weight` was changed in place once",
+        "step on line 8 came later than the forward of this loss",
+    )
+    assert related(told) == [(8, "this step came in between")]
+
+
 def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., Explained]):
     told = explained(
         """

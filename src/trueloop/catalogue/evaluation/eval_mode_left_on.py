@@ -10,11 +10,10 @@ Why nothing raises
 Look-alikes
     Fine-tuning in eval mode from the start, batch normalisation or a backbone frozen by its own ``eval()``, and a call
     of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
-    train mode with dropout or batch normalisation at work, was then set to eval mode, went through data without being
-    trained, and was stepped three times with every module still in eval mode, without anybody having set the mode
-    again, other than the same line before the next measurement. The text alone shows a loop in which a model is
-    stepped, then set to eval mode, and never set back; a warning where it does not show whether the model has dropout
-    or batch normalisation.
+    train mode with dropout or batch normalisation at work, was then set to eval mode, went through data, or a part of
+    it did, without being trained, and was stepped three times with every module still in eval mode, without anybody
+    having set the mode again, other than the same line before the next measurement. The text shows a loop in which a
+    model is stepped, then set to eval mode, and never set back; a warning where it shows no dropout or normalisation.
 
 Fix
     Call ``model.train()`` at the beginning of every epoch, after the evaluation.
@@ -28,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
+from trueloop.ground.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.loops import comes_back
@@ -44,11 +43,13 @@ STEPS = 3
 class _Model:
     """What is known of one model."""
 
-    __slots__ = ("lively", "measured", "place", "set_at", "steps", "unused", "waits")
+    __slots__ = ("fresh", "lively", "measured", "parameters", "sampled", "set_at", "steps", "unused", "waits")
 
     def __init__(self) -> None:
         self.lively = False
         """It was stepped with dropout or batch normalisation at work."""
+        self.fresh = self.sampled = False
+        """No step has followed its being set to eval mode; a part of it was then called without being trained."""
         self.set_at: Place | None = None
         """Where it was set to eval mode; None while it is in train mode."""
         self.measured = False
@@ -57,8 +58,7 @@ class _Model:
         """The latest call, not yet followed by a step."""
         self.unused = False
         """No backward has followed it."""
-        self.steps = 0
-        self.place: Place | None = None
+        self.steps, self.parameters = 0, NONE
 
 
 class Detector:
@@ -92,6 +92,7 @@ class Detector:
                 model.set_at = None if event.training else event.place
                 model.steps = 0 if anew else model.steps  # by the same line: the next evaluation, one update later
                 model.measured, model.waits, model.unused = False, None, False
+                model.fresh, model.sampled = not event.training, False
             elif event.training:
                 model.steps = 0  # a part of it, perhaps
 
@@ -99,10 +100,13 @@ class Detector:
         model = self._models.get(event.model)
         if model is None:
             model = self._models[event.model] = _Model()
-        if model.unused and model.set_at is not None:
-            model.measured = True  # the call before was not trained on
-        if model.set_at is not None and not event.has_graph:
-            model.measured = True
+        model.parameters = event.parameters
+        for whole in self._models.values():
+            asked = (whole.fresh or whole.sampled) and whole is not model and not event.has_graph
+            if asked and event.parameters <= whole.parameters:
+                whole.sampled = whole.fresh  # between two steps, it takes part in the update
+        if model.set_at is not None and (model.unused or not event.has_graph):
+            model.measured = True  # the call before was not trained on, or this one cannot be
         trains = event.has_graph and not event.recomputed
         model.waits = event if trains else None
         model.unused = trains
@@ -116,8 +120,8 @@ class Detector:
             elif not call.all_eval:
                 model.lively |= call.dropout_active or call.batchnorm_active
                 model.steps = 0
-            elif model.lively and model.set_at is not None and model.measured:
-                model.steps += 1
+            elif model.lively and model.set_at is not None and (model.measured or model.sampled):
+                model.steps, model.fresh = model.steps + 1, False
                 found = self._evidence(event, ref, model) if model.steps == STEPS else found
         return found
 

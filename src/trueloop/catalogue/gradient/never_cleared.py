@@ -29,10 +29,11 @@ References
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.ground.events import Event, StepTaken
+from trueloop.ground.events import Event, Ref, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.modes import renewed
@@ -50,18 +51,18 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def __init__(self) -> None:
-        self._first_norm: float | None = None
+        self._first_norms: weakref.WeakKeyDictionary[Ref, float | None] = weakref.WeakKeyDictionary()
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where a step uses a gradient for the second time."""
         if not event.reused:
-            self._first_norm = self._first_norm or event.norm
+            self._first_norms[event.optimizer] = self._first_norms.get(event.optimizer) or event.norm
             return None
         count, held = len(event.reused), len(event.with_gradient)
         which = f"all {held} gradients" if count == held else f"{count} of {held} gradients"
-        grown = ""
-        if self._first_norm and event.norm and event.norm > 1.05 * self._first_norm:
-            grown = f" Their norm went from {self._first_norm:.3g} to {event.norm:.3g}."
+        first, grown = self._first_norms.get(event.optimizer), ""
+        if first and event.norm and event.norm > 1.05 * first:
+            grown = f" Their norm went from {first:.3g} to {event.norm:.3g}."
         named = "" if count == held else f" Among them: {', '.join(sorted(ref.name for ref in event.reused)[:3])}."
         return Evidence(
             message=f"{event.optimizer.name} stepped on {which} that an earlier step had already used, with a new "

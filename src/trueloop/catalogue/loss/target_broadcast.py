@@ -12,7 +12,8 @@ Look-alikes
     Pairs on purpose, as in quantile regression or contrastive losses: an axis added just before, or an axis on both
     sides; ``expand`` on one side; a prediction for the whole batch, (1,) against (B,); targets of one column against
     predictions of one column. Reported is only (B, 1) against (B,), either way round, where a model was just called
-    for B samples, and both sides were expanded to B x B.
+    for B samples, and both sides were expanded to B x B; and one of them against targets of B x B whose values prove
+    that they were made of (B, 1) and (B,) before, as ``rewards + gamma * next_q.max(1)[0]`` is.
 
 Fix
     Give both the same shape: ``predictions.squeeze(1)`` or ``targets.unsqueeze(1)``.
@@ -27,11 +28,15 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 from trueloop.ground.events import BackwardStarted, Event, ModelCalled
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
+
+FEWEST: Final = 8  # samples, for the targets' values to prove anything
+LARGEST: Final = 1024  # more would take longer than 20 ms to look at
+CLOSE: Final = 1e-4  # of the largest target: rounding
 
 
 class Detector:
@@ -57,17 +62,19 @@ class Detector:
                 continue
             prediction, target = loss.broadcast
             samples = prediction[0] if prediction else 0
-            if samples < 2 or {prediction, target} != {(samples, 1), (samples,)} or samples not in self._samples:
+            alone = {(samples, 1), (samples,)}
+            before = prediction in alone and target == (samples, samples) and _of_a_row(loss.targets, samples)
+            if samples < 2 or samples not in self._samples or not (before or {prediction, target} == alone):
                 continue
+            last = "predictions" if len(prediction) == 2 else "targets"
             yield Evidence(
                 message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
                 f"other: the loss is over {samples * samples} pairs in place of {samples} samples.",
                 place=loss.place or event.place,
                 related=((event.place, "its backward"),) if loss.place and event.place else (),
-                fix="Give both the same shape: "
-                + (
-                    "squeeze the predictions' last axis." if len(prediction) == 2 else "squeeze the targets' last axis."
-                ),
+                fix=f"The targets were made of ({samples}, 1) and ({samples},): give these one shape."
+                if before
+                else f"Give both the same shape: squeeze the {last}' last axis.",
                 about=loss.kind,
             )
 
@@ -78,6 +85,27 @@ class Detector:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _of_a_row(targets: Any, samples: int) -> bool:
+    """Return True where targets are a row for all samples, times a number and plus a number of each; on the CPU only.
+
+    Cost: some passes over them, where the shapes are those of pairs only.
+    """
+    if targets is None or targets.device.type != "cpu" or not FEWEST <= samples <= LARGEST:
+        return False
+    values = targets.detach().double()
+    return values.shape == (samples, samples) and (_proven(values) or _proven(values.t()))
+
+
+def _proven(values: Any) -> bool:
+    close, changes = CLOSE * values.abs().max(), values - values[:, :1]
+    sizes = changes.abs().amax(1)
+    row = changes[sizes.argmax()]
+    rest = changes - (changes @ row)[:, None] * row / row.square().sum()
+    differ, many = (values - values[:1]).abs().max() > 10 * close, len(row) / 2
+    seldom = min(int((sizes > 10 * close).sum()), int((row.abs() > 10 * close).sum())) <= many
+    return bool(rest.abs().max() <= close and differ) and not seldom
 
 
 def _samples(output: Any) -> Iterator[int]:

@@ -9,12 +9,12 @@ Why nothing raises
     does nothing.
 
 Look-alikes
-    Heads that are used later; an optimizer that belongs to a model which is not trained just now; gradients that are
-    assigned by hand (meta-learning, evolution strategies, master weights); parameters outside of any module;
-    averaged copies. Reported is only the pair: parameters of a called model that get gradients, are in no optimizer
-    and keep their values, while an optimizer that is stepped meanwhile holds others that are in no model called, had
-    no gradient at the step and got none from any backward, three times in a row. In the text it shows where a layer,
-    a parameter or the whole model is replaced after the optimizer was built, and none is built over what is new.
+    Heads that are used later; an optimizer that belongs to a model which is not trained just now; gradients assigned by
+    hand (meta-learning, evolution strategies, master weights); parameters outside of any module; averaged copies.
+    Reported is only the pair: parameters of a called model that get gradients, are in no optimizer and keep their
+    values, while an optimizer that is stepped meanwhile holds others that are in no model called, had no gradient at
+    the step, or a used one, and got none from any backward, three times in a row. In the text it shows where a layer, a
+    parameter or the whole model is replaced after the optimizer was built, and none is built over them.
 
 Fix
     Build the optimizer after the last change of the model, or build it again; to restore weights, use
@@ -79,7 +79,7 @@ class Detector:
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
         self._missing: Refs = NONE
         self._values: dict[str, tuple[Any, ...]] = {}
-        self._changed = False
+        self._changed: set[str] = set()
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
@@ -105,9 +105,8 @@ class Detector:
         else:
             known.parameters, known.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
-            values = _values(event.live, self._missing)
-            self._changed = any(self._values.get(name, value) != value for name, value in values.items())
-            self._values = values
+            before, self._values = self._values, _values(event.live, self._missing)
+            self._changed.update(name for name, value in self._values.items() if before.get(name, value) != value)
 
     def _stepped(self, event: StepTaken) -> Evidence | None:
         received, self._since[event.optimizer] = self._since.get(event.optimizer), NONE
@@ -130,10 +129,11 @@ class Detector:
         if event.parameters <= in_models or optimizer in self._told:
             return None
         self._held.update(event.parameters)
-        stale = event.parameters - in_models - event.with_gradient - received
-        self._missing = missing = (received & in_models).difference(self._held)
+        stale = event.parameters - in_models - (event.with_gradient - event.used) - received
+        self._missing = (received & in_models).difference(self._held)
+        missing = frozenset(each for each in self._missing if each.name not in self._changed)
         before, times = self._stale.get(optimizer, (NONE, 0))
-        if not stale or not missing or self._changed:
+        if not stale or not missing:
             self._stale.pop(optimizer, None)
             return None
         self._stale[optimizer] = (stale, times + 1 if stale == before else 1)

@@ -29,11 +29,12 @@ References
 from __future__ import annotations
 
 import ast
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from trueloop.ground.events import NONE, Event, Ref, Refs, StepTaken
+from trueloop.ground.events import NONE, Event, ModelCalled, Ref, Refs, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.source.operations import Act
@@ -53,18 +54,26 @@ WAITING: Final = (Act.ESCAPED, Act.BACKWARD, Act.CLEARED, Act.GRADIENTS, Act.STA
 class Detector:
     """Every step tells which of its gradients nothing was added to since they were used."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken)
 
     def __init__(self) -> None:
         self._again: Counter[Place | None] = Counter()
         self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=LATEST)
         """Parameters and the norms of their gradients, at the latest steps."""
+        self._models: weakref.WeakKeyDictionary[Any, Refs] = weakref.WeakKeyDictionary()
+        """Parameters of each model that was called and is there still."""
 
-    def observe(self, event: StepTaken) -> Evidence | None:
+    def observe(self, event: ModelCalled | StepTaken) -> Evidence | None:
         """Return evidence where a line has done so again and again."""
+        if isinstance(event, ModelCalled):
+            self._models[event.live] = event.parameters
+            return None
         moved = event.used - event.zero - event.frozen if event.used and not event.closure else NONE
         if moved and event.norms:
             moved -= self._others(event)
+        if moved:
+            called = NONE.union(*self._models.values())
+            moved &= called if called & event.parameters else moved  # what no model has any longer: OPT002
         self._latest.append((event.graded, event.norms))
         if not moved:
             return None

@@ -47,11 +47,12 @@ def _stepped(raised: Raised, shape: tuple[int, ...], version: int, times: str) -
     """Find the parameter a step has changed: of this shape, or saved transposed, and changed as often as torch says."""
     past = raised.past
     fitting = [each for each in raised.leaves if each.version == version and shape in (each.shape, each.shape[::-1])]
-    if not fitting or not fitting[0].name or past.step is None or not past.stepped:
+    if not fitting or not fitting[0].name or past.step is None:
         return None
+    when = "came after the latest forward" if past.stepped else "came later than the forward of this loss"
     return Explanation(
         meaning=f"The weight {fitting[0].called} was changed in place {times} between the forward and this backward: "
-        f"an optimizer's step on line {past.step.line} came after the latest forward.",
+        f"an optimizer's step on line {past.step.line} {when}.",
         fix="Run every backward before any step, or run the forward again after the step.",
         related=((past.step, "this step came in between"),),
     )

@@ -65,6 +65,40 @@ def test_what_follows_a_continue_is_conditional():
     assert found == [("backward", 6, 1, 0), ("stepped", 9, 1, 1), ("cleared", 10, 1, 1)]
 
 
+WORDS = """
+    import torch
+    from torch import nn
+    model = nn.Linear(2, 1)
+    def run(phase{default}):
+        {first}
+        if phase == "train":
+            model.train()
+        elif phase != "test":
+            model.double()
+        else:
+            model.eval()
+    {calls}
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "first", "default", "lines"),
+    [
+        ('run("train")', "pass", "", [(8, 0)]),
+        ('run("test")', "pass", "", [(12, 0)]),
+        ('run("train"); run("test")', "pass", "", [(8, 0), (12, 0)]),
+        ('for each in ("train", "test"): run(each)', "pass", "", [(8, 1), (12, 2)]),
+        ("run(mode)", "pass", "", [(8, 1), (12, 2)]),
+        ("run()", "pass", '="train"', [(8, 1), (12, 2)]),
+        ('run("test")', 'phase = "train"', "", [(8, 1), (12, 2)]),
+    ],
+    ids=["one", "other", "both", "of a loop", "not known", "a default", "its own word"],
+)
+def test_words_of_calls_decide_branches(calls, first, default, lines):
+    found = acts(WORDS.format(calls=calls, first=first, default=default), Act.MODE)
+    assert [(line, branches) for _, line, _, branches in found] == lines
+
+
 def test_flags_of_calls_decide_branches():
     found = acts("""
         import torch

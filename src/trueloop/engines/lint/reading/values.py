@@ -265,11 +265,24 @@ class Values:
             return bool(test.value)
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
             return True  # the file may be run as a program
+        if isinstance(test, ast.Compare):
+            return self._told(test)
         if isinstance(test, ast.Name):
             found = self.reader.scope.get(test.id)
             if found is not None and found.kind is Kind.CONSTANT and not found.either and self.reader.recording.calls:
                 return bool(found.value)
         return None
+
+    def _told(self, test: ast.Compare) -> bool | None:
+        """Return the truth of ``task == "depth"``, where the call that is being run says which word it is."""
+        functions, left, right = self.reader.recording.functions, test.left, test.comparators[0]
+        found = self.reader.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
+        if found is None or found.either or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
+            return None
+        told, asked = found.constant(), getattr(right, "value", None)
+        if not (isinstance(told, str) and isinstance(asked, str)) or found.node in ast.walk(functions[-1]):
+            return None  # a default, or a word of the function's own, is not all that it may be
+        return (told == asked) is isinstance(test.ops[0], ast.Eq)
 
     def annotated(self, node: ast.expr) -> Kind | None:
         """Return the kind of thing an annotation promises."""
