@@ -76,12 +76,10 @@ def test_the_queue_is_bounded_and_says_so(board: Board):
         board.submit(given(), 1.0)
 
 
-def test_an_entry_taken_back_is_gone_and_its_judge_writes_nothing(board: Board):
+def test_an_entry_taken_back_before_it_is_judged_is_gone(board: Board):
     number = board.submit(given(), 1.0)
-    board.begin()
     assert board.withdraw(number)
-    board.judged(number, [reached(3)], {3: [(1, 1, 0.5)]}, versions={}, now=2.0)
-    assert board.curves(number) == {}
+    assert board.begin() is None
     with pytest.raises(BoardError, match=f"no entry {number}"):
         board.entry(number)
     assert not board.withdraw(number)
@@ -93,9 +91,10 @@ def test_a_number_of_no_entry_is_said(board: Board, entry: int):
         board.entry(entry)
 
 
-def test_a_judged_entry_cannot_be_taken_back(board: Board):
+def test_an_entry_whose_judging_has_begun_cannot_be_taken_back(board: Board):
     number = board.submit(given(), 1.0)
     board.begin()
+    assert not board.withdraw(number)
     board.judged(number, [reached(3)], {}, versions={}, now=2.0)
     assert not board.withdraw(number)
 

@@ -245,12 +245,9 @@ class Board:
         return state
 
     def withdraw(self, entry: int) -> bool:
-        """Take an entry back that is not judged yet; false where it is."""
+        """Take an entry back whose judging has not begun; false where it has: its luck may have been seen."""
         with self._open() as base:
-            return (
-                base.execute("DELETE FROM entries WHERE id = ? AND state IN ('queued', 'judging')", (entry,)).rowcount
-                > 0
-            )
+            return base.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
 
     def entry(self, entry: int) -> Row:
         """Return one entry.

@@ -73,7 +73,10 @@ class Clerk:
 
 
 def see_through(board: Board, entry: int, told: Callable[[Row, int], None]) -> Row:
-    """Wait until an entry is judged, by us or by another process; leave the board without it where we are interrupted.
+    """Wait until an entry is judged, by us or by another process.
+
+    Where we are interrupted before its judging has begun, it is taken back; afterwards it stays, and is judged with the
+    next one.
 
     Args:
         board: where it waits.
