@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from trueloop.engines.export.artifact import Description
 from trueloop.engines.export.asked import Numbers, Sample, bytes_of, only_input, row_of, samples_in, samples_of
 from trueloop.ground.errors import InvalidConfig, InvalidData, MissingExtra
+from trueloop.ground.json_text import from_strict_json
 
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp")
 READS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,8 +63,8 @@ def samples_in_text(description: Description, text: str | bytes) -> list[Sample]
         InvalidConfig: a field that is unknown.
     """
     try:
-        given = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        given = from_strict_json(text)
+    except ValueError as error:
         raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
     return samples_of(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})
 
@@ -155,7 +155,3 @@ def _picture(description: Description, path: Path) -> list[Sample]:
     if len(planes) != channels.lowest:
         raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")
     return samples_in(description, [planes])
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")

@@ -14,7 +14,9 @@ def test_it_is_read_back_as_it_was_written():
     assert "\n" not in MARK.text()
 
 
-@pytest.mark.parametrize("text", [None, "", "nonsense", "[]", "null", "7", "{}", '{"schema": "x"}', '{"schema": 1}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "nonsense", "[]", "null", "7", "{}", '{"schema": "x"}', '{"schema": 1}', "[" * 9999]
+)
 def test_what_is_no_mark_is_none(text):
     assert Mark.of(text) is None
 

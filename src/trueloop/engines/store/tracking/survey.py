@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from bisect import bisect_right
@@ -13,6 +12,7 @@ from trueloop.engines.store.lines import READABLE, SCHEMA, UPDATES, event_of
 from trueloop.engines.store.runs.overview import ROLLED_BACK
 from trueloop.engines.store.tracking.journal_file import whole_lines
 from trueloop.ground.errors import InvalidData, RunFolderError
+from trueloop.ground.json_text import from_json
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted
 
 _ROWS = re.compile(rb'\{"event":"updates",(?:"schema":\d+,)?"update":(\d+),"rows":(\d+),')
@@ -162,10 +162,7 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
         ValueError, TypeError: it is none.
         RunFolderError: of another schema.
     """
-    try:
-        record: Any = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    record: Any = from_json(line)
     if not isinstance(record, dict):
         raise TypeError("not an object")
     if record.get("schema", SCHEMA) not in READABLE:
