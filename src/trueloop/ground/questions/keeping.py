@@ -45,7 +45,7 @@ def growing(source: Source, kept: Operation, loop: Loop) -> bool:
     bound = source.within(loop, Act.BOUND, root=kept.root)
     if any(each.statement is not kept.statement and each.word == word for each in bound):
         return False
-    return not any(path == each for each in _stored(loop.node, kept.node))
+    return all(target is kept.node for target in source.stored(loop).get(path, ()))
 
 
 def _place(kept: Operation, loop: Loop) -> ast.expr | None:
@@ -104,19 +104,6 @@ def _within(node: Any, around: Any) -> bool:
         return False
     begin, end = (around.lineno, around.col_offset), (around.end_lineno, around.end_col_offset)
     return begin <= (node.lineno, node.col_offset) and (node.end_lineno, node.end_col_offset) <= end
-
-
-def _stored(loop: ast.AST, own: ast.AST) -> Iterator[str]:
-    """Yield what is assigned to in a loop, but for sums."""
-    for each in ast.walk(loop):
-        targets = each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, _OTHERS) else []
-        for target in targets:
-            if target is not own:
-                yield from (ast.unparse(part) for part in ast.walk(target) if isinstance(part, _PATHS))
-
-
-_OTHERS: Final = (ast.AnnAssign, ast.NamedExpr, ast.For)
-_PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 def detached(source: Source, kept: Operation, graphs: set[int]) -> Fix | None:
