@@ -72,11 +72,13 @@ def samples_in_text(description: Description, text: str | bytes) -> list[Sample]
 def _npy(description: Description, path: Path) -> list[Sample]:
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InvalidData(f"It is no array: {error}", fix="Save numbers with numpy.save.") from None
+    except (ValueError, TypeError, EOFError, OverflowError, MemoryError) as error:
+        raise InvalidData(f"It is no array that can be read: {error}", fix="Save numbers with numpy.save.") from None
     only_input(description)
     if not isinstance(array, np.ndarray):
         raise InvalidData("It holds several arrays.", fix="Save one with numpy.save.")
+    if not array.nbytes:
+        raise InvalidData("It holds no number.", fix="Give one row for each sample.")
     return samples_in(description, [array])
 
 
