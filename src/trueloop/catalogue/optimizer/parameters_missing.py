@@ -39,6 +39,7 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled,
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.glimpses import glimpsed
 from trueloop.ground.questions.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
@@ -107,7 +108,7 @@ class Detector:
             order = {name: place for place, (name, _) in enumerate(event.live.named_parameters(remove_duplicate=False))}
             known = self._models.put(event.model, Known(event.parameters, order))
         if known.missing and not known.changed:
-            values = _values(event.live, {ref.name for ref in known.missing})
+            values = glimpsed(event.live, {ref.name for ref in known.missing})
             known.changed = any(known.values.get(name, value) != value for name, value in values.items())
             known.values = values
 
@@ -156,16 +157,6 @@ class Detector:
     def abstains(self) -> str:
         """Nothing is left open."""
         return ""
-
-
-def _values(model: Any, names: set[str]) -> dict[str, tuple[Any, ...]]:
-    """A few numbers of each named parameter: the first ones where that needs no waiting, and its version."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for name, parameter in model.named_parameters():
-        if name in names:
-            first = parameter.detach().flatten()[:4].tolist() if parameter.device.type == "cpu" else ()
-            found[name] = (parameter._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
-    return found
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -35,6 +35,7 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled,
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.glimpses import glimpsed
 from trueloop.ground.questions.parts import changes, rebuilt_behind
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
@@ -84,7 +85,7 @@ class Detector:
     def _called(self, event: ModelCalled) -> None:
         self._models.put(event.model, (event.parameters, event.update))
         if self._missing and not self._missing.isdisjoint(event.parameters):
-            values = _values(event.live, self._missing)
+            values = glimpsed(event.live, {ref.name for ref in self._missing})
             self._changed = any(self._values.get(name, value) != value for name, value in values.items())
             self._values = values
 
@@ -135,17 +136,6 @@ class Detector:
 def _listed(refs: Iterable[Ref]) -> str:
     names = sorted(ref.name for ref in refs)
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _values(model: Any, refs: Refs) -> dict[str, tuple[Any, ...]]:
-    """A few numbers of some parameters: the first ones where that needs no waiting, and the version."""
-    names = {ref.name for ref in refs}
-    found: dict[str, tuple[Any, ...]] = {}
-    for name, parameter in model.named_parameters():
-        if name in names:
-            first = parameter.detach().flatten()[:4].tolist() if parameter.device.type == "cpu" else ()
-            found[name] = (parameter._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
-    return found
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from trueloop.ground.findings import Severity
 from trueloop.ground.source.operations import Act, Loop, Operation
-from trueloop.ground.source.text import Fix, Text
+from trueloop.ground.source.text import Edit, Fix, Text
 from trueloop.ground.source.things import Kind, Thing
 from trueloop.ground.source.turns import fixed
 
@@ -131,6 +131,19 @@ class Source:
                 if isinstance(block, list):
                     found.update((id(each), block) for each in cast("list[ast.stmt]", block))
         return found
+
+    def taken_out(self, operation: Operation) -> Edit | None:
+        """Take out the line of an operation; None where something else would go with it, be it a comment."""
+        statement = operation.statement
+        if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
+            return None
+        if len(self.block(statement)) < 2 or statement.lineno != statement.end_lineno:
+            return None
+        rest, indent = self.text.after(statement), self.text.indent(statement)
+        start, end = self.text.span(statement)
+        if rest is None or indent is None or self.text.content[end : rest.end].strip():
+            return None
+        return Edit(start - len(indent.encode()), rest.end, "")
 
     def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
         """Return the statements that a statement is one of: a body."""
