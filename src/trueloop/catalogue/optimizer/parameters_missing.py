@@ -39,7 +39,7 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled,
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.glimpses import glimpsed
+from trueloop.ground.glimpses import glimpsed, name_in
 from trueloop.ground.questions.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
@@ -63,6 +63,10 @@ class Known:
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     """Of the missing ones, a few numbers each, to see whether somebody changes them."""
     changed: bool = False
+
+    def place(self, parameter: Ref) -> int:
+        """Return which of the model's parameters one is; -1 = of another name."""
+        return self.order.get(name_in(self.order, parameter.name), -1)
 
 
 class Detector:
@@ -135,8 +139,8 @@ class Detector:
     def _certain(self, event: StepTaken, known: Known) -> bool:
         """The greater part is stepped, something before the missing ones is, and no optimizer holds strangers."""
         stepped = known.parameters.intersection(self._held)
-        first = min((known.order.get(ref.name, -1) for ref in event.with_gradient & known.parameters), default=-1)
-        last_missing = max(known.order.get(ref.name, -1) for ref in known.missing)
+        first = min((known.place(ref) for ref in event.with_gradient & known.parameters), default=-1)
+        last_missing = max(known.place(ref) for ref in known.missing)
         in_models = NONE.union(*(other.parameters for other in self._models.facts()))
         strangers = event.parameters - in_models - event.with_gradient
         return len(stepped) > len(known.missing) and 0 <= first < last_missing and not strangers
