@@ -8,8 +8,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
 from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
+from trueloop.engines.train.ddp import Replicas
+from trueloop.engines.train.objective import as_objective
 from trueloop.engines.train.processes import join
-from trueloop.ground.errors import InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, ProcessLost
 
 CPU = torch.device("cpu")
 DATA = TensorDataset(torch.arange(48.0).view(12, 4) / 48, torch.arange(12.0) % 3)
@@ -116,10 +118,67 @@ def test_a_parameter_that_goes_unused_is_named_at_once(together):
     assert torch.equal(one, other)
 
 
+def one_branch_each(engine):
+    """Each process uses a branch of its own, of the same shape as the other's."""
+    model, here = Fork(), join(CPU)
+
+    def objective(model, batch):
+        model.side = ("left", "right")[here.rank]
+        return squared(model, batch)
+
+    trainer(model, objective, parallel=ParallelConfig(engine=engine)).fit(DATA)
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def sharded_branches():
+    with pytest.raises(InvalidModel) as error:
+        one_branch_each("fsdp")
+    return error.value.what
+
+
+def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded(together):
+    """FSDP would add the gradient of the one to that of the other, and say nothing."""
+    one, other = together(one_branch_each, "ddp", processes=2)
+    assert torch.equal(one, other)
+    assert all(map(torch.ne, one, torch.cat([each.detach().flatten() for each in Fork().parameters()])))
+    said = "In this window left.weight got a gradient on process 0, and none on process 1."
+    assert together(sharded_branches, processes=2) == [said, said]
+
+
+def odd_label(engine):
+    """Train on labels of which one, in one process's share, is out of range."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), *(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)))
+    data = TensorDataset(DATA.tensors[0], torch.where(torch.arange(12) == 7, 9, 0))
+    with pytest.raises((IndexError, InvalidData, ProcessLost)) as error:
+        trainer(model, nn.CrossEntropyLoss(), parallel=ParallelConfig(engine=engine, patience_s=60)).fit(data)
+    return str(error.value).split("\n", 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"), [("ddp", "Label 9 is out of range"), ("fsdp", "Target 9 is out of bounds")]
+)
+def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(together, engine, said):
+    told = sorted(together(odd_label, engine, processes=2))
+    assert told[0] == "Another process of this run is gone, or cannot be reached."
+    assert told[1].startswith(said)
+
+
+def run_together():
+    here, told = join(CPU), []
+    for model in (nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3))):
+        told.append(Replicas(model, model, as_objective(squared), here).together)
+    return told
+
+
+def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(together):
+    assert together(run_together, processes=2) == [[False, True]] * 2
+
+
 def words():
     here = join(CPU)
     told = {
-        "total": here.total([here.rank + 1.0, torch.tensor(2.0)]),
+        "total": here.total([here.rank + 1.0, torch.tensor(2.0), 2.0**24 + 1]),  # which float32 does not hold
         "gather": here.gather({"rank": here.rank}),
         "share": here.share(f"from {here.rank}"),
         "stop": here.agree_to_stop(here.rank == 1),
@@ -152,7 +211,7 @@ def words():
 def test_the_words_they_exchange(together):
     told = together(words, processes=3)
     assert told[0] == told[1] == told[2]
-    assert told[0]["total"] == [6.0, 6.0]
+    assert told[0]["total"] == [6.0, 6.0, 3 * 2.0**24 + 3]
     assert told[0]["gather"] == [{"rank": rank} for rank in range(3)]
     assert told[0]["share"] == "from 0"
     assert told[0]["stop"] is True
@@ -171,6 +230,21 @@ def different_models():
     same = nn.Linear(4, 1)
     trainer(same, lambda model, batch: Loss(sum=model(batch[0]).sum(), count=float(len(batch[0])))).fit(DATA)
     return str(raised.value), same.weight.detach()
+
+
+def of_the_program(backend):
+    dist.init_process_group(backend)
+    try:
+        return join(CPU).total([1.0])
+    except InvalidConfig as error:
+        return error.what
+
+
+def test_a_group_of_the_program_s_own_is_used_where_hosts_can_talk_in_it(together):
+    assert together(of_the_program, "cpu:gloo", processes=2) == [[2.0], [2.0]]
+    refused = "The program has made its group of processes for cuda:gloo only."  # as after backend="nccl"
+    assert together(of_the_program, "cuda:gloo", processes=2) == [refused, refused]
+    assert together(of_the_program, "cuda:gloo", processes=1) == [[1.0]]
 
 
 def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(together):

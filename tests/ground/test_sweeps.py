@@ -6,6 +6,7 @@ import pytest
 
 from trueloop.ground.events import (
     NONE,
+    BackwardEnded,
     BackwardStarted,
     Gap,
     LoaderExhausted,
@@ -15,7 +16,7 @@ from trueloop.ground.events import (
     StepTaken,
     WatchEnded,
 )
-from trueloop.ground.sweeps import MOST_CALLS, Sweeps
+from trueloop.ground.sweeps import MOST_CALLS, HeldOut, Sweeps
 
 TRAIN, HELD_OUT, OTHER = (Ref("DataLoader", name) for name in ("train", "held out", "other"))
 MODEL, TEACHER = Ref("Net", "model"), Ref("Net", "teacher")
@@ -44,9 +45,13 @@ def sweep(loader=HELD_OUT, batches=2, model=MODEL, within=(), backwards=0):
 END = [event(WatchEnded, update=9)]
 
 
-def ended(*parts):
+def told(*parts):
     sweeps = Sweeps()
-    return [each for part in parts for one in part for each in sweeps.observe(one)]
+    return [ended for part in parts for one in part if (ended := sweeps.observe(one)) is not None]
+
+
+def ended(*parts):
+    return [each for one in told(*parts) for each in one.sweeps]
 
 
 def test_a_sweep_between_updates_and_one_at_the_end():
@@ -111,13 +116,8 @@ def test_no_parameters_at_first():
 
 
 def left(*parts):
-    sweeps = Sweeps()
-    found = []
-    for part in parts:
-        for one in part:
-            assert not sweeps.observe(one)
-            found += sweeps.left_early()
-    return [(each.loader, each.batches) for each in found]
+    assert ended(*parts) == []
+    return [(each.loader, each.batches) for one in told(*parts) for each in one.left]
 
 
 PART = sweep(batches=3)[:-1]
@@ -145,3 +145,32 @@ def test_a_pass_left_early_is_told_when_its_loader_starts_again_or_the_run_ends(
 )
 def test_what_may_go_on_or_be_meant_is_not_told_as_left_early(parts):
     assert left(*parts) == []
+
+
+def measured(*parts):
+    held_out = HeldOut()
+    found = [ended for part in parts for one in part if (ended := held_out.observe(one)) is not None]
+    return [(each.loader, each.trainer) for each in found]
+
+
+TRAINING = [event(BackwardStarted, loader=TRAIN), event(BackwardEnded, received=WEIGHTS[MODEL])]
+
+
+def test_a_trained_model_is_measured_on_another_loader():
+    assert measured(TRAINING, sweep(), TRAINING, sweep(OTHER)) == [(HELD_OUT, TRAIN), (OTHER, TRAIN)]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (sweep(),),
+        (TRAINING, sweep(model=TEACHER)),
+        (TRAINING, sweep(TRAIN)),
+        (TRAINING, sweep(backwards=1)),
+        (TRAINING, sweep()[:-1]),
+        (TRAINING, sweep()[-1:]),
+    ],
+    ids=["before training", "a teacher", "the training loader", "trained on", "left by break", "no model"],
+)
+def test_nothing_is_measured(parts):
+    assert measured(*parts) == []

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from trueloop.engines.doctor.diagnosis import Need
 from trueloop.ground.errors import InvalidConfig, RunFolderError
 from trueloop.ground.places import is_file
+from trueloop.ground.scale import MOMENTS
 
 if TYPE_CHECKING:
     from trueloop.engines.train.config import TrainConfig
     from trueloop.recipes.recipe import Recipe
-
-MOMENTS: Final = {"adamw": 2, "adam": 2, "rmsprop": 2, "sgd": 1, "adagrad": 1}
-"""Tensors of a parameter's size that an optimizer keeps for it; SGD's only with momentum."""
 
 
 def need_of(word: str, root: Path) -> tuple[Need, Path]:

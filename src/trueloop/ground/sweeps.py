@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trueloop.ground.events import (
     NONE,
@@ -22,10 +22,6 @@ from trueloop.ground.events import (
     WatchEnded,
 )
 
-MOMENTS: Final[tuple[type[Event], ...]] = (
-    LoaderStarted, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
-)  # fmt: skip
-"""What `Sweeps.observe` wants to hear."""
 MOST_CALLS: Final = 64  # of one sweep that are kept
 
 
@@ -56,7 +52,7 @@ class Sweep:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SweepsEnded(Event):
-    """RARE. Sweeps are over, and an update or nothing has followed; made of `MOMENTS` for all detectors at once."""
+    """RARE. Sweeps are over, and an update or nothing has followed; found by `Sweeps` for all detectors at once."""
 
     sweeps: Sequence[Sweep] = ()
     left: Sequence[Sweep] = ()
@@ -70,6 +66,10 @@ class Sweeps:
     later one begins or the run ends.
     """
 
+    moments: ClassVar[tuple[type[Event], ...]] = (
+        LoaderStarted, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self._open: dict[Ref, Sweep] = {}
         self._fresh = False
@@ -82,18 +82,19 @@ class Sweeps:
         """Loaders that some backward's batch came from."""
         self._left: list[Sweep] = []
 
-    def left_early(self) -> Sequence[Sweep]:
-        """Return the passes, since asked last, that were left before their loader's end; as is certain only later.
+    def observe(self, event: Any) -> SweepsEnded | None:
+        """Take in an event; return the sweeps that are over, and followed by an update or by nothing.
 
-        That is when the loader is started once more, after an update, or the run ends.
+        Also those that were left before their loader's end, as is certain only later: when the loader is started once
+        more, after an update, or the run ends.
         """
-        if not self._left:  # the usual case
-            return ()
+        ended = self._ended_by(event)
+        if not ended and not self._left:  # the usual case
+            return None
         left, self._left = self._left, []
-        return [sweep for sweep in left if sweep.loader not in self._training]
+        return SweepsEnded(sweeps=ended, left=[sweep for sweep in left if sweep.loader not in self._training])
 
-    def observe(self, event: Any) -> Sequence[Sweep]:
-        """Take in an event of `MOMENTS`; return the sweeps that are over, and followed by an update or by nothing."""
+    def _ended_by(self, event: Any) -> Sequence[Sweep]:
         kind = type(event)
         if kind is ModelCalled:
             self._call(event)
@@ -173,8 +174,20 @@ class Sweeps:
         return [sweep for sweep in ended if sweep.loader not in self._training]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class HeldOutMeasured(Event):
+    """RARE. A model that is trained has gone through another loader without a backward; found by `HeldOut`."""
+
+    loader: Ref
+    """It went through this one, to its end."""
+    trainer: Ref
+    """It is trained on that one."""
+
+
 class HeldOut:
     """Which loader a model was trained on that then goes through another one."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, ModelCalled, LoaderExhausted)
 
     def __init__(self) -> None:
         self._trainer: Ref | None = None
@@ -182,23 +195,28 @@ class HeldOut:
         self._latest: Refs = NONE
         self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
 
-    def observe(self, event: BackwardStarted | BackwardEnded | ModelCalled) -> None:
-        """Take in one event."""
-        if isinstance(event, BackwardStarted):
+    def observe(self, event: Any) -> HeldOutMeasured | None:
+        """Take in an event; return what it ends."""
+        kind = type(event)
+        if kind is BackwardStarted:
             if event.loader is not None and event.loader is not self._trainer:
                 self._trainer, self._received, self._latest = event.loader, NONE, NONE
-        elif isinstance(event, BackwardEnded):
+        elif kind is BackwardEnded:
             if event.received is not self._latest:
                 self._latest = event.received
                 self._received |= event.received
-        else:
+        elif kind is ModelCalled:
             loader, trainer = event.loader, self._trainer
             if loader is None or trainer is None or loader is trainer:
-                return
+                return None
             if not self._received.isdisjoint(event.parameters):
                 self._swept_by[loader] = trainer
+        elif kind is LoaderExhausted:
+            trainer = self._swept_by.pop(event.loader, None)
+            if trainer is not None and not event.batches_with_backward:
+                return HeldOutMeasured(loader=event.loader, trainer=trainer)
+        return None
 
-    def trainer_of(self, swept: LoaderExhausted) -> Ref | None:
-        """Return the loader of the model that this pass measured; None where it measured none, or trained."""
-        trainer = self._swept_by.pop(swept.loader, None)
-        return None if swept.batches_with_backward else trainer
+
+PASSES: Final[Mapping[type[Event], type[Sweeps | HeldOut]]] = {SweepsEnded: Sweeps, HeldOutMeasured: HeldOut}
+"""Events that are made of other events, and what finds them."""

@@ -25,10 +25,15 @@ class Thinned(Generic[Value]):
         """Those that were kept, in order, and the updates they belong to."""
         self._stride, self._passed = 1, 0
 
+    @property
+    def keeps_next(self) -> bool:
+        """False if the next value will be passed over: it need not be worked out."""
+        return self._passed + 1 >= self._stride
+
     def add(self, update: int, value: Value) -> bool:
         """Take in the next value, or pass over it; return whether it was kept."""
-        self._passed += 1
-        if self._passed < self._stride:
+        if not self.keeps_next:
+            self._passed += 1
             return False
         self._passed = 0
         if len(self.values) == self._most:

@@ -2,6 +2,7 @@ import math
 from collections import Counter
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -218,7 +219,8 @@ def test_weights_and_labels_are_one_per_sample():
 def test_an_order_is_chosen_by_name_by_weights_or_as_it_is():
     assert choose_order("random", 5, 9) == RandomOrder(size=5, seed=9)
     assert choose_order("sequential", 5, 9) == SequentialOrder(size=5)
-    assert choose_order(torch.tensor([0.0, 1.0]), 2, 9).take(0, 2).tolist() == [1, 1]
+    for weights in ([0.0, 1.0], torch.tensor([0.0, 1.0]), np.array([0.0, 1.0])):
+        assert choose_order(weights, 2, 9).take(0, 2).tolist() == [1, 1]
     own = order(3, 0, 0)
     assert choose_order(own, 5, 9) is own
     with pytest.raises(InvalidConfig, match="shuffled"):

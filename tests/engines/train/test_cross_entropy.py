@@ -61,6 +61,14 @@ def test_another_index_can_be_ignored_and_a_label_out_of_range_is_an_error():
         chunked_cross_entropy(hidden, head, target)
 
 
+def test_words_in_uint8_are_not_taken_for_an_index_to_ignore():
+    torch.manual_seed(0)
+    hidden, matrix, target = torch.randn(3, WIDTH), torch.randn(200, WIDTH), torch.tensor([156, 3, 156])
+    term = chunked_cross_entropy(hidden, matrix, target.byte())  # -100 is 156 in uint8
+    assert int(term.count) == 3
+    assert torch.equal(term.sum, chunked_cross_entropy(hidden, matrix, target).sum)
+
+
 def test_where_nothing_counts_the_sum_is_zero_and_so_is_the_gradient():
     hidden, head, target = parts()
     term = chunked_cross_entropy(hidden, head, torch.full_like(target, -100))
@@ -149,6 +157,8 @@ def test_without_a_gradient_nothing_is_kept():
         ({"target": torch.zeros(2, 7)}, "The target is float32"),
         ({"weight": torch.zeros(3)}, "there are 11 words"),
         ({"label_smoothing": 1.5}, r"label_smoothing is 1\.5"),
+        ({"chunk": 0}, r"chunk is 0\."),
+        ({"chunk": -3}, r"chunk is -3\."),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], words: str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -91,6 +93,24 @@ def test_several_terms_are_reported_by_name_and_together():
     assert seen["first"] == pytest.approx(float(output.sum()) / 37)
     assert seen["second"] == pytest.approx(float(output.square().mean()))
     assert seen["loss"] == pytest.approx(seen["first"] + 0.5 * seen["second"])
+
+
+def test_a_term_that_counts_nothing_adds_nothing():
+    def two(model, batch):
+        output = model(batch[0])
+        return [Loss(sum=output.sum(), count=len(output), name="a"), Loss(sum=output.sum() * 0, count=0, name="b")]
+
+    seen = evaluate(network(), batches(8), two).metrics
+    assert math.isnan(seen["b"])
+    assert seen["loss"] == seen["a"]
+    nothing = evaluate(network(), batches(8), lambda model, batch: (model(batch[0]).sum() * 0, 0)).metrics
+    assert math.isnan(nothing["loss"])
+
+
+def test_counts_of_halves_are_added_up_as_wider_numbers():
+    one = torch.ones((), dtype=torch.bfloat16)  # 256 + 1 is 256 there
+    seen = evaluate(network(), [X[:1]] * 300, lambda model, batch: (one, one)).metrics
+    assert seen["loss"] == 1.0
 
 
 def test_a_mean_from_a_function_is_weighted_by_items():

@@ -102,6 +102,21 @@ def test_a_batch_script_may_name_the_place_and_the_size():
     assert (found.address, found.port, found.by) == ("10.1.0.7", 1234, "slurm")
     with pytest.raises(InvalidConfig, match=r"WORLD_SIZE is 8, but srun has started 7"):
         launched({**SRUN, "WORLD_SIZE": "8"})
+    with pytest.raises(InvalidConfig, match=r"MASTER_PORT is 65536, but the number of ports is 65536"):
+        launched({**SRUN, "MASTER_PORT": "65536"})
+
+
+def test_a_rank_by_hand_in_a_task_of_srun_has_its_local_rank():
+    by_hand = {"RANK": "1", "WORLD_SIZE": "7", "MASTER_ADDR": "10.1.0.7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+    found = launched({**SRUN, **by_hand})
+    assert found
+    assert (found.rank, found.local_rank, found.by) == (1, 1, "environment")
+
+
+def test_a_job_of_a_federation_has_a_number_of_ten_digits():
+    found = launched({**SRUN, "SLURM_JOB_ID": "2214592513"})
+    assert found
+    assert 61440 <= found.port < 65536
 
 
 def test_a_requeued_job_counts_its_restarts():

@@ -27,6 +27,10 @@ CASES = {
     "cross entropy, sequence": (
         nn.CrossEntropyLoss(weight=WEIGHTS), torch.randn(3, C, 4).double(), torch.randint(0, C, (3, 4))),
     "cross entropy, one sample": (nn.CrossEntropyLoss(), SCORES[0], torch.tensor(3)),
+    "cross entropy, uint8": (  # in which -100 would be 156
+        nn.CrossEntropyLoss(), torch.randn(N, 200).double(), torch.tensor([156, 3, 156, 0, 1, 2, 199]).byte()),
+    "cross entropy, uint8 and weights": (
+        nn.CrossEntropyLoss(weight=WEIGHTS), SCORES, torch.tensor([0, 4, 2, 1, 1, 3, 3]).byte()),
     "nll": (nn.NLLLoss(), SCORES.log_softmax(1), CLASSES),
     "nll, weights": (nn.NLLLoss(weight=WEIGHTS), SCORES.log_softmax(1), CLASSES),
     "mse": (nn.MSELoss(), SCORES, REAL),
@@ -70,6 +74,17 @@ def test_sum_of_parts_over_sum_of_counts_is_the_whole(name):
     torch.testing.assert_close(total / count, loss(output, target), rtol=1e-13, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_targets_of_halves_are_counted_in_wider_numbers(dtype, graph, weighted):
+    weight = torch.tensor([0.5, 1.0, 1.5], dtype=dtype) if weighted else None
+    output, target = torch.zeros(70_001, 3, dtype=dtype, requires_grad=graph), torch.arange(70_001) % 3
+    loss = nn.CrossEntropyLoss(weight=weight)
+    count = divisor(loss, summed(loss)(output, target), output, target)
+    assert float(count) == (70_000.5 if weighted else 70_001)
+
+
 def test_a_sum_by_intent_has_no_divisor():
     assert divisor(nn.MSELoss(reduction="sum"), SCORES, SCORES, REAL) is None
 
@@ -95,6 +110,7 @@ def test_no_reduction_is_refused():
         (nn.CrossEntropyLoss(), SCORES, torch.zeros(N - 1, dtype=torch.int64), r"needs \(7,\)"),
         (nn.CrossEntropyLoss(), torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64), "transpose"),
         (nn.CrossEntropyLoss(), SCORES, torch.zeros(N, dtype=torch.int32), "torch.int32"),
+        (nn.CrossEntropyLoss(), SCORES, torch.full((N,), 156, dtype=torch.uint8), "Label 156 is out of range"),
         (nn.MSELoss(), SCORES[:, :1], REAL[:, 0], "broadcast"),
         (nn.BCEWithLogitsLoss(), SCORES[:, :1], REAL[:, 0], "broadcast"),
     ],

@@ -74,10 +74,20 @@ def test_classes_beyond_the_table_are_named_and_not_filed_elsewhere(output, targ
 
 
 def test_class_probabilities_as_targets():
-    target = torch.nn.functional.one_hot(TARGET, 4).float() * 0.9 + 0.025
+    target = torch.torch.nn.functional.one_hot(TARGET, 4).float() * 0.9 + 0.025
     assert measured(Accuracy(), 7, SCORES, target) == measured(Accuracy(), 7)
 
 
 def test_several_numbers_per_item_are_no_binary_logits():
     with pytest.raises(InvalidData, match="Accuracy and Confusion take"):
         Accuracy().update(torch.randn(4, 3), torch.randint(0, 2, (4, 3)))
+
+
+def test_labels_in_uint8_are_not_taken_for_an_index_to_ignore():
+    target = torch.tensor([156, 3, 199], dtype=torch.uint8)  # -100 is 156 in uint8
+    scores = torch.nn.functional.one_hot(torch.tensor([156, 4, 199]), 200).float()
+    accuracy, table = Accuracy(), Confusion(200)
+    for metric in (accuracy, table):
+        metric.update(scores, target)
+    assert accuracy.compute() == 2 / 3
+    assert sum(map(sum, table.compute())) == 3

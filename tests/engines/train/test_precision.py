@@ -28,11 +28,13 @@ def test_an_unknown_precision_is_named():
         autocast("fp8", CPU)
 
 
+@pytest.mark.parametrize("begin", [2.0**16, 2.0**127])  # from which twice as much is inf
 @pytest.mark.parametrize("pattern", ["111111", "000100", "100000001", "0101"])
-def test_the_scale_moves_as_gradscaler_moves(pattern):
+def test_the_scale_moves_as_gradscaler_moves(pattern, begin):
     interval = 3
     ours = LossScale(CPU, enabled=True, growth_interval=interval)
-    theirs = torch.amp.GradScaler("cpu", growth_interval=interval)
+    ours.scale.fill_(begin)
+    theirs = torch.amp.GradScaler("cpu", growth_interval=interval, init_scale=begin)
     parameter = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([parameter], lr=0.0)
     for skipped in pattern:

@@ -102,6 +102,15 @@ def test_a_schedule_that_moves_momentum_and_one_of_the_users_are_followed(build,
     assert len(rows[:, -1].unique()) == 5
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_group_without_parameters_is_passed_over(build, cut, first):
+    def grouped(parameters):
+        groups = [{"params": [], "weight_decay": 0.0}, {"params": list(parameters)}]
+        return torch.optim.AdamW(groups if first else groups[::-1], lr=0.05)
+
+    assert_same(build, cut, nn.CrossEntropyLoss(), given={"optimizer": grouped})
+
+
 def test_tied_and_frozen_weights_are_stepped_as_in_the_loop(build, cut):
     def tied():
         torch.manual_seed(0)
@@ -131,3 +140,10 @@ def test_a_window_that_counts_nothing_changes_nothing(build, cut, monkeypatch):
     rows, _ = assert_same(build, cut, OBJECTIVES["weighted, some ignored"])
     assert rows[3, 2] == 1
     assert rows[3, 3] == 0
+
+
+def test_several_terms_that_count_nothing_change_nothing(build, cut, monkeypatch):
+    monkeypatch.setitem(globals(), "Y", torch.where(torch.arange(40) // 8 == 3, 2, Y))
+    rows, _ = assert_same(build, cut, lambda model, batch: [two_terms(model, batch)[1]] * 2)
+    assert rows[3, 2] == 1
+    assert rows[3, 0].isnan()

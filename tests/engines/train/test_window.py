@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
+from trueloop.engines.train import window as window_module
 from trueloop.engines.train.objective import Loss
 from trueloop.engines.train.window import Waiting, Window, open_window, windows
 from trueloop.ground.errors import InvalidModel
@@ -81,6 +84,27 @@ def test_equal_proportions_pass_and_others_do_not():
         window.check_ratios()
 
 
+def test_fractions_in_equal_proportions_pass_though_they_are_rounded():
+    make = torch.Generator().manual_seed(0)
+    window = Window()
+    for _ in range(4):
+        shares = torch.rand(50, generator=make)
+        window.add(micro(50, False), [term(6.0, shares.sum()), term(8.0, (shares * 0.1).sum())])
+    assert abs(window._counts[1] * window._first[0] / window._first[1] / window._counts[0] - 1) > 1e-12
+    window.check_ratios()
+    window.add(micro(2, True), [term(6.0, 0.5), term(8.0, 0.0501)])
+    with pytest.raises(InvalidModel, match="Term 1 of the objective counts"):
+        window.check_ratios()
+
+
+def test_whole_counts_are_exact():
+    window = Window()
+    window.add(micro(2, False), [term(6.0, 10**8), term(8.0, 10**8)])
+    window.add(micro(2, True), [term(6.0, 10**8), term(8.0, 10**8 + 1)])
+    with pytest.raises(InvalidModel, match="Term 1 of the objective counts"):
+        window.check_ratios()
+
+
 def test_declared_counts_are_the_windows():
     window, batches = open_window(iter([micro(2, False), micro(3, True)]), lambda data: (len(data), 2 * len(data) + 1))
     roots = [window.add(batch, [term(1.0, 1), term(1.0, 1)]) for batch in batches]
@@ -102,6 +126,37 @@ def test_a_window_that_counts_nothing_at_all_has_no_divisor():
         window = Window()
         window.add(micro(2, True), terms)
         assert window.divisor == 0
+        assert math.isnan(window.loss())
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """Numbers stay tensors, as they do where reading them would mean to wait."""
+    monkeypatch.setattr(window_module, "_read", lambda n: n.detach() if isinstance(n, torch.Tensor) else n)
+
+
+@pytest.mark.usefixtures("as_on_a_device")
+@pytest.mark.parametrize(("first", "second", "mean"), [(0, 0, math.nan), (0, 4, 1.0), (2, 0, 3.0)])
+def test_counts_on_a_device_are_judged_like_those_of_the_host(first, second, mean):
+    window = Window()
+    terms = [term(3.0 * first, torch.tensor(first)), term(2.0 * second, torch.tensor(float(second)), weight=0.5)]
+    window.add(micro(2, True), terms)
+    assert float(window.divisor) == bool(first or second)
+    assert float(window.loss()) == pytest.approx(mean, nan_ok=True)
+
+
+def test_a_plain_sum_beside_a_count_of_nothing_is_something():
+    window = Window()
+    window.add(micro(2, True), [term(3.0, None), term(0.0, 0)])
+    assert (window.divisor, window.loss()) == (1.0, 3.0)
+
+
+def test_halves_on_a_device_are_added_up_as_wider_numbers():
+    window = Window()
+    for last in (False, True):
+        one = torch.ones((), dtype=torch.bfloat16, device="meta")
+        window.add(micro(1, last), [Loss(sum=one, count=one)])
+    assert window.divisor.dtype == window.loss().dtype == torch.float64  # in bfloat16 256 + 1 is 256
 
 
 def test_too_few_declared_counts_are_named():

@@ -35,18 +35,14 @@ import weakref
 from typing import ClassVar
 
 from trueloop.ground.events import (
-    BackwardEnded,
-    BackwardStarted,
     Event,
-    LoaderExhausted,
     LoadersShare,
     LoaderStarted,
-    ModelCalled,
     Ref,
 )
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.sweeps import HeldOut
+from trueloop.ground.sweeps import HeldOutMeasured
 
 FEWEST_ROWS = 20  # equal in two tables; 2 ** -20 is the chance that repetitions by nature all fall apart
 APART = 4  # times as many as repeat within
@@ -55,27 +51,16 @@ APART = 4  # times as many as repeat within
 class Detector:
     """Knows which loader trained last, which ones are swept without a backward, and what the two share."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
-        LoaderStarted,
-        LoadersShare,
-        BackwardStarted,
-        BackwardEnded,
-        ModelCalled,
-        LoaderExhausted,
-    )
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersShare, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
         self._sweeps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._datasets: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._shares: list[LoadersShare] = []
-        self._held_out = HeldOut()
         self._told: set[Ref] = set()
 
-    def observe(
-        self,
-        event: LoaderStarted | LoadersShare | BackwardStarted | BackwardEnded | ModelCalled | LoaderExhausted,
-    ) -> Evidence | None:
+    def observe(self, event: LoaderStarted | LoadersShare | HeldOutMeasured) -> Evidence | None:
         """Return evidence at the end of a sweep over samples that were trained on."""
         if isinstance(event, LoaderStarted):
             self._made_at[event.loader] = event.made_at or event.place
@@ -83,16 +68,12 @@ class Detector:
                 self._datasets.add(event.dataset)
         elif isinstance(event, LoadersShare):
             self._shares = [*self._shares[-63:], event]
-        elif isinstance(event, LoaderExhausted):
-            return self._ended(event)
         else:
-            self._held_out.observe(event)
+            return self._measured(event.loader, event.trainer)
         return None
 
-    def _ended(self, event: LoaderExhausted) -> Evidence | None:
-        held_out = event.loader
-        trainer = self._held_out.trainer_of(event)
-        if trainer is None or held_out in self._told:
+    def _measured(self, held_out: Ref, trainer: Ref) -> Evidence | None:
+        if held_out in self._told:
             return None
         self._sweeps[held_out] = self._sweeps.get(held_out, 0) + 1
         for share in self._shares:

@@ -32,18 +32,14 @@ import weakref
 from typing import ClassVar
 
 from trueloop.ground.events import (
-    BackwardEnded,
-    BackwardStarted,
     Event,
-    LoaderExhausted,
     LoaderStarted,
-    ModelCalled,
     Ref,
     ScaledTogether,
 )
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.sweeps import HeldOut
+from trueloop.ground.sweeps import HeldOutMeasured
 from trueloop.ground.teaching import Piece, changing
 
 OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
@@ -52,43 +48,24 @@ OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
 class Detector:
     """Waits for a sweep, without a backward, over samples that were scaled together with those of the training."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
-        LoaderStarted,
-        ScaledTogether,
-        BackwardStarted,
-        BackwardEnded,
-        ModelCalled,
-        LoaderExhausted,
-    )
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScaledTogether, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
         self._scaled: list[ScaledTogether] = []
-        self._held_out = HeldOut()
         self._told: set[Ref] = set()
         self._judged = False
 
-    def observe(
-        self,
-        event: LoaderStarted | ScaledTogether | BackwardStarted | BackwardEnded | ModelCalled | LoaderExhausted,
-    ) -> Evidence | None:
+    def observe(self, event: LoaderStarted | ScaledTogether | HeldOutMeasured) -> Evidence | None:
         """Return evidence at the end of the first such sweep."""
         if isinstance(event, LoaderStarted):
             self._made_at[event.loader] = event.made_at or event.place
         elif isinstance(event, ScaledTogether):
             self._scaled = [*self._scaled[-15:], event]
-        elif isinstance(event, LoaderExhausted):
-            return self._ended(event)
         else:
-            self._held_out.observe(event)
+            self._judged = True
+            return self._judge(event.trainer, event.loader)
         return None
-
-    def _ended(self, event: LoaderExhausted) -> Evidence | None:
-        trainer = self._held_out.trainer_of(event)
-        if trainer is None:
-            return None
-        self._judged = True
-        return self._judge(trainer, event.loader)
 
     def _judge(self, trainer: Ref, held_out: Ref) -> Evidence | None:
         for scaled in self._scaled:

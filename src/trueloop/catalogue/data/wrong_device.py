@@ -90,9 +90,10 @@ class Detector:
 
 
 def _accelerator(output: Any) -> str | None:
-    tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
     first: Any = output[0] if type(output) in (tuple, list) and output else output
-    return None if not isinstance(first, tensor) or first.is_cpu else first.device.type
+    if getattr(first, "is_cpu", True) or not isinstance(first, sys.modules["torch"].Tensor):
+        return None
+    return first.device.type
 
 
 FAILURE = Failure(

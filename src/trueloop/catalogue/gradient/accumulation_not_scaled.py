@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from trueloop.ground.events import (
     BackwardEnded,
@@ -43,7 +43,7 @@ from trueloop.ground.events import (
     StepTaken,
 )
 from trueloop.ground.failure import Failure, Rule, Severity
-from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.windows import by_hand, divides, mean_of_batch, repeated, window
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
@@ -57,14 +57,8 @@ MOST_PARTS = 4096  # of a window; longer ones are not judged
 CLOSE = 1e-3  # of weights and norms read in float32
 
 
-class _Part(NamedTuple):
-    """One backward of a window."""
-
-    batch: int
-    loader: Ref | None
-    weight: float | None
-    """None where it is not one mean-reduced loss."""
-    place: Place | None
+_Part = tuple[int, Ref | None, BackwardEnded]
+"""One backward of a window: number and loader of its batch, and its end."""
 
 
 class Detector:
@@ -88,19 +82,17 @@ class Detector:
 
     def observe(self, event: Event) -> Evidence | None:
         """Return evidence at the step of a second window of this kind."""
+        if isinstance(event, StepTaken):
+            return self._step(event)
         if isinstance(event, BackwardStarted):
             self._batch, self._loader = event.batch, event.loader
         elif isinstance(event, BackwardEnded):
-            loss = event.losses[0] if len(event.losses) == 1 else None
-            weight = loss.weight if loss is not None and loss.reduction == "mean" else None
             if len(self._parts) < MOST_PARTS:  # without an optimizer nothing ends a window
-                self._parts.append(_Part(self._batch, self._loader, weight, event.place))
+                self._parts.append((self._batch, self._loader, event))
         elif isinstance(event, GradientsCleared):
             self._parts = [] if event.unconsumed else self._parts
         elif isinstance(event, GradientsClipped):
             self._clipped = event.measured
-        elif isinstance(event, StepTaken):
-            return self._step(event)
         elif isinstance(event, Gap):
             self._parts, self._clipped, self._windows = [], None, 0
         return None
@@ -110,11 +102,11 @@ class Detector:
         used, self._clipped = self._clipped or event.norm, None
         if len(parts) < 2:  # another optimizer's step on the same backward, or no window at all
             return None
-        weights = [part.weight for part in parts]
+        weights = [_weight(ended) for _, _, ended in parts]
         ones = all(weight is not None and abs(weight - 1) < CLOSE for weight in weights)
         untouched = used is not None and event.norm_made is not None and abs(used - event.norm_made) <= CLOSE * used
-        distinct = len({part.batch for part in parts}) == len(parts) == event.backwards
-        alike = len({(part.loader, part.place) for part in parts}) == 1  # not one task after the other
+        distinct = len({batch for batch, _, _ in parts}) == len(parts) == event.backwards
+        alike = len({(loader, ended.place) for _, loader, ended in parts}) == 1  # not one task after the other
         self._windows = self._windows + 1 if ones and untouched and distinct and alike else 0
         if self._windows < WINDOWS:
             return None
@@ -122,7 +114,7 @@ class Detector:
             message=f"The mean losses of {len(parts)} batches entered backward with weight 1 each: together "
             f"{len(parts)}, not 1, so that the update of {event.optimizer.name} is that of a {len(parts)} times larger "
             "gradient.",
-            place=parts[-1].place,
+            place=parts[-1][-1].place,
             related=((event.place, "stepped here"),) if event.place else (),
             fix=f"Divide by the number of batches in the window: (loss / {len(parts)}).backward().",
         )
@@ -130,6 +122,12 @@ class Detector:
     def abstains(self) -> str:
         """Return ""; a loss that cannot be read is not of this kind."""
         return ""
+
+
+def _weight(ended: BackwardEnded) -> float | None:
+    """Return the weight of a backward's loss; None where it is not one mean-reduced loss."""
+    loss = ended.losses[0] if len(ended.losses) == 1 else None
+    return loss.weight if loss is not None and loss.reduction == "mean" else None
 
 
 def find(source: Source) -> Iterator[Hit]:

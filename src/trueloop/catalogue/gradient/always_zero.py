@@ -56,18 +56,12 @@ class Detector:
         self._held: dict[Ref, _Held] = {}
         self._stepped = False
 
-    def observe(self, event: StepTaken | WatchEnded) -> list[Evidence]:
+    def observe(self, event: StepTaken | WatchEnded) -> list[Evidence] | None:
         """Return evidence for an optimizer, once."""
-        self._stepped |= isinstance(event, StepTaken)
-        if isinstance(event, StepTaken) and event.norm is not None:
-            held = self._held.get(event.optimizer)
-            if held is None:
-                held = self._held[event.optimizer] = _Held(event)
-            held.steps += 1
-            if held.zero:
-                held.zero &= event.zero
-                held.others |= event.with_gradient - event.zero
-                held.place = event.place
+        if isinstance(event, StepTaken):
+            self._stepped = True
+            if event.norm is not None and not self._step(event):
+                return None  # the usual case
         return [
             self._evidence(optimizer, held, names, event.update)
             for optimizer, held in self._held.items()
@@ -75,6 +69,19 @@ class Detector:
             if held.steps >= FEWEST and event.update - held.first >= ENOUGH
             if (names := _dead(held))
         ]
+
+    def _step(self, event: StepTaken) -> bool:
+        """Take in a step; return whether some gradients of its optimizer were always zero."""
+        held = self._held.get(event.optimizer)
+        if held is None:
+            held = self._held[event.optimizer] = _Held(event)
+        held.steps += 1
+        if not held.zero:
+            return False
+        held.zero &= event.zero
+        held.others |= event.with_gradient - event.zero
+        held.place = event.place
+        return True
 
     def _evidence(self, optimizer: Ref, held: _Held, names: list[str], update: int) -> Evidence:
         held.told = True

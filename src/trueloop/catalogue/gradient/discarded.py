@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.moves import moved_behind
@@ -60,10 +61,12 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, GradientsCleared, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._effective: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._effective = Facts[Ref, bool]()
+        """Optimizers that found gradients."""
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._batch = -1
-        self._open: _Lost | None = None
+        self._open: tuple[Place | None, int] | None = None
+        """Place and batch of the latest backward, until its gradients are used or cleared."""
         self._lost: list[_Lost] = []
         self._pattern: tuple[int, Place | None, Place | None] | None = None
         self._alike = 0
@@ -76,10 +79,11 @@ class Detector:
         if isinstance(event, BackwardStarted):
             self._batch = event.batch
         elif isinstance(event, BackwardEnded):
-            self._open = _Lost(event.place, None, self._batch) if event.received else self._open
+            self._open = (event.place, self._batch) if event.received else self._open
         elif isinstance(event, GradientsCleared):
             if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
-                self._lost.append(self._open._replace(clearing=event.place))
+                backward, batch = self._open
+                self._lost.append(_Lost(backward, event.place, batch))
                 self._open = None
         else:
             self._open, self._lost, self._alike, self._pattern = None, [], 0, None
@@ -89,11 +93,15 @@ class Detector:
         lost, self._lost = self._lost, []
         last, self._open = self._open, None
         if event.with_gradient:
-            self._effective.add(event.optimizer)
-        elif event.cleared_between and event.optimizer not in self._effective:
+            if not self._effective.get(event.optimizer):
+                self._effective.put(event.optimizer, True)
+        elif event.cleared_between and not self._effective.get(event.optimizer):
             self._empty[event.optimizer] = times = self._empty.get(event.optimizer, 0) + 1
             return self._nothing_left(event, times) if times > 1 else None
-        return self._most_are_lost(event, lost, last)
+        if lost:
+            return self._most_are_lost(event, lost, last)
+        self._alike, self._irregular, self._pattern = 1, True, None  # the usual case
+        return None
 
     def _nothing_left(self, event: StepTaken, times: int) -> Evidence:
         return Evidence(
@@ -104,13 +112,12 @@ class Detector:
             update=0,
         )
 
-    def _most_are_lost(self, event: StepTaken, lost: list[_Lost], last: _Lost | None) -> Evidence | None:
+    def _most_are_lost(
+        self, event: StepTaken, lost: list[_Lost], last: tuple[Place | None, int] | None
+    ) -> Evidence | None:
         """Micro-batches of a window that were cleared one by one, but for the last, in every window so far."""
-        if not lost:  # the usual case
-            self._alike, self._irregular, self._pattern = 1, True, None
-            return None
         lines = {(each.backward, each.clearing) for each in lost}
-        batches = {each.batch for each in lost} | {last.batch if last else -1}
+        batches = {each.batch for each in lost} | {last[1] if last else -1}
         pattern = None
         if (
             last
@@ -118,7 +125,7 @@ class Detector:
             and len(lost) < MOST_LOST
             and len(lines) == 1
             and len(batches) == len(lost) + 1
-            and lost[0].backward == last.backward
+            and lost[0].backward == last[0]
         ):
             pattern = (len(lost), *next(iter(lines)))
         self._alike = self._alike + 1 if pattern and pattern == self._pattern else 1

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from trueloop.ground.events import BackwardEnded, Event, Gap, GradientsClipped, Ref, StepTaken
 from trueloop.ground.failure import Failure, Severity
@@ -39,12 +39,8 @@ GROWS = 1.5  # times the update before
 LIKE = 2  # times the rate at which it began is a like rate
 
 
-class _Update(NamedTuple):
-    """What is compared."""
-
-    step: StepTaken
-    norm: float
-    loss: float
+_Update = tuple[StepTaken, float, float]
+"""What is compared: a step, its norm and its loss."""
 
 
 class Detector:
@@ -64,7 +60,7 @@ class Detector:
         """Return evidence once the growth is a thousandfold."""
         if isinstance(event, StepTaken):
             self._step(event)
-            return self._judged(event)
+            return self._judged(event) if len(self._growth) > 2 else None
         if isinstance(event, BackwardEnded):
             self._loss = event.value
         elif isinstance(event, GradientsClipped):
@@ -82,27 +78,28 @@ class Detector:
             self._growth = []
             return
         self._read = True
-        now, growth = _Update(event, event.norm, loss), self._growth
+        now, growth = (event, event.norm, loss), self._growth
         if not (0 < event.norm < math.inf and 0 < loss < math.inf):
             self._growth = []
-        elif growth and _grows(growth[-1], now) and _is_like(growth[0].step, event):
+        elif growth and _grows(growth[-1], now) and _is_like(growth[0][0], event):
             growth.append(now)
         else:
             self._growth = [now]
 
     def _judged(self, event: StepTaken) -> Evidence | None:
         growth = self._growth
-        if self._why_not or len(growth) < 3:
+        if self._why_not:
             return None
-        leap = max(after.norm / before.norm for before, after in pairwise(growth))
-        first, middle, now = growth[0], growth[len(growth) // 2], growth[-1]
-        since = first.step.update
-        slows_down = now.norm / middle.norm < middle.norm / first.norm
-        if now.norm <= TIMES * leap * first.norm or slows_down:
+        leap = max(after / before for (_, before, _), (_, after, _) in pairwise(growth))
+        (first, first_norm, first_loss), (_, middle_norm, _) = growth[0], growth[len(growth) // 2]
+        _, norm, loss = growth[-1]
+        since = first.update
+        slows_down = norm / middle_norm < middle_norm / first_norm
+        if norm <= TIMES * leap * first_norm or slows_down:
             return None
         return Evidence(
-            message=f"From update {since} to {event.update} the gradient norm grew from {first.norm:.3g} to "
-            f"{now.norm:.3g} and the loss from {first.loss:.3g} to {now.loss:.3g}, at every update in between.",
+            message=f"From update {since} to {event.update} the gradient norm grew from {first_norm:.3g} to "
+            f"{norm:.3g} and the loss from {first_loss:.3g} to {loss:.3g}, at every update in between.",
             place=event.place,
             update=since,
         )
@@ -113,7 +110,7 @@ class Detector:
 
 
 def _grows(before: _Update, now: _Update) -> bool:
-    return now.norm >= GROWS * before.norm and now.loss >= GROWS * before.loss
+    return now[1] >= GROWS * before[1] and now[2] >= GROWS * before[2]
 
 
 def _is_like(first: StepTaken, now: StepTaken) -> bool:

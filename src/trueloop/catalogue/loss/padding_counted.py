@@ -25,10 +25,10 @@ References
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.ground.events import BackwardStarted, Event, LossSeen, ModelCalled, Ref
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
@@ -56,7 +56,7 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardStarted)
 
     def __init__(self) -> None:
-        self._models: weakref.WeakKeyDictionary[Ref, frozenset[Vocabulary]] = weakref.WeakKeyDictionary()
+        self._models = Facts[Ref, frozenset[Vocabulary]]()
         self._vocabularies: frozenset[Vocabulary] = frozenset()
         self._lengths: set[int] = set()
         self._looks = 0
@@ -75,19 +75,21 @@ class Detector:
         return None
 
     def _learn(self, event: ModelCalled) -> None:
-        if self._models.get(event.model) == frozenset():
+        known = self._models.get(event.model)
+        if known is not None and not known:
             return
         from torch import Tensor, nn
 
-        if event.model not in self._models:
-            self._models[event.model] = frozenset(
+        if known is None:
+            known = frozenset(
                 Vocabulary(module.num_embeddings, module.padding_idx)
                 for module in event.live.modules()
                 if isinstance(module, nn.Embedding) and module.padding_idx is not None
             )
-            self._vocabularies |= self._models[event.model]
+            self._models.put(event.model, known)
+            self._vocabularies |= known
         output = event.output[0] if isinstance(event.output, tuple | list) and event.output else event.output
-        if self._models[event.model] and isinstance(output, Tensor) and output.dim() == 3 and len(self._lengths) < 256:
+        if known and isinstance(output, Tensor) and output.dim() == 3 and len(self._lengths) < 256:
             self._lengths.add(output.shape[1])
 
     def _padded(self, loss: LossSeen) -> Padded | None:

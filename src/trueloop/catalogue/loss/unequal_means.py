@@ -46,12 +46,8 @@ class Mean(NamedTuple):
     place: Place | None
 
 
-class MicroBatch(NamedTuple):
-    """One backward."""
-
-    loader: Ref | None
-    batch: int
-    ended: BackwardEnded
+MicroBatch = tuple[Ref | None, int, BackwardEnded]
+"""One backward: loader and number of its batch, and its end."""
 
 
 class Detector:
@@ -63,7 +59,8 @@ class Detector:
         self._of_one: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._window: list[MicroBatch] = []
         self._spans = False
-        self._from: tuple[Ref | None, int] = (None, 0)
+        self._loader: Ref | None = None
+        self._batch = 0
         self._uneven: dict[Hashable, int] = {}
         self._looked = False
         self._unread = ""
@@ -78,10 +75,10 @@ class Detector:
             if event.batch_size == 1:
                 self._of_one.add(event.loader)
         elif isinstance(event, BackwardStarted):
-            self._from = (event.loader, event.batch)
+            self._loader, self._batch = event.loader, event.batch
         elif isinstance(event, BackwardEnded):
             if len(self._window) < MOST_MICRO_BATCHES:
-                self._window.append(MicroBatch(*self._from, event))
+                self._window.append((self._loader, self._batch, event))
         elif isinstance(event, Gap):
             self._window.clear()
         else:
@@ -93,14 +90,14 @@ class Detector:
 
     def _comparable(self, window: list[MicroBatch]) -> bool:
         """Different batches of one loader, of several samples each."""
-        loader = window[0].loader
-        if loader is None or loader in self._of_one or any(micro.loader is not loader for micro in window):
+        loader = window[0][0]
+        if loader is None or loader in self._of_one or any(other is not loader for other, _, _ in window):
             return False
-        return len({micro.batch for micro in window}) == len(window)
+        return len({batch for _, batch, _ in window}) == len(window)
 
     def _compare(self, window: list[MicroBatch], event: StepTaken) -> Iterator[Evidence]:
-        micros = [_means(micro.ended) for micro in window]
-        for loss in window[0].ended.losses:
+        micros = [_means(ended) for _, _, ended in window]
+        for loss in window[0][-1].losses:
             if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.count is None:
                 self._unread = loss.unread
         for key in micros[0]:

@@ -32,6 +32,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from trueloop.ground.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.registered import registered, unheld
@@ -49,7 +50,7 @@ class Detector:
     def __init__(self) -> None:
         self._strangers: list[StrangerCalled] = []
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._holds: weakref.WeakKeyDictionary[Ref, Refs] = weakref.WeakKeyDictionary()
+        self._holds = Facts[Ref, Refs]()
         self._steps = 0
 
     def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
@@ -66,7 +67,7 @@ class Detector:
 
     def _hold(self, event: OptimizerCreated | StepTaken) -> None:
         if self._holds.get(event.optimizer) is not event.parameters:
-            self._holds[event.optimizer] = event.parameters
+            self._holds.put(event.optimizer, event.parameters)
             self._held.update(event.parameters)
 
     def _judge(self) -> Evidence | None:

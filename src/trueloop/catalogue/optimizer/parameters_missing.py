@@ -76,6 +76,8 @@ class Detector:
 
     def __init__(self) -> None:
         self._models = Facts[Ref, Known]()
+        self._settled = False
+        """Some optimizer holds each parameter of all models."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._groups = Facts[Ref, Refs]()
         self._built = Facts[Ref, Place | None]()
@@ -103,6 +105,7 @@ class Detector:
         if self._groups.get(optimizer) is not parameters:
             self._groups.put(optimizer, parameters)
             self._held.update(parameters)
+            self._settled = False
             for known in self._models.facts():
                 known.left = None
 
@@ -111,6 +114,7 @@ class Detector:
         if known is None or known.parameters is not event.parameters:
             order = {name: place for place, (name, _) in enumerate(event.live.named_parameters(remove_duplicate=False))}
             known = self._models.put(event.model, Known(event.parameters, order))
+            self._settled = False
         if known.missing and not known.changed:
             values = glimpsed(event.live, {ref.name for ref in known.missing})
             known.changed = any(known.values.get(name, value) != value for name, value in values.items())
@@ -119,11 +123,15 @@ class Detector:
     def _stepped(self, event: StepTaken) -> Evidence | None:
         self._hold(event.optimizer, event.parameters)
         received, self._received = self._received, NONE
+        if self._settled:  # the usual case
+            return None
+        self._settled = True
         for model, known in self._models.items():
             if known.left is None:
                 known.left = known.parameters.difference(self._held)
             if not known.left and not known.missing:
-                continue  # the usual case
+                continue
+            self._settled = False
             if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
                 continue
             missing = received & known.left

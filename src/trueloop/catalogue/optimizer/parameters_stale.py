@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
@@ -46,21 +47,37 @@ from trueloop.ground.words import counted
 UPDATES = 3
 
 
+@dataclass(slots=True)
+class _Called:
+    """A model."""
+
+    parameters: Refs
+    update: int
+    """Updates made when it was called last."""
+
+
+@dataclass(slots=True)
+class _Stepped:
+    """An optimizer."""
+
+    before_last: int
+    """Updates made before the two latest steps of it."""
+    last: int
+
+
 class Detector:
     """Looks for an optimizer's parameters in the models that are called."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._models = Facts[Ref, tuple[Refs, int]]()
-        """Parameters of each model, and the updates made when it was called last."""
-        self._steps = Facts[Ref, tuple[int, int]]()
-        """Updates made before the two latest steps of each optimizer."""
+        self._models = Facts[Ref, _Called]()
+        self._optimizers = Facts[Ref, _Stepped]()
+        self._since: dict[Ref, Refs] = {}
+        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._built: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
-        self._since: dict[Ref, Refs] = {}
-        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
         self._missing: Refs = NONE
         self._values: dict[str, tuple[Any, ...]] = {}
         self._changed = False
@@ -83,25 +100,33 @@ class Detector:
         return None
 
     def _called(self, event: ModelCalled) -> None:
-        self._models.put(event.model, (event.parameters, event.update))
+        known = self._models.get(event.model)
+        if known is None:
+            self._models.put(event.model, _Called(event.parameters, event.update))
+        else:
+            known.parameters, known.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
             values = glimpsed(event.live, {ref.name for ref in self._missing})
             self._changed = any(self._values.get(name, value) != value for name, value in values.items())
             self._values = values
 
     def _stepped(self, event: StepTaken) -> Evidence | None:
-        optimizer, received = event.optimizer, self._since.get(event.optimizer)
-        self._since[optimizer] = NONE
-        before_last, last = self._steps.get(optimizer) or (event.update, event.update)
-        self._steps.put(optimizer, (last, event.update))
-        if received is None:
+        received, self._since[event.optimizer] = self._since.get(event.optimizer), NONE
+        known = self._optimizers.get(event.optimizer)
+        if known is None:
+            self._optimizers.put(event.optimizer, _Stepped(event.update, event.update))
             return None
+        before_last, known.before_last, known.last = known.before_last, known.last, event.update
+        return None if received is None else self._compare(event, received, before_last)
+
+    def _compare(self, event: StepTaken, received: Refs, since: int) -> Evidence | None:
+        optimizer = event.optimizer
         called: list[Refs] = []
-        for parameters, update in self._models.facts():
-            if update >= before_last:
-                if event.parameters is parameters or event.parameters <= parameters:
+        for model in self._models.facts():
+            if model.update >= since:
+                if event.parameters is model.parameters or event.parameters <= model.parameters:
                     return None  # the usual case
-                called.append(parameters)
+                called.append(model.parameters)
         in_models = NONE.union(*called)
         if event.parameters <= in_models or optimizer in self._told:
             return None

@@ -26,11 +26,12 @@ References
 from __future__ import annotations
 
 import ast
-import weakref
 from collections.abc import Iterator
-from typing import ClassVar, Final, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from trueloop.ground.events import BackwardStarted, Event, ModelCalled, Ref, Refs, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.loops import dotted
@@ -47,7 +48,10 @@ ANEW: Final = frozenset((
 """Calls and decorators after which weights may not be cast, or are cast anew in each forward."""
 
 
-class _Step(NamedTuple):
+@dataclass(slots=True)
+class _Step:
+    """The latest one of an optimizer."""
+
     order: int
     """Of the backward before it."""
     parameters: Refs
@@ -61,7 +65,7 @@ class Detector:
 
     def __init__(self) -> None:
         self._order: int | None = None
-        self._steps: weakref.WeakKeyDictionary[Ref, _Step] = weakref.WeakKeyDictionary()
+        self._steps = Facts[Ref, _Step]()
         """By optimizer."""
 
     def observe(self, event: BackwardStarted | StepTaken | ModelCalled) -> Evidence | None:
@@ -70,10 +74,10 @@ class Detector:
             self._order = event.order
         elif isinstance(event, StepTaken):
             if self._order is not None:
-                self._steps[event.optimizer] = _Step(self._order, event.with_gradient, event.place)
+                self._stepped(event, self._order)
         elif event.cast is not None and event.grad_mode and not event.recomputed:
             weight, made = event.cast
-            for step in self._steps.values():
+            for step in self._steps.facts():
                 if weight in step.parameters and made <= step.order:
                     return Evidence(
                         message=f"{weight.name} was cast to {event.autocast} before the step, and the forward after it "
@@ -82,6 +86,13 @@ class Detector:
                         related=((event.place, "the forward"),) if event.place else (),
                     )
         return None
+
+    def _stepped(self, event: StepTaken, order: int) -> None:
+        known = self._steps.get(event.optimizer)
+        if known is None:
+            self._steps.put(event.optimizer, _Step(order, event.with_gradient, event.place))
+        else:
+            known.order, known.parameters, known.place = order, event.with_gradient, event.place
 
     def abstains(self) -> str:
         """Return ""; forwards and steps are always seen while watching in full."""

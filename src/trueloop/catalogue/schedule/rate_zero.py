@@ -29,6 +29,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.ground.events import Event, Ref, ScheduleAdvanced, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import Piece, TeachingLoop
@@ -43,22 +44,23 @@ class Detector:
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._zero: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._training: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._training = Facts[Ref, bool]()
+        """Optimizers whose latest update had a rate."""
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: ScheduleAdvanced | StepTaken) -> Evidence | None:
         """Return evidence at the advance that follows the second such update."""
         if isinstance(event, StepTaken):
-            if any(event.rates):
-                self._training.add(event.optimizer)
-            elif event.rates:
-                self._training.discard(event.optimizer)
+            if event.rates:
+                training = any(event.rates)
+                if self._training.get(event.optimizer) is not training:
+                    self._training.put(event.optimizer, training)
             return None
         last = self._last.get(event.scheduler)
         self._last[event.scheduler] = (event.count, event.optimizer_steps)
         at_zero = bool(event.before) and not any(event.before)
         ended = event.horizon is not None and event.count > event.horizon
-        if not at_zero or ended or any(optimizer is not event.optimizer for optimizer in self._training):
+        if not at_zero or ended or self._others_train(event.optimizer):
             self._zero[event.scheduler] = 0
             return None
         updates = _updates_between(last, event)
@@ -73,6 +75,9 @@ class Detector:
             place=event.place,
             update=max(0, event.update - zero),
         )
+
+    def _others_train(self, optimizer: Ref) -> bool:
+        return any(training and other is not optimizer for other, training in self._training.items())
 
     def abstains(self) -> str:
         """Nothing is left open."""

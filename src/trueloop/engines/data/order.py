@@ -132,7 +132,9 @@ class WeightedOrder:
     epoch: int = 0
 
     @classmethod
-    def of(cls, weights: Tensor | Sequence[float], *, draws: int | None = None, seed: int = 0) -> Self:
+    def of(
+        cls, weights: Tensor | npt.NDArray[Any] | Sequence[float], *, draws: int | None = None, seed: int = 0
+    ) -> Self:
         """Build the order from one weight per sample.
 
         Args:
@@ -143,7 +145,7 @@ class WeightedOrder:
         Raises:
             InvalidData: a weight is negative or not finite, or all are zero.
         """
-        weights_N = torch.as_tensor(weights, dtype=torch.float64)
+        weights_N = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
         if weights_N.ndim != 1:
             raise InvalidData(
                 f"The weights have the shape {tuple(weights_N.shape)}.", fix="Give one weight per sample."
@@ -192,7 +194,7 @@ def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
                 f"order is {choice!r}.", fix='Say "random", "sequential", or give one weight per sample.'
             )
         return RandomOrder(size=n, seed=seed) if choice == "random" else SequentialOrder(size=n)
-    if not isinstance(choice, (Tensor, Sequence)):
+    if not isinstance(choice, (Tensor, np.ndarray, Sequence)):
         return choice
     if len(choice) != n:
         raise InvalidData(f"There are {len(choice)} weights for {n} samples.", fix="Give one weight per sample.")

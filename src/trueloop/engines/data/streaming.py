@@ -268,10 +268,9 @@ class ShardLoader:
         return MicroBatch(pinned(data) if self.pin_memory else data, cut.closes_window, indices)
 
     def _any_sample(self) -> list[Drawn]:
-        """Read what stands in before this process has had any sample: from its own shards, where they hold one."""
+        """Read what stands in before this process has had any sample: the first there is, whoever's it is."""
         of = replace(self._at(0), shuffle=False)  # a shuffle buffer would be filled before the first sample comes
-        lanes = sorted(of.lanes, key=lambda lane: of.lanes.index(lane) % self.processes != self.rank)
-        return [next(sample for lane in lanes for sample in of.samples(lane, Place(0, 0)))]
+        return [next(of.samples(of.lanes[0], Place(0, 0)))]
 
     def _generators(self) -> AbstractContextManager[None]:
         return undisturbed() if self.seed_samples else nullcontext()

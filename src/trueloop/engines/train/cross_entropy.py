@@ -45,14 +45,14 @@ def chunked_cross_entropy(
         weight: of each word, [V].
         ignore_index: targets that do not count.
         label_smoothing: share of the target spread over all words, in [0, 1].
-        chunk: tokens at a time; None = as many as make `CHUNK` logits.
+        chunk: tokens at a time, at least 1; None = as many as make `CHUNK` logits.
 
     Returns:
         The objective's term: ``return chunked_cross_entropy(model.features(x), model.head, y)``. It has no ``output``:
         a metric that needs the logits cannot be had with it.
 
     Raises:
-        InvalidData: shapes or dtypes that do not fit.
+        InvalidData: shapes, dtypes or settings that do not fit.
         InvalidModel: the gradient is asked for with ``create_graph=True``.
 
     Cost: a head's matrix product is done four times instead of three; memory for `CHUNK` logits and their gradient, and
@@ -60,13 +60,15 @@ def chunked_cross_entropy(
     """
     matrix, bias = (head, None) if isinstance(head, Tensor) else (head.weight, getattr(head, "bias", None))
     _check(hidden, matrix, target, weight, label_smoothing)
-    hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
-    counted_N = target_N != ignore_index
-    target_N = torch.where(counted_N, target_N, 0).long()
+    if chunk is not None and chunk < 1:
+        raise InvalidData(f"chunk is {chunk}.", fix="Give 1 token or more at a time; None chooses.")
+    hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long()
+    counted_N = target_N != ignore_index  # as int64: in uint8, 156 is -100
+    target_N = torch.where(counted_N, target_N, 0)
     precise = torch.float64 if matrix.dtype == torch.float64 else torch.float32
     weight_N = counted_N.to(precise) if weight is None else weight.to(precise)[target_N] * counted_N
     plan = _Plan(
-        chunk=chunk or max(1, CHUNK // len(matrix)), smoothing=label_smoothing,
+        chunk=max(1, CHUNK // len(matrix)) if chunk is None else chunk, smoothing=label_smoothing,
         computed_in=_computed_in(hidden), precise=precise,
     )  # fmt: skip
     total: Tensor = _Sum.apply(hidden_ND, matrix, bias, target_N, weight_N, counted_N, weight, plan)  # pyright: ignore[reportAssignmentType]

@@ -57,6 +57,7 @@ class Replicas:
         find_unused: bool = False,
     ) -> None:
         self.processes = processes
+        self.together = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
         self._find_unused = find_unused
         start_alike(model, processes)
         self._trained = [p for p in model.parameters() if p.requires_grad]

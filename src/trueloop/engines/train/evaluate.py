@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.engines.train.device import move
-from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.foreach import is_half, precise
 from trueloop.engines.train.metrics import Mergeable, Metric, merged
 from trueloop.engines.train.objective import Loss, as_objective
 from trueloop.engines.train.processes import ALONE, Processes
@@ -112,7 +113,7 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 class _Totals:
-    """Sums and counts per term, in float64: the order of batches leaves no trace in the printed digits."""
+    """Sums and counts per term, sums in float64: the order of batches leaves no trace in the printed digits."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -124,7 +125,7 @@ class _Totals:
         self.batches += 1
         sums = [precise(term.sum.detach()) for term in terms]
         # A sum-reduced loss has no count of its own; it is shown per batch item of nothing, that is, as the sum.
-        counts = [0.0 if term.count is None else term.count for term in terms]
+        counts = [0.0 if term.count is None else _to_add(term.count) for term in terms]
         if not self._terms:
             self._terms, self._sums, self._counts = [_light(term) for term in terms], sums, counts
             return
@@ -149,14 +150,14 @@ class _Totals:
 
     def means(self) -> dict[str, float]:
         numbers: dict[str, float] = {}
-        total = 0.0
+        weighted: list[float] = []
         for term, sums, count in zip(self._terms, self._sums, self._counts, strict=True):
             divisor = 1.0 if term.count is None else float(count)
-            mean = float(sums) / divisor if divisor else float("nan")
-            total += mean * term.weight
+            mean = float(sums) / divisor if divisor else math.nan
+            weighted += [mean * term.weight] if divisor else []  # what counts nothing adds nothing, as in training
             if len(self._terms) > 1:
                 numbers[self._name(term)] = mean
-        return {**numbers, "loss": total}
+        return {**numbers, "loss": sum(weighted) if weighted else math.nan}
 
     def _name(self, term: Loss) -> str:
         """The term's name, with its place where another has the same or where it would hide the total."""
@@ -167,6 +168,10 @@ class _Totals:
 
 def _merged(totals: _Totals, processes: Processes) -> _Totals:
     return reduce(_Totals.plus, processes.gather(totals.on_host()))
+
+
+def _to_add(count: Tensor | float) -> Tensor | float:
+    return precise(count) if isinstance(count, Tensor) and is_half(count) else count
 
 
 def _apart(metric: Metric) -> Metric:

@@ -209,7 +209,7 @@ class Fit:
         for told in self.parts.whole.take() if self.parts.whole else ():
             self._note(*told)
         if self._together is not self._processes:
-            return  # a sharded model takes all of them to run a window again
+            return  # it may take all of them to run a window again
         for entry in entries:
             self.parts.guard.count(skipped=entry.row.skipped)
             if entry.row.skipped:

@@ -17,16 +17,30 @@ def precise(number: Tensor) -> Tensor:
     return number.float() if number.device.type == "mps" else number.double()
 
 
+def is_half(number: Tensor) -> bool:
+    """True where it is too coarse to count in: 256 + 1 is 256 in bfloat16, and float16 ends at 65504."""
+    return number.element_size() < 4
+
+
+def norm(tensor: Tensor) -> Tensor:
+    """Return the L2 norm, 0-d, of a half as float32."""
+    return torch.linalg.vector_norm(tensor, dtype=torch.float32 if is_half(tensor) else None)
+
+
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Return the joint L2 norm, 0-d; one read of each tensor, no host synchronisation."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+    return torch.linalg.vector_norm(torch.stack(_norms(tensors)))
 
 
 def total_norm_on_host(tensors: Sequence[Tensor]) -> float:
     """Return the joint L2 norm as a number; on the CPU no further tensor is made for it."""
     if not tensors[0].is_cpu:
         return float(total_norm(tensors))
-    return math.hypot(*[norm.item() for norm in torch._foreach_norm(list(tensors))])
+    return math.hypot(*[each.item() for each in _norms(tensors)])
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return list(map(norm, tensors) if any(map(is_half, tensors)) else torch._foreach_norm(list(tensors)))
 
 
 def divide(tensors: Sequence[Tensor], by: float) -> None:

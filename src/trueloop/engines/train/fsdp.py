@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn, cast
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ class Sharded:
         InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
     """
 
-    sharded = True
+    sharded = together = True
 
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
         self.processes = processes
@@ -86,13 +87,21 @@ class Sharded:
         return self._nothing
 
     def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Wait for the gradients: their norm and the first process's statistics go along, in one message for all."""
+        """Wait for the gradients: their norm and the first process's statistics go along, in one message for all.
+
+        What it returns raises InvalidModel where the processes have used different parameters.
+        """
 
         def total() -> Numbers:
             with torch.no_grad():  # the part as it lies there; with gradients it would be a step of a graph
                 parts = [local(gradient) for gradient in gradients_of(self._measured)]
             norm = total_norm_on_host(parts)
-            *sums, square = self.processes.total_and_spread([*numbers, norm * norm], self._buffers.moving())
+            used = [parameter.grad is not None for parameter in self._measured]
+            mark = float(crc32(bytes(used)))  # below 2**32: as float64 it adds up exactly
+            told = [*numbers, norm * norm, mark]
+            *sums, square, marks = self.processes.total_and_spread(told, self._buffers.moving())
+            if float(marks) != mark * self.processes.size:
+                self._refuse(used)
             self._gradients = parts, float(square)
             return sums
 
@@ -115,6 +124,20 @@ class Sharded:
     def divide(self, divisor: Tensor | float) -> Tensor | float:
         """FSDP has divided by the number of processes already."""
         return divisor / self.processes.size
+
+    def _refuse(self, used: Sequence[bool]) -> NoReturn:
+        """Name a parameter that some processes have used in this window, and others have not."""
+        everywhere = self.processes.gather(used)
+        place = next(place for place, users in enumerate(zip(*everywhere, strict=True)) if len(set(users)) > 1)
+        users = [each[place] for each in everywhere]
+        names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
+        raise InvalidModel(
+            f"In this window {names[id(self._measured[place])]} got a gradient on process {users.index(True)}, and "
+            f"none on process {users.index(False)}.",
+            why="FSDP adds gradients up in the order in which they come: here, those of different parameters.",
+            fix='Use every parameter on every process, or set parallel.engine = "ddp" and '
+            'parallel.find_unused_parameters = "always".',
+        )
 
 
 class ShardedUpdate:

@@ -47,7 +47,7 @@ def look_into(parts: Assembly, entry: Entry) -> Incident:
         device=parts.device,
         autocast=parts.autocast,
         generator=parts.guard.generator,
-        together=parts.parallel.sharded,
+        together=parts.parallel.together,
     )
     culprit = parts.guard.find(replay, entry.window)
     message = f"Update {update} was not finite and was skipped"

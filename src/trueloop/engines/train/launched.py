@@ -96,7 +96,7 @@ class _Said:
         if name not in self and default is not None:
             return default
         text = self.text(name)
-        if not re.fullmatch(r"[0-9]{1,9}", text):
+        if not re.fullmatch(r"[0-9]{1,18}", text):
             raise _broken(f"{name} is {text!r}, not a whole number." if text else f"{name} is not set.")
         if below is not None and int(text) >= below:
             raise _broken(f"{name} is {text}, but {of} is {below}.")
@@ -134,9 +134,10 @@ def _by_variables(said: _Said) -> Launched:
     if size > 1 and not address:
         raise _broken("MASTER_ADDR is not set.")
     by = _launcher(said)
-    # Kubernetes runs one process in a pod. By hand on one machine, which localhost is, the rank is the local one.
+    # Kubernetes runs one process in a pod. By hand on one machine, which localhost is, the rank is the local one. What
+    # exports RANK=$SLURM_PROCID in a task of srun may leave the local one to SLURM.
     here = by == "environment" and address in (*_LOCAL, "")
-    local_rank = said.number("LOCAL_RANK", rank if here else 0)
+    local_rank = said.number("LOCAL_RANK", rank if here else said.number("SLURM_LOCALID", 0))
     local_size = said.number("LOCAL_WORLD_SIZE", size if here else local_rank + 1)
     if local_rank >= local_size:
         raise _broken(f"LOCAL_RANK is {local_rank}, but LOCAL_WORLD_SIZE is {local_size}.")
@@ -220,7 +221,7 @@ def _by_slurm(said: _Said) -> Launched:
         node=node,
         nodes=nodes,
         address=address,
-        port=said.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)]),
+        port=said.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"),
         restarts=said.number("SLURM_RESTART_COUNT", 0),
         by="slurm",
     )

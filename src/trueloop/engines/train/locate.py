@@ -3,9 +3,9 @@
 The window is run once more on the weights it failed on, with every tensor operation watched. This happens only after
 an update was found not finite, so its cost (some ten times a forward pass) does not matter.
 
-Where the processes share a sharded model, a forward pass is something they do together: each runs all of its window, to
-the end. The backward pass is not run again there, because what is found in it ends it in the middle, and the others
-would wait for ever.
+Where the model is sharded, or its batch normalisation synchronised, a forward pass is something the processes do
+together: each runs all of its window, to the end. The backward pass is not run again there, because what is found in it
+ends it in the middle, and the others would wait for ever.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Culprit:
         if self.stage == "unknown" and self.operation == "backward":
             return (
                 "not found: its batches and a second forward pass were finite, and the backward pass is not run again "
-                "where the model is sharded"
+                "where the processes run the model together"
             )
         if self.stage == "unknown":
             return "not reproduced: a second run of the same window was finite"
@@ -74,7 +74,7 @@ class Replay:
     generator: Tensor | None
     """CPU generator state at the window's start, so that dropout draws the same; None = not known."""
     together: bool = False
-    """The model is sharded: the other processes run their shares of the window at the same time."""
+    """See `parallel.Parallel`: the other processes run their shares of the window at the same time."""
 
 
 def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:

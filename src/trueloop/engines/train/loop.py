@@ -135,7 +135,7 @@ def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
         with parts.autocast():
             return parts.parallel(batch)
     except Exception as error:
-        lesson = explain_failure(error, parts.objective, parts.model, batch)
+        lesson = explain_failure(error, parts.objective, None if parts.parallel.together else parts.model, batch)
         if lesson is None:
             raise
         raise lesson from error

@@ -12,6 +12,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from trueloop.engines.train.foreach import is_half
 from trueloop.ground.errors import InvalidData, InvalidModel
 
 # The mean of these runs over every element of the output.
@@ -61,10 +62,11 @@ def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> T
     if loss.reduction == "sum":
         return None
     if isinstance(loss, _PER_TARGET):
-        # torch's own kernel counts as it sums and keeps the count for its backward: no need to count again.
+        # torch's own kernel counts as it sums and keeps the count for its backward: no need to count again, unless it
+        # has counted in a half.
         node = None if torch.compiler.is_compiling() else total.grad_fn  # there is none in a compiled update
         counted = getattr(node, "_saved_total_weight", None)
-        return _targets(loss, output, target) if counted is None else counted
+        return _targets(loss, output, target) if counted is None or is_half(counted) else counted
     if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
         return output.shape[0]
     if isinstance(loss, _PER_ROW):
@@ -75,12 +77,14 @@ def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> T
 def _targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
     if target.is_floating_point():  # class probabilities: the mean runs over positions, whatever the class weights
         return output.numel() / output.shape[1 if output.dim() > 1 else 0]
+    target = target.long()  # as torch's kernel has it: in uint8, 156 is an ignore_index of -100
     counted = target != loss.ignore_index
     if loss.weight is None:
         return torch.count_nonzero(counted)
+    weight = loss.weight.float() if is_half(loss.weight) else loss.weight
     if torch.compiler.is_compiling():  # the same without a tensor whose shape only its values tell
-        return torch.where(counted, loss.weight[torch.where(counted, target, 0)], 0.0).sum()
-    return loss.weight[target[counted]].sum()
+        return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum()
+    return weight[target[counted]].sum()
 
 
 def check_pair(loss: nn.Module, output: object, target: object) -> None:
@@ -127,7 +131,7 @@ def _check_labels(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target
             why=f"{type(loss).__name__} takes class indices as int64.",
             fix="target.long()",
         )
-    classes = output.shape[class_dim]
+    classes, target = output.shape[class_dim], target.long()  # in uint8, 156 is an ignore_index of -100
     wrong = (target != loss.ignore_index) & ((target < 0) | (target >= classes))
     if bool(wrong.any()):
         value = int(target[wrong][0])

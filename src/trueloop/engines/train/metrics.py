@@ -184,7 +184,7 @@ def predicted_classes(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if target.is_floating_point() and output.shape == target.shape and output.dim() > 1 and output.shape[1] > 1:
         return output.argmax(dim=1), target.argmax(dim=1)  # class probabilities, as CrossEntropyLoss takes them
     if output.dim() == target.dim() + 1 and output.shape[:1] + output.shape[2:] == target.shape and output.shape[1] > 1:
-        return output.argmax(dim=1), target
+        return output.argmax(dim=1), target if target.is_floating_point() else target.long()  # in uint8, 156 is -100
     if output.shape in (target.shape, (*target.shape, 1)) and (target.dim() < 2 or target.shape[1:] == (1,)):
         return (output.reshape(target.shape) > 0).long(), target.long()
     raise InvalidData(

@@ -289,13 +289,15 @@ def _is_ours(path: str) -> bool:
     return any(Path(path).is_relative_to(folder) for folder in _OURS)
 
 
-def explain_failure(error: Exception, objective: Objective, model: nn.Module, batch: Any) -> TrueloopError | None:
+def explain_failure(
+    error: Exception, objective: Objective, model: nn.Module | None, batch: Any
+) -> TrueloopError | None:
     """Return the lesson behind an error that torch raised in the forward pass or the loss, where one is known.
 
     Args:
         error: what was raised; a lesson already is returned as None.
         objective: the objective that raised it.
-        model: the model it was called with.
+        model: the model it was called with, to be run again; None where all processes would have to run it.
         batch: the batch it was called with.
     """
     if isinstance(error, TrueloopError) or is_out_of_memory(error):
@@ -306,6 +308,8 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
             why="One value has no variance to normalise by.",
             fix="Choose a batch size that leaves no single example at the end, or set drop_last.",
         )
+    if model is None:
+        return None
     try:
         objective.explain(model, batch)
     except TrueloopError as lesson:
@@ -317,5 +321,5 @@ def explain_failure(error: Exception, objective: Objective, model: nn.Module, ba
             fix="Check the input shape and dtype that the model expects.",
         )
     except type(error):  # the same again: a mistake in the user's own code, whose traceback says more than we can
-        return None
+        pass
     return None

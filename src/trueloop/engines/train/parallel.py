@@ -22,6 +22,8 @@ class Parallel(Protocol):
     processes: Processes
     sharded: bool
     """Each process holds a part of the model only."""
+    together: bool
+    """Running the model is something all processes do at the same time: one alone would wait for the others."""
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share of a micro-batch."""
@@ -72,7 +74,7 @@ class Alone:
     """
 
     processes = ALONE
-    sharded = False
+    sharded = together = False
 
     def __init__(self, forward: nn.Module, objective: Objective) -> None:
         self._forward, self._objective = forward, objective

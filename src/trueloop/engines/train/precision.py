@@ -74,7 +74,8 @@ class LossScale:
         bad = torch.as_tensor(skipped, device=self.scale.device).bool()
         self._clean = torch.where(bad, 0.0, self._clean + 1)
         grow = self._clean >= self._interval
-        self.scale = torch.where(bad, self.scale * 0.5, torch.where(grow, self.scale * 2, self.scale))
+        twice = self.scale * 2  # as GradScaler has it, never inf, from which no halving leads back
+        self.scale = torch.where(bad, self.scale * 0.5, torch.where(grow & twice.isfinite(), twice, self.scale))
         self._clean = torch.where(grow, 0.0, self._clean)
 
     @property

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trueloop.engines.train.foreach import precise
 from trueloop.engines.train.launched import launched
 from trueloop.engines.train.meeting import PATIENCE_S, SILENCE_S, meet
 from trueloop.ground.errors import InvalidConfig, ProcessLost
@@ -29,7 +28,7 @@ LITTLE: Final = 2**16
 _BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
 _ASIDE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
 
-_Any = TypeVar("_Any")
+T = TypeVar("T")
 Numbers = list[Tensor | float]
 
 
@@ -134,7 +133,7 @@ class Processes:
         self.stop_agreed = any(self.gather(wanted))
         return self.stop_agreed
 
-    def gather(self, thing: _Any) -> list[_Any]:
+    def gather(self, thing: T) -> list[T]:
         """Return every process's thing, by rank. It is pickled; tensors in it should be on the host."""
         if self.size == 1:
             return [thing]
@@ -142,7 +141,7 @@ class Processes:
         _in_touch(lambda: dist.all_gather_object(things, thing))
         return things
 
-    def share(self, thing: _Any) -> _Any:
+    def share(self, thing: T) -> T:
         """Return the first process's thing on every process; what the others give is not looked at."""
         if self.size == 1:
             return thing
@@ -150,7 +149,7 @@ class Processes:
         _in_touch(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
         return box[0]
 
-    def in_touch(self, exchange: Callable[[], _Any]) -> _Any:
+    def in_touch(self, exchange: Callable[[], T]) -> T:
         """Call what exchanges things with the others.
 
         Raises:
@@ -186,13 +185,21 @@ def join(device: torch.device, *, patience_s: float = PATIENCE_S, silence_s: flo
         silence_s: how long another machine may show no sign of life.
 
     Raises:
-        InvalidConfig: the launcher's variables contradict one another.
+        InvalidConfig: the launcher's variables contradict one another; or the program's group has no way for numbers
+            on the host.
         ProcessLost: the others do not come.
     """
     if not dist.is_available():
         return ALONE
     if dist.is_initialized():
-        return Processes(dist.get_rank(), dist.get_world_size(), device, by="the program")
+        size, backends = dist.get_world_size(), dist.get_backend_config()
+        if size > 1 and "cpu:" not in backends:
+            raise InvalidConfig(
+                f"The program has made its group of processes for {backends} only.",
+                why="Hosts tell one another who has been told to stop, and do not wait for a GPU with that.",
+                fix='Make it with init_process_group("cpu:gloo,cuda:nccl"), or leave it to the Trainer.',
+            )
+        return Processes(dist.get_rank(), size, device, by="the program")
     here = launched()
     if here is None or here.size == 1:
         return ALONE
@@ -230,7 +237,8 @@ def local_device(name: str) -> str:
     if here.local_rank >= gpus:
         raise InvalidConfig(
             f"Process {here.local_rank} of {here.local_size} on this machine has no GPU: there are {gpus}.",
-            fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu.",
+            fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu. Under srun, every task has to "
+            "see all GPUs of its machine: --gpus-per-node, not --gpus-per-task.",
         )
     torch.cuda.set_device(here.local_rank)
     return f"cuda:{here.local_rank}"
@@ -275,12 +283,15 @@ def _in_parcels(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
-    if not any(isinstance(value, Tensor) for value in values):
-        return torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
-    return torch.stack([precise(torch.as_tensor(value, device=device)) for value in values])
+    known = [0.0 if isinstance(value, Tensor) else value for value in values]
+    vector = torch.tensor(known, dtype=torch.float64).to(device, non_blocking=True)
+    for place, value in enumerate(values):
+        if isinstance(value, Tensor):
+            vector[place] = value.detach()
+    return vector
 
 
-def _in_touch(exchange: Callable[[], _Any]) -> _Any:
+def _in_touch(exchange: Callable[[], T]) -> T:
     """Say in words that another process has gone, where torch only says that a connection was closed."""
     try:
         return exchange()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.foreach import norm, precise
 from trueloop.engines.train.formulas import Formula
 from trueloop.engines.train.objective import Loss, Objective
 from trueloop.ground.errors import InvalidModel
@@ -150,7 +150,7 @@ def _step(
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack([precise(torch.linalg.vector_norm(each)) for each in gradients]))
+    return torch.linalg.vector_norm(torch.stack([precise(norm(each)) for each in gradients]))
 
 
 def _total(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,7 +166,7 @@ def _total(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
     shares = [torch.where(count == 0, 0.0, 1 / count) for count in counts]
     root = torch.stack([t.sum * (share * t.weight) for t, share in zip(terms, shares, strict=True)]).sum()
     some = torch.stack([count != 0 for count in counts]).any()
-    return root, root, some.double()
+    return root, torch.where(some, root.detach(), math.nan), some.double()
 
 
 def _number(count: Tensor | float, beside: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def load_together(found: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: 
         The state with tensors where `InShards` stood: DTensors cut along their first dimension, or whole on the CPU.
 
     Raises:
-        CheckpointError: the shards cannot be read, on all processes.
+        CheckpointError: the shards cannot be read; on all processes, or on the first where that one reads them whole.
         ProcessLost: one of them has gone.
 
     Cost: what is not in shards travels to every process, and is on each host once more.

@@ -163,7 +163,7 @@ class WholeUpdate:
 
     def _settings(self) -> Tensor:
         """The numbers of every group, (groups, settings) in float64, on the device."""
-        groups = self._optimizer.param_groups
+        groups = _groups(self._optimizer)
         rows = [each.formula.settings(group) for each, group in zip(self._steppings, groups, strict=True)]
         if self._on_host:
             self._rows[:] = rows
@@ -173,7 +173,7 @@ class WholeUpdate:
     def _ready(self) -> bool:
         """True once the optimizer has made its state, in an update that the loop took."""
         state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
-        groups = self._optimizer.param_groups
+        groups = _groups(self._optimizer)
         if self._held is not None and state.get(groups[0]["params"][0]) is self._held:
             return True
         self._programs.clear()  # made over tensors that a loaded state has replaced
@@ -281,7 +281,7 @@ def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | No
             "not all parameters are real and plain.",
         ),
         (
-            all(formula_of(optimizer, group) for group in optimizer.param_groups),
+            all(formula_of(optimizer, group) for group in _groups(optimizer)),
             f"the step of {type(optimizer).__name__} with these settings is not one that trueloop knows.",
         ),
         (not any(steps), "the optimizer has hooks."),
@@ -289,6 +289,11 @@ def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | No
         (not any(m._backward_hooks or m._backward_pre_hooks for m in modules), "modules have backward hooks."),
     )
     return next((why for holds, why in checks if not holds), None)
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The optimizer's groups that hold anything: of a model without biases, the group for those is empty."""
+    return [group for group in optimizer.param_groups if group["params"]]
 
 
 def _words(error: Exception) -> str:

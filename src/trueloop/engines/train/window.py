@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from trueloop.engines.train.foreach import precise
+from trueloop.engines.train.foreach import is_half, precise
 from trueloop.engines.train.objective import Loss, items_if_known
 from trueloop.engines.train.parallel import Parallel
 from trueloop.engines.train.processes import ALONE, Processes
@@ -126,7 +126,7 @@ class Window:
         if self._declared is not None:
             return float(any(self._declared))
         if len(self.micros) == 1:
-            return 1.0 if any(isinstance(count, Tensor) or _one(count) for count in self._counts) else 0.0
+            return self._anything()
         return next((total / first for total, first in self._growth() if first), 0.0)
 
     def loss(self) -> Tensor | float:
@@ -134,7 +134,15 @@ class Window:
         if len(self._sums) == 1:
             return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._weights[0]
         parts = zip(self._weights, self._sums, self._counts, strict=True)
-        return sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
+        total = sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
+        return _mean(total, self._anything(), nothing=math.nan)
+
+    def _anything(self) -> Tensor | float:
+        """1 where any term has counted something, else 0."""
+        if any(_one(count) for count in self._counts if not isinstance(count, Tensor)):
+            return 1.0
+        there = [count for count in self._counts if isinstance(count, Tensor)]
+        return precise((torch.stack(there) != 0).any()) if there else 0.0
 
     def check_ratios(self) -> None:
         """Refuse a window whose terms count different things in different proportions.
@@ -144,9 +152,11 @@ class Window:
         """
         if len(self._sums) < 2 or len(self.micros) < 2 or self._declared is not None:
             return
-        growth = float(self.divisor)
-        for j, (total, first) in enumerate(self._growth()):
-            if abs(first * growth - total) > 1e-12 * total:
+        growth, pairs = float(self.divisor), self._growth()
+        # Sums of fractions have been rounded, in float32 as a rule, which keeps 7 digits; whole numbers are exact.
+        near = 1e-12 if all(number.is_integer() for pair in pairs for number in pair) else 1e-6
+        for j, (total, first) in enumerate(pairs):
+            if abs(first * growth - total) > near * total:
                 raise InvalidModel(
                     f"Term {j} of the objective counts {first:g} in the window's first micro-batch and {total:g} in "
                     f"all of it, but the other terms' counts grow by {growth:g}.",
@@ -166,10 +176,12 @@ def _one(count: Tensor | float | None) -> Tensor | float:
 
 
 def _read(number: _Number) -> _Number:
-    """On the CPU the number itself, which costs nothing there; elsewhere the tensor, left where it is."""
-    if isinstance(number, Tensor):
-        return number.item() if number.is_cpu else number.detach()
-    return number
+    """On the CPU the number itself, which costs nothing there; elsewhere a tensor to add to, left where it is."""
+    if not isinstance(number, Tensor):
+        return number
+    if number.is_cpu:
+        return number.item()
+    return precise(number.detach()) if is_half(number) else number.detach()
 
 
 def _mean(total: Tensor | float, count: Tensor | float | None, *, nothing: float) -> Tensor | float:

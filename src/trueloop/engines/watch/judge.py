@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Detector, Failure
 from trueloop.ground.findings import UNPROVEN, Evidence, Finding, Judged, Place, Severity, Site, Verdict
-from trueloop.ground.sweeps import MOMENTS as SWEEP_MOMENTS
-from trueloop.ground.sweeps import Sweeps, SweepsEnded
+from trueloop.ground.sweeps import PASSES
 
 MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
 
@@ -53,12 +52,18 @@ class Judge:
         self._hearing: dict[type[Event], list[tuple[Watched, Observe]]] = {}
         self._broken: dict[str, str] = {}
         self._heard: set[type[Event]] = set()
-        self._sweeps = Sweeps()
+        self._finding: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
+        """What makes further events of one."""
         for watched in catalogue:
             detector = watched.failure.detector() if watched.failure.detector else None
             self._seats.append((watched, detector))
             for moment in detector.moments if detector else ():
                 self._hearing.setdefault(moment, []).append((watched, detector.observe))  # pyright: ignore[reportOptionalMemberAccess]
+        for kind, finder in PASSES.items():
+            if kind in self._hearing:
+                observe = finder().observe
+                for moment in finder.moments:
+                    self._finding.setdefault(moment, []).append(observe)
 
     def hear(self, event: Event) -> None:
         """Pass one event to every detector that wants it; never raises.
@@ -66,12 +71,11 @@ class Judge:
         Cost: 0.3 us, and what the detectors take.
         """
         self._pass_on(event)
-        if type(event) in SWEEP_MOMENTS:
-            sweeps, left = self._sweeps.observe(event), self._sweeps.left_early()
-            if sweeps or left:
-                ended = SweepsEnded(sweeps=sweeps, left=left)
-                ended.update, ended.micro, ended.time_s = event.update, event.micro, event.time_s
-                self._pass_on(ended)
+        for find in self._finding.get(type(event), ()):
+            further = find(event)
+            if further is not None:
+                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
+                self._pass_on(further)
 
     def _pass_on(self, event: Event) -> None:
         kind = type(event)
@@ -115,7 +119,7 @@ class Judge:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
             return Judged(code, Verdict.NOT_JUDGED, UNPROVEN)
-        moments = [one for each in detector.moments for one in (SWEEP_MOMENTS if each is SweepsEnded else (each,))]
+        moments = [one for each in detector.moments for one in (PASSES[each].moments if each in PASSES else (each,))]
         why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
         if why:
             return Judged(code, Verdict.NOT_JUDGED, why)

@@ -37,6 +37,9 @@ class Layers:
     def add(self, event: StepTaken) -> None:
         """Take in the norms of one step."""
         self._age += 1
+        if not self._columns.keeps_next:
+            self._columns.add(event.update, self._columns.values[-1])
+            return
         if event.graded != self._known or self._age >= RENAMED:
             self._known, self._age = event.graded, 0
             self._at = [self._row(event.optimizer.name, ref.name) for ref in event.graded]

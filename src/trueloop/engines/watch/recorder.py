@@ -42,7 +42,7 @@ class Recorder:
         self.by_layer = Layers()
         """The gradient's norm of each layer."""
         self._series = {name: Thinned[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
-        self._between, self._whole, self._all = Thinned[float](), _Timed(), _Timed()
+        self._between, self._whole, self._broken = Thinned[float](), _Timed(), _Timed()
         self._time = _TimeSplit()
         self._last_s: float | None = None
         self._done: int | None = None
@@ -85,7 +85,7 @@ class Recorder:
         any. What else a program does between two updates, such as a validation sweep, is left out of it as long as
         there are updates without.
         """
-        timed = self._whole if self._whole.seconds.values else self._all
+        timed = self._whole if self._whole.seconds.values else self._broken
         times = self._between.values or timed.seconds.values
         if not times:
             return None
@@ -108,9 +108,8 @@ class Recorder:
         self._time.step(event.seconds, closure=event.closure)
         if self._last_s is not None:
             seconds = self._since(event, self._last_s)
-            self._all.add(event.update, seconds, self._time)
-            if self._done is not None and not self._interrupted:
-                self._whole.add(event.update, seconds, self._time)
+            whole = self._done is not None and not self._interrupted
+            (self._whole if whole else self._broken).add(event.update, seconds, self._time)
         self._begin(event, event.update + 1)
         if event.norm is not None:
             self._add("grad_norm", event.update, event.norm)

@@ -19,8 +19,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._refs: dict[int, tuple[weakref.ref[Any], Ref]] = {}
-        self._sets: dict[tuple[int, ...], Refs] = {}
-        """Of objects by id, in one order or another."""
+        self._sets: dict[tuple[int, ...], tuple[tuple[Ref, ...], Refs]] = {}
+        """Of objects by id, in one order or another: their refs in this order, and as a set."""
         self._in_sets: set[int] = set()
         self._counts: dict[str, int] = {}
 
@@ -56,16 +56,21 @@ class Registry:
 
         Cost: 0.3 us, and 0.05 us for each object; the first time, 1 us for each.
         """
-        things = list(things)
+        return self.in_order(things)[1]
+
+    def in_order(self, things: Iterable[Any]) -> tuple[tuple[Ref, ...], Refs]:
+        """Return the refs of some objects one by one, and those that `many` returns. Cost: as there."""
+        things = things if type(things) is list else list(things)
         if not things:
-            return NONE
+            return (), NONE
         key = tuple(map(id, things))
         known = self._sets.get(key)  # forgotten as soon as one of them is gone
         if known is None:
             if len(self._sets) >= MOST_SETS:  # a router of experts makes another subset in every update
                 self._sets.clear()
                 self._in_sets.clear()
-            known = self._sets[key] = frozenset(map(self.of, things))
+            refs = tuple(map(self.of, things))
+            known = self._sets[key] = refs, frozenset(refs)
             self._in_sets.update(key)
         return known
 

@@ -89,7 +89,8 @@ class Windows:
         changed = [
             parameter
             for known, mark in before
-            if (parameter := known()) is not None and _is_other(parameter.grad, mark)
+            if (parameter := known()) is not None
+            and (parameter.grad is not None if mark is None else _is_other(parameter.grad, mark))
         ]
         received = many(changed)
         if scale is not None:
@@ -102,7 +103,7 @@ class Windows:
                 continue
             known.backwards += 1
             known.cleared_at = None
-            known.left = next(((weakref.ref(p), weakref.ref(p.grad)) for p in holds if p.grad is not None), None)
+            known.left = _first_left(holds)
             if known.backwards > 1:
                 made = joint_norm(holds)
                 known.norm_made = None if made is None else made / (scale or 1.0)
@@ -174,10 +175,16 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
     return list(map(Tensor.item, norms))
 
 
-def _is_other(gradient: Tensor | None, mark: Mark | None) -> bool:
-    if gradient is None or mark is None:
-        return gradient is not mark
-    return mark != _mark(gradient)
+def _first_left(parameters: Sequence[Tensor]) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None:
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None:
+            return weakref.ref(parameter), weakref.ref(gradient)
+    return None
+
+
+def _is_other(gradient: Tensor | None, mark: Mark) -> bool:
+    return gradient is None or mark != _mark(gradient)
 
 
 def _mark(gradient: Tensor) -> Mark:

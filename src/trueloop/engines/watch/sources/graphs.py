@@ -117,7 +117,7 @@ class Graphs:
         """Nothing more is needed."""
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, ModelCalled) and not event.recomputed:
+        if type(event) is ModelCalled and not event.recomputed:
             self._mark(event)
 
     def _after_update(self) -> None:

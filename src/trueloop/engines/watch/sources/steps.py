@@ -233,9 +233,11 @@ class Steps:
             graded = [p for p in holds if p.grad is not None]
             reused, place = self._windows.account.mixed(graded)
             norms = _norms(graded)
-        many, some, ref = self._stream.registry.many, self._stream.registry.some, self._stream.registry.of(optimizer)
-        parameters = many(holds)
+        registry = self._stream.registry
+        many, some, ref = registry.many, registry.some, registry.of(optimizer)
+        in_order, parameters = registry.in_order(holds)
         if known.whole:
+            all_graded = len(graded) == len(holds)
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
             self._stream.emit(
@@ -244,7 +246,7 @@ class Steps:
                     optimizer=ref,
                     rates=before.rates,
                     parameters=parameters,
-                    with_gradient=parameters if len(graded) == len(holds) else some(graded),
+                    with_gradient=parameters if all_graded else some(graded),
                     reused=some(reused) if reused else NONE,
                     reused_from=place,
                     backwards=known.backwards,
@@ -257,10 +259,10 @@ class Steps:
                     not_finite=some(norms.not_finite) if norms.not_finite else NONE,
                     frozen_moved=some(moved) if moved else NONE,
                     frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
-                    scaler=None if scaler is None else self._stream.registry.of(scaler),
+                    scaler=None if scaler is None else registry.of(scaler),
                     closure=before.closure,
                     seconds=seconds,
-                    graded=tuple(map(self._stream.registry.of, graded)) if norms.each else (),
+                    graded=() if not norms.each else in_order if all_graded else tuple(map(registry.of, graded)),
                     norms=tuple(norms.each),
                     epsilon_lost=_epsilon_lost(optimizer),
                     scaled=before.scaled,
