@@ -53,7 +53,7 @@ def test_one_that_does_not_answer_is_not(environment):
 
 
 @pytest.mark.parametrize(
-    "told", ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}']
+    "told", ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096]
 )
 def test_what_makes_no_sense_is_not(environment, told):
     folder = live_folder(environment)

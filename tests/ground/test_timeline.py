@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from trueloop.ground.arithmetic import Plan, plan
@@ -51,6 +51,7 @@ def test_every_position_is_where_walking_there_arrives(made: Plan):
 
 
 @given(plans(), st.integers(0, 10**18), st.integers(8, 300))
+@example(plan(dataset=57, batch=1, epochs=1, accumulate=10, processes=1), 0, 36)
 def test_a_drawing_is_small_and_adds_up(made: Plan, at: int, room: int):
     line = timeline(made, at=at, room=room)
     marks = 0

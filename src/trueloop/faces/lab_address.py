@@ -18,6 +18,7 @@ from typing import Any, Final
 from trueloop.engines.store.live.folder import enter, is_ours, live_folder
 from trueloop.engines.store.live.process import lives, mark_of
 from trueloop.ground.errors import MissingExtra
+from trueloop.ground.json_text import from_json
 
 ADDRESS, LOG = "lab.json", "lab.log"
 HOST: Final = "127.0.0.1"
@@ -47,7 +48,7 @@ def address(environment: Mapping[str, str]) -> str:
     if not is_ours(folder):
         return ""
     try:
-        told: Any = json.loads((folder / ADDRESS).read_bytes()[:4096])
+        told: Any = from_json((folder / ADDRESS).read_bytes()[:4096])
         port, pid, mark = int(told["port"]), int(told["pid"]), str(told["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

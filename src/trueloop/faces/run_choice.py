@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from trueloop.engines.train.checkpoint import CheckpointFolder
 from trueloop.engines.train.identity import Differences, Identity, compare, saved_identity
 from trueloop.faces.run_folder import RunFolder, numbered
 from trueloop.ground.errors import CheckpointError, RunFolderError
+from trueloop.ground.json_text import from_json
 
 ROOT = Path("runs")
 _TAIL_BYTES = 1_000_000  # of a journal: the line that ends a run is short, the longest ones hold a confusion matrix
@@ -112,8 +112,8 @@ def _ended(path: Path) -> str:
     if not last or not last[0].endswith(b"\n") or not last[0].startswith(b"{"):
         return ""
     try:
-        record = json.loads(last[0])
-    except (ValueError, RecursionError):
+        record = from_json(last[0])
+    except ValueError:
         return ""
     return str(record.get("reason", "")) if record.get("event") == "run_ended" else ""
 

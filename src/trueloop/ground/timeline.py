@@ -177,7 +177,7 @@ def _windows(plan: Plan, in_epoch: int, room: int) -> Iterator[Window | Gap]:
         for place in range(plan.updates_per_epoch):
             yield _window(plan, place, in_window, plan.accumulate)
         return
-    per_window = min(plan.accumulate, WINDOW_DRAWN if room >= 3 * WINDOW_DRAWN else 6)
+    per_window = min(plan.accumulate, WINDOW_DRAWN if room >= 4 * WINDOW_DRAWN else 6)  # `around` gives up to four
     for place in around(plan.updates_per_epoch, window, max(3, room // (per_window + 1))):
         yield place if isinstance(place, Gap) else _window(plan, place, in_window * (place == window), per_window)
 

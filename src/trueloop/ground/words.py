@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def number(count: int) -> str:
@@ -14,6 +15,11 @@ def counted(count: int, noun: str) -> str:
     """Write a count with its noun: "1 update", "79 updates", "3 epochs", "3 batches", "2 indexes"."""
     plural = "es" if noun.endswith(("s", "x", "tch")) else "s"
     return f"{number(count)} {noun}{'' if count == 1 else plural}"
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Write the first three of some names: "a, b, c, ..."."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def size(count_bytes: int) -> str:

@@ -403,7 +403,8 @@ for _ in range(2):
         F.mse_loss(net(F.dropout(a, 0.1)), b).backward()
         optimizer.step()
     net.eval()
-    print(sum(F.mse_loss(net(F.dropout(a, 0.1)), b).item() for a, b in held_out))
+    with torch.no_grad():
+        print(sum(F.mse_loss(net(F.dropout(a, 0.1)), b).item() for a, b in held_out))
     net.train()
 """,
     "a model that runs on the training set only": ALWAYS

@@ -379,7 +379,7 @@ def test_look_alikes_are_left_alone(untold, script):
 
 @pytest.mark.parametrize("script", QUIET_TRAINED.values(), ids=QUIET_TRAINED)
 def test_look_alikes_that_train_are_left_alone(quiet, untold, script):
-    assert "GRD012" not in {found.code for found in quiet(HEAD + TRAINED + script).findings}
+    quiet(HEAD + TRAINED + script)
     untold(HEAD + TRAINED + script, "GRD012")
 
 
@@ -396,16 +396,12 @@ def _with_step(reading):
     )
 
 
-def _codes(ran):
-    return {found.code for found in ran.findings}
-
-
 @pytest.mark.parametrize("name", READ)
 def test_a_setting_that_is_read_outside_its_class_is_left_alone(quiet, tmp_path, monkeypatch, name):
     tmp_path.joinpath("helper.py").write_text("def late(net):\n    return net.body.requires_grad\n")
     monkeypatch.syspath_prepend(tmp_path)
     script = HEAD + TRAINED + DEFINED.get(name, "") + SET + ALL + _with_step(READ[name])
-    assert "GRD012" not in _codes(quiet(script))
+    quiet(script)
 
 
 def test_it_is_found_beside_reads_of_what_parameters_gives(guilty, told):
@@ -416,10 +412,10 @@ def test_it_is_found_beside_reads_of_what_parameters_gives(guilty, told):
 def test_a_misspelled_setting_of_parameters_is_left_alone_where_it_is_read(quiet):
     marked = "for p in model.body.parameters():\n    p.require_grad = False\n"
     reading = "if step:\n        [p.requires_grad_(p.require_grad) for p in model.body.parameters()]"
-    assert "GRD012" not in _codes(quiet(HEAD + TRAINED + marked + ALL + _with_step(reading)))
+    quiet(HEAD + TRAINED + marked + ALL + _with_step(reading))
 
 
 def test_where_running_code_has_no_text_its_names_are_asked(guilty, quiet):
     head = HEAD + TRAINED + SET + ALL
     guilty(head + f"exec({LOOP.replace('  # R', '')!r})  # <- GRD012\n")
-    assert "GRD012" not in _codes(quiet(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n"))
+    quiet(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n")

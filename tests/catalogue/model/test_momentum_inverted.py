@@ -25,6 +25,7 @@ QUIET = {
     "the mean over all": CHAIN.format("nn.BatchNorm1d(8, momentum=None)") + LOOP,
     "the latest batch on purpose": CHAIN.format("nn.BatchNorm1d(8, momentum=1.0)") + LOOP,
     "no running statistics": CHAIN.format("nn.BatchNorm1d(8, 1e-5, 0.99, True, False)") + LOOP,
+    "none of them, a lazy one's": CHAIN.format("nn.LazyBatchNorm1d(1e-5, 0.99, True, False)") + "model(x)\n" + LOOP,
     "none of them, by name": CHAIN.format("nn.BatchNorm1d(8, momentum=0.999, track_running_stats=False)") + LOOP,
     "a teacher's": "class Teacher(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     "        self.momentum, self.net = 0.99, nn.Linear(6, 1)\n    def forward(self, x):\n        return self.net(x)\n"
@@ -52,6 +53,7 @@ for step in range(4):
         optimizer.step()
         optimizer.zero_grad()
 """,
+    "a lazy one's, by position": CHAIN.format("nn.LazyBatchNorm1d(1e-3, 0.99)").strip() + "  # T\nmodel(x)  # R" + LOOP,
     "a constant, a helper": """
 BN_MOMENTUM = 0.9
 def block(n, m):

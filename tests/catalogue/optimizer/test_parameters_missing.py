@@ -30,6 +30,16 @@ for _ in range(8):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # <- OPT001
 """,
+    "a_part_of_what_was_called_whole": """
+system = nn.Sequential(model)
+with torch.no_grad():
+    print(system(x).mean())
+optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
+for _ in range(8):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # <- OPT001
+""",
     "the_loop_is_a_library's": """
 library = {}
 exec('''

@@ -116,6 +116,23 @@ def test_texts_are_utf8(tmp_path):
         samples_from(description, tmp_path / "t.txt")
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind", "words"),
+    [
+        ("(100000000000000,)", "<f8", "no array that can be read: Unable to allocate"),
+        ("(99999999999999999999,)", "<f8", "no array"),
+        ("(True,)", "<f8", "no array"),
+        ("(100000000000000, 0)", "<f8", "no number"),
+        ("(100000000000000,)", "|V0", "no number"),
+    ],
+)
+def test_a_header_that_promises_more_than_there_is_is_refused(tmp_path, shape, kind, words):
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".ljust(117).encode() + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16))
+    with pytest.raises(InvalidData, match=words):
+        samples_from(describe(Reading(), *fixed(2)), tmp_path / "a.npy")
+
+
 def test_models_of_several_inputs_take_them_by_name(tmp_path):
     two = describe(Reading(), *fixed(2), names=("left", "right"))
     (first, second) = samples_in_text(two, '{"inputs": {"left": [[1, 2], [3, 4]], "right": [[5, 6], [7, 8]]}}')

@@ -54,6 +54,15 @@ def test_a_source_that_is_one_string_stays_one():
     assert notebook.written(notebook.text.replace("a = 1", "a = 3")) == text.replace("a = 1", "a = 3")
 
 
+def test_a_cell_may_hold_what_stands_between_cells():
+    source = ["# trueloop: cell 7\n", "a = 1  # trueloop: ignore[GRD001]\n", "%magic\n", "pass  # trueloop: hidden b\n"]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": each} for each in (source, "c = 1", source)]})
+    notebook = Notebook(text)
+    assert notebook.place(notebook.text.splitlines().index("c = 1") + 1) == (notebook.cells[1], 1)
+    assert notebook.written(notebook.text) == text
+    assert notebook.written(notebook.text.replace("= 1", "= 2")) == text.replace("= 1", "= 2")
+
+
 def test_lines_know_where_they_stand_in_the_file():
     notebook = Notebook(raw())
     cell = notebook.cells[0]

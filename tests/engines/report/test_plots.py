@@ -4,19 +4,13 @@ import re
 
 import pytest
 
-from trueloop.engines.report.plots import COLUMNS, Axis, Plot, figure
+from trueloop.engines.report.plots import COLUMNS, Plot, figure
 from trueloop.ground.findings import Series
 
 
 def plot(values: list[float], *, log: bool = False) -> str:
     series = Series(updates=tuple(range(len(values))), values=tuple(values))
     return figure(Plot(name="loss", title="Loss", series=series, log=log))
-
-
-def test_an_axis_maps_its_ends():
-    axis = Axis(low=1, high=100, start=200, end=0, log=True)
-    assert [axis.place(value) for value in (1, 10, 100)] == [200, 100, 0]
-    assert Axis(low=5, high=5, start=0, end=10).place(5) == 5
 
 
 def test_a_long_series_keeps_its_extremes():

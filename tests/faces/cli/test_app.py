@@ -156,6 +156,19 @@ def test_a_reader_that_leaves_early_gets_no_traceback(words: list[str]):
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+@pytest.mark.parametrize("words", [["recipes"], ["failures", "--json"], ["--help"], ["lint", __file__]])
+def test_an_output_that_takes_no_more_gets_words_and_no_traceback(words: list[str]):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "trueloop", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: What was asked for cannot be written: No space left on device.",
+        "fix: Make room, or write it elsewhere.",
+    ]
+
+
 @pytest.mark.parametrize("words", [["recipes"], ["runs", "list"], ["--help"], ["lint", "-"]])
 def test_streams_that_are_closed_are_empty(words: list[str]):
     line = shlex.join([sys.executable, "-m", "trueloop", *words])

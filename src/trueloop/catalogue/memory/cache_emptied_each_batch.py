@@ -23,15 +23,13 @@ References
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import Final
 
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.source.operations import Act
-from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.source.text import Fix
 
 EMPTYING: Final = frozenset(
     f"torch.{device}.empty_cache"
@@ -46,25 +44,14 @@ def find(source: Source) -> Iterator[Hit]:
             continue
         for backward in source.run_of(emptied):
             if backward.act is Act.BACKWARD and backward.beside(emptied) and emptied.implied_by(backward):
+                gone = source.taken_out(emptied)
                 yield Hit(
                     message="The cache of device memory is emptied in every turn of the training loop.",
                     node=emptied.node,
                     related=((backward.node, "as often as this backward"),),
-                    fix=_taken_out(source, emptied),
+                    fix=Fix((gone,), safe=True, words="Take it out") if gone else None,
                 )
                 break
-
-
-def _taken_out(source: Source, emptied: Deed) -> Fix | None:
-    """Return the fix: the line goes."""
-    statement = emptied.statement
-    if not isinstance(statement, ast.Expr) or statement.value is not emptied.node or len(source.block(statement)) < 2:
-        return None
-    rest, indent = source.text.after(statement), source.text.indent(statement)
-    start, end = source.text.span(statement)
-    if rest is None or indent is None or source.text.content[end : rest.end].strip():
-        return None  # a comment would go with it
-    return Fix((Edit(start - len(indent.encode()), rest.end, ""),), safe=True, words="Take it out")
 
 
 RULE = Rule(words=("empty_cache", "backward("), find=find)

@@ -12,13 +12,15 @@ Look-alikes
     ``loss.item()`` and ``loss.detach()`` keep a number only. Truncated backpropagation through time, policy gradients
     over an episode, a deque of the last few losses and the best loss so far keep some graphs for a while, or few for
     ever. Certain because graphs carry a mark that dies with them: the graphs of eight different updates or more, made
-    at least twenty updates ago, were all still there after the garbage collector had run, and none had gone. The text
-    alone tells it where a backward without ``retain_graph`` has gone through what is added to a list, a dictionary or a
-    total in each turn of a loop, so that it is of no more use, and where nothing in the file empties it.
+    at least twenty updates ago, were all still there after the garbage collector had run, and none had gone. Those
+    behind a model's first parameter count in the same way: it has some where a teacher's average of the student is
+    taken with gradients on, and the line told is where the teacher is called. The text alone tells it where a backward
+    without ``retain_graph`` has gone through what is added to a list, a dictionary or a total in each turn of a loop,
+    so that it is of no more use, and where nothing in the file empties it.
 
 Fix
     Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
-    windows of a recurrent net; ``torch.no_grad()`` around evaluation.
+    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
@@ -60,6 +62,15 @@ class Detector:
         return None
 
     def _alive(self, event: GraphsAlive) -> Evidence:
+        if event.parameter:
+            return Evidence(
+                message=f"{event.parameter} is computed from {event.count} of its earlier values that were looked at, "
+                f"the oldest from update {event.oldest}: the graph behind it grows with every update.",
+                place=event.place,
+                fix="Change it under torch.no_grad().",
+                update=event.oldest,
+                about=event.parameter,
+            )
         by = f" They are held by {event.holders[0]}." if event.holders else ""
         return Evidence(
             message=f"All {event.count} graphs that were looked at are still in memory, the oldest since update "

@@ -35,7 +35,7 @@ from typing import ClassVar
 from trueloop.ground.events import EpsilonOutweighs, Event, ModelCalled
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.questions.layers import BATCH_NORMS, value_of, written
+from trueloop.ground.questions.layers import BATCH_NORMS, place_of_epsilon, value_of, written
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
@@ -75,7 +75,7 @@ def find(source: Source) -> Iterator[Hit]:
     """Yield the normalisations that are made with an epsilon of 0.1 or more."""
     made = {id(each.node): each for each in source.acts(Act.MADE)}
     for call in source.calls(*LAYERS):
-        place = 0 if source.name(call.func).startswith("torch.nn.Lazy") else 1
+        place = place_of_epsilon(source, call)
         epsilon = written(call, "eps", place)
         value = value_of(epsilon, made.get(id(call)), "eps", place)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < LARGE:

@@ -36,7 +36,7 @@ from typing import ClassVar
 from trueloop.ground.events import Event, ModelCalled, StatisticsForgotten
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
-from trueloop.ground.questions.layers import BATCH_NORMS, value_of, written
+from trueloop.ground.questions.layers import BATCH_NORMS, place_of_epsilon, value_of, written
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
@@ -75,10 +75,11 @@ def find(source: Source) -> Iterator[Hit]:
     """Yield the batch normalisations that are made with a momentum from 0.9 to below 1."""
     made = {id(each.node): each for each in source.acts(Act.MADE)}
     for call in source.calls(*BATCH_NORMS):
-        momentum, tracked = written(call, "momentum", 2), written(call, "track_running_stats", 4)
+        place = place_of_epsilon(source, call) + 1
+        momentum, tracked = written(call, "momentum", place), written(call, "track_running_stats", place + 2)
         if tracked is not None and not (isinstance(tracked, ast.Constant) and tracked.value):
             continue  # without running statistics the momentum is of nothing
-        value = value_of(momentum, made.get(id(call)), "momentum", 2)
+        value = value_of(momentum, made.get(id(call)), "momentum", place)
         if not isinstance(value, float) or not LARGE <= value < 1:
             continue
         edit = source.text.replace(momentum, f"{1 - value:.6g}") if isinstance(momentum, ast.Constant) else None

@@ -33,7 +33,7 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, Ref, Refs, S
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import Piece, TeachingLoop
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, first_few
 
 
 class Detector:
@@ -68,10 +68,9 @@ class Detector:
         names = sorted(ref.name for ref in moved if ref in self._ever)
         if not names:
             return None
-        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         return Evidence(
             message=f"{counted(len(names), 'parameter')} with requires_grad=False got no gradient since the update "
-            f"before, and were changed by this one all the same: {listed}.",
+            f"before, and were changed by this one all the same: {first_few(names)}.",
             place=event.place,
         )
 

@@ -39,12 +39,13 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled,
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.glimpses import glimpsed, name_in
 from trueloop.ground.questions.parts import changes, missing, rebuilt_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import Kind
 from trueloop.ground.teaching import Piece, TeachingLoop
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, first_few
 
 UPDATES = 4  # in which a parameter got a gradient nobody used: other optimizers have been built, or stepped, by then
 
@@ -62,6 +63,10 @@ class Known:
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     """Of the missing ones, a few numbers each, to see whether somebody changes them."""
     changed: bool = False
+
+    def place(self, parameter: Ref) -> int:
+        """Return which of the model's parameters one is; -1 = of another name."""
+        return self.order.get(name_in(self.order, parameter.name), -1)
 
 
 class Detector:
@@ -111,7 +116,7 @@ class Detector:
             known = self._models.put(event.model, Known(event.parameters, order))
             self._settled = False
         if known.missing and not known.changed:
-            values = _values(event.live, {ref.name for ref in known.missing})
+            values = glimpsed(event.live, {ref.name for ref in known.missing})
             known.changed = any(known.values.get(name, value) != value for name, value in values.items())
             known.values = values
 
@@ -142,21 +147,20 @@ class Detector:
     def _certain(self, event: StepTaken, known: Known) -> bool:
         """The greater part is stepped, something before the missing ones is, and no optimizer holds strangers."""
         stepped = known.parameters.intersection(self._held)
-        first = min((known.order.get(ref.name, -1) for ref in event.with_gradient & known.parameters), default=-1)
-        last_missing = max(known.order.get(ref.name, -1) for ref in known.missing)
+        first = min((known.place(ref) for ref in event.with_gradient & known.parameters), default=-1)
+        last_missing = max(known.place(ref) for ref in known.missing)
         in_models = NONE.union(*(other.parameters for other in self._models.facts()))
         strangers = event.parameters - in_models - event.with_gradient
         return len(stepped) > len(known.missing) and 0 <= first < last_missing and not strangers
 
     def _evidence(self, event: StepTaken, model: Ref, known: Known) -> Evidence:
         names = sorted(ref.name for ref in known.missing)
-        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         built, words, place = self._built.get(event.optimizer), "the optimizer was built here", event.place
         if built is not None and place == self._backward_at:  # `trainer.fit(...)`: somebody else's loop is run by it
             built, words, place = place, "it is stepped in here", built
         return Evidence(
             message=f"{counted(len(names), 'parameter')} of {model.name} got gradients in {known.updates} updates, but "
-            f"are in no optimizer and stay as they were: {listed}.",
+            f"are in no optimizer and stay as they were: {first_few(names)}.",
             place=place,
             related=((built, words),) if built is not None else (),
         )
@@ -164,16 +168,6 @@ class Detector:
     def abstains(self) -> str:
         """Nothing is left open."""
         return ""
-
-
-def _values(model: Any, names: set[str]) -> dict[str, tuple[Any, ...]]:
-    """A few numbers of each named parameter: the first ones where that needs no waiting, and its version."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for name, parameter in model.named_parameters():
-        if name in names:
-            first = parameter.detach().flatten()[:4].tolist() if parameter.device.type == "cpu" else ()
-            found[name] = (parameter._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
-    return found
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -28,7 +28,7 @@ References
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,12 +36,13 @@ from trueloop.ground.events import NONE, BackwardEnded, Event, Gap, ModelCalled,
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
+from trueloop.ground.glimpses import glimpsed
 from trueloop.ground.questions.parts import changes, rebuilt_behind
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.things import MANAGED, PART, Kind, Thing
 from trueloop.ground.teaching import Piece, adding
-from trueloop.ground.words import counted
+from trueloop.ground.words import counted, first_few
 
 UPDATES = 3
 
@@ -55,15 +56,6 @@ class _Called:
     """Updates made when it was called last."""
 
 
-@dataclass(slots=True)
-class _Stepped:
-    """An optimizer."""
-
-    before_last: int
-    """Updates made before the two latest steps of it."""
-    last: int
-
-
 class Detector:
     """Looks for an optimizer's parameters in the models that are called."""
 
@@ -71,7 +63,8 @@ class Detector:
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Called]()
-        self._optimizers = Facts[Ref, _Stepped]()
+        self._steps = Facts[Ref, tuple[int, int]]()
+        """Updates made before the two latest steps of each optimizer."""
         self._since: dict[Ref, Refs] = {}
         """Optimizer -> what got gradients since its latest step; emptied by every gap."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -105,16 +98,13 @@ class Detector:
         else:
             known.parameters, known.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
-            before, self._values = self._values, _values(event.live, self._missing)
+            before, self._values = self._values, glimpsed(event.live, {ref.name for ref in self._missing})
             self._changed.update(name for name, value in self._values.items() if before.get(name, value) != value)
 
     def _stepped(self, event: StepTaken) -> Evidence | None:
         received, self._since[event.optimizer] = self._since.get(event.optimizer), NONE
-        known = self._optimizers.get(event.optimizer)
-        if known is None:
-            self._optimizers.put(event.optimizer, _Stepped(event.update, event.update))
-            return None
-        before_last, known.before_last, known.last = known.before_last, known.last, event.update
+        before_last, last = self._steps.get(event.optimizer) or (event.update, event.update)
+        self._steps.put(event.optimizer, (last, event.update))
         return None if received is None else self._compare(event, received, before_last)
 
     def _compare(self, event: StepTaken, received: Refs, since: int) -> Evidence | None:
@@ -143,10 +133,10 @@ class Detector:
         return self._evidence(event, stale, missing)
 
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
-        built = self._built.get(event.optimizer)
+        built, names = self._built.get(event.optimizer), sorted(ref.name for ref in missing)
         return Evidence(
             message=f"{counted(len(stale), 'parameter')} of the {len(event.parameters)} in this {event.optimizer.kind} "
-            f"are in no model that is called and get no gradients, while {_listed(missing)} of the model "
+            f"are in no model that is called and get no gradients, while {first_few(names)} of the model "
             "got them and stayed as before, in no optimizer.",
             place=event.place,
             related=((built, "the optimizer was built here"),) if built is not None else (),
@@ -155,22 +145,6 @@ class Detector:
     def abstains(self) -> str:
         """Nothing is left open."""
         return ""
-
-
-def _listed(refs: Iterable[Ref]) -> str:
-    names = sorted(ref.name for ref in refs)
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def _values(model: Any, refs: Refs) -> dict[str, tuple[Any, ...]]:
-    """A few numbers of some parameters: the first ones where that needs no waiting, and the version."""
-    names = {ref.name for ref in refs}
-    found: dict[str, tuple[Any, ...]] = {}
-    for name, parameter in model.named_parameters():
-        if name in names:
-            first = parameter.detach().flatten()[:4].tolist() if parameter.device.type == "cpu" else ()
-            found[name] = (parameter._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
-    return found
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -40,7 +40,7 @@ from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import MANAGED, Kind
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
@@ -118,7 +118,7 @@ def find(source: Source) -> Iterator[Hit]:
             message="The optimizer steps a second time with the gradients it has just used.",
             node=each.node,
             related=((first.node, "they are used here"),),
-            fix=_taken_out(source, each),
+            fix=_stepped_once(source, each),
         )
 
 
@@ -127,17 +127,10 @@ def _known(step: Deed) -> bool:
     return plain and optimizer.kind is Kind.OPTIMIZER and MANAGED not in optimizer.facts and not optimizer.either
 
 
-def _taken_out(source: Source, step: Deed) -> Fix | None:
+def _stepped_once(source: Source, step: Deed) -> Fix | None:
     """Return the fix: the line goes."""
-    statement = step.statement
-    alone = isinstance(statement, ast.Expr) and statement.value is step.node and len(source.block(statement)) > 1
-    if statement is None or not alone or step.things or statement.lineno != statement.end_lineno:
-        return None
-    rest, indent = source.text.after(statement), source.text.indent(statement)
-    start, end = source.text.span(statement)
-    if rest is None or indent is None or source.text.content[end : rest.end].strip():
-        return None  # a comment would go with it
-    return Fix((Edit(start - len(indent.encode()), rest.end, ""),), safe=False, words="Step once")
+    gone = None if step.things else source.taken_out(step)
+    return Fix((gone,), safe=False, words="Step once") if gone else None
 
 
 RULE = Rule(words=("backward(", ".step("), find=find)

@@ -29,11 +29,12 @@ from typing import ClassVar
 from trueloop.ground.events import Event, LossScaled
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.questions.clipping import scales
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix, Text
-from trueloop.ground.source.things import Kind, Thing
+from trueloop.ground.source.things import Thing
 from trueloop.ground.teaching import Piece, TeachingLoop
 
 
@@ -60,7 +61,7 @@ class Detector:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each scaling of a loss that was computed in bfloat16, by a scaler that is always on."""
-    scalings = [each for each in source.acts(Act.SCALED) if _is_on(each.subject)]
+    scalings = [each for each in source.acts(Act.SCALED) if scales(each.subject)]
     halves = {id(each): _half(source, each) for each in scalings}
     for scaling in scalings:
         called = halves[id(scaling)]
@@ -74,13 +75,6 @@ def find(source: Source) -> Iterator[Hit]:
             related=((called.node, "runs under autocast to bfloat16"),),
             fix=_switched_off(source.text, scaling.subject) if whole else None,
         )
-
-
-def _is_on(scaler: Thing) -> bool:
-    enabled = scaler.options.get("enabled")
-    made_here = scaler.kind is Kind.SCALER and scaler.name.startswith("torch.") and not scaler.either
-    by_place = {"4", "5"} & scaler.options.keys()
-    return made_here and not by_place and (enabled is None or enabled.constant() is True)
 
 
 def _half(source: Source, scaling: Deed) -> Deed | None:

@@ -36,12 +36,12 @@ from typing import ClassVar, Final
 from trueloop.ground.events import Event, LossScaled, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.questions.clipping import scaler_of
+from trueloop.ground.questions.clipping import scaler_of, scales
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.operations import Operation as Deed
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Edit, Fix
-from trueloop.ground.source.things import MANAGED, Kind, Thing
+from trueloop.ground.source.things import MANAGED, Kind
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
@@ -108,15 +108,9 @@ def _scaled(source: Source, step: Deed) -> Deed | None:
         if each.act is Act.BACKWARD and not each.excludes(step):
             scaler = scaler_of(each)
             reached = step.subject.models() and source.reaches(each, step.subject)
-            known = scaler is not None and _is_on(scaler) and each.implied_by(step)
+            known = scaler is not None and scales(scaler) and each.implied_by(step)
             return each if reached and known else None
     return None
-
-
-def _is_on(scaler: Thing) -> bool:
-    enabled = scaler.options.get("enabled")
-    made_here = scaler.name.startswith("torch.") and not scaler.either
-    return made_here and not {"4", "5"} & scaler.options.keys() and (enabled is None or enabled.constant() is True)
 
 
 def _by_the_scaler(source: Source, step: Deed, backward: Deed) -> Fix | None:

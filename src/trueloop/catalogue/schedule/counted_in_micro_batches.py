@@ -33,7 +33,7 @@ from typing import ClassVar
 from trueloop.ground.events import BackwardStarted, Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
-from trueloop.ground.questions.counting import lengths, power, window
+from trueloop.ground.questions.counting import lengths, power, turns_of
 from trueloop.ground.questions.moves import moved_behind
 from trueloop.ground.source.operations import Act
 from trueloop.ground.source.source import Hit, Source
@@ -172,9 +172,9 @@ def find(source: Source) -> Iterator[Hit]:
         if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not lengths(scheduler):
             continue
         steps = source.within(loop, Act.STEPPED, root=advance.root)
-        size = window(steps[0], loop) if steps else None
+        size = turns_of(steps[0], loop) if steps else None
         mine = any(each.may_be(steps[0].subject) for each in (*scheduler.of, *scheduler.options.values()) if size)
-        if size is None or not mine or any(window(each, loop) is not size for each in steps):
+        if size is None or not mine or any(turns_of(each, loop) is not size for each in steps):
             continue
         if any(power(each, size) == -1 for each in lengths(scheduler)):
             yield Hit(

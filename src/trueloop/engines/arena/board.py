@@ -20,6 +20,7 @@ from trueloop.engines.arena.ranking import Judged
 from trueloop.engines.arena.trial import SEED_BOUND, End, Point, Trial, thinned
 from trueloop.ground.asked import Within, read
 from trueloop.ground.errors import BoardError, InvalidConfig
+from trueloop.ground.json_text import from_json
 
 WAITING: Final = 32  # entries in the queue at most: an hour of judging
 KEPT: Final = 5000  # entries at most: about 125 MB with their curves
@@ -371,10 +372,7 @@ def _row(found: Sequence[Any]) -> Row:
 def _loaded(text: Any) -> Any:
     if not isinstance(text, str) or len(text) > LONGEST:
         raise TypeError("no text, or a very long one")
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
+    return from_json(text)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

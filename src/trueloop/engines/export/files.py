@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from trueloop.engines.export.artifact import Description
 from trueloop.engines.export.asked import Numbers, Sample, bytes_of, only_input, row_of, samples_in, samples_of
 from trueloop.ground.errors import InvalidConfig, InvalidData, MissingExtra
+from trueloop.ground.json_text import from_strict_json
 
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp")
 READS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,8 +63,8 @@ def samples_in_text(description: Description, text: str | bytes) -> list[Sample]
         InvalidConfig: a field that is unknown.
     """
     try:
-        given = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        given = from_strict_json(text)
+    except ValueError as error:
         raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
     return samples_of(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})
 
@@ -72,11 +72,13 @@ def samples_in_text(description: Description, text: str | bytes) -> list[Sample]
 def _npy(description: Description, path: Path) -> list[Sample]:
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InvalidData(f"It is no array: {error}", fix="Save numbers with numpy.save.") from None
+    except (ValueError, TypeError, EOFError, OverflowError, MemoryError) as error:
+        raise InvalidData(f"It is no array that can be read: {error}", fix="Save numbers with numpy.save.") from None
     only_input(description)
     if not isinstance(array, np.ndarray):
         raise InvalidData("It holds several arrays.", fix="Save one with numpy.save.")
+    if not array.nbytes:
+        raise InvalidData("It holds no number.", fix="Give one row for each sample.")
     return samples_in(description, [array])
 
 
@@ -155,7 +157,3 @@ def _picture(description: Description, path: Path) -> list[Sample]:
     if len(planes) != channels.lowest:
         raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")
     return samples_in(description, [planes])
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")

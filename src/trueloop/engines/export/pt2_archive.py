@@ -10,7 +10,6 @@ it is refused, and none is ever written here.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import zipfile
 import zlib
@@ -21,6 +20,7 @@ from typing import Any, Final, cast
 
 from trueloop.ground.asked import shown
 from trueloop.ground.errors import CheckpointError
+from trueloop.ground.json_text import from_json
 
 MOST_JSON: Final = 256 << 20  # bytes of the graph
 _MEMBERS: Final = re.compile(
@@ -79,8 +79,8 @@ def _json(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipIn
     if info is None or info.file_size > MOST_JSON:
         raise _refused(path, f"no {name}, or one that is too large")
     try:
-        return json.loads(archive.read(info))
-    except (ValueError, RecursionError) as error:
+        return from_json(archive.read(info))
+    except ValueError as error:
         raise _refused(path, f"a {name} that is not JSON") from error
 
 
@@ -106,8 +106,8 @@ def _check_graph(path: Path, graph: Any) -> None:
 def _plain_tree(text: str) -> bool:
     """True for tuples, lists and dictionaries of tensors: other kinds have torch import modules by name."""
     try:
-        nodes = list(_mappings(json.loads(text)))
-    except (ValueError, RecursionError):
+        nodes = list(_mappings(from_json(text)))
+    except ValueError:
         return False
     kinds = all(node.get("type") in (None, "builtins.tuple", "builtins.list", "builtins.dict") for node in nodes)
     return kinds and not any("__enum__" in str(node.get("context")) for node in nodes)

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from trueloop.ground.errors import InvalidConfig
 from trueloop.ground.findings import Finding
+from trueloop.ground.json_text import from_json
 
 SCHEMA: Final = 1
 Key = tuple[str, str, str]
@@ -57,7 +58,7 @@ def load(path: Path) -> Counter[Key]:
         InvalidConfig: it is not there, or is no baseline.
     """
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = from_json(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or cast("Mapping[str, Any]", content).get("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         rows = cast("Mapping[str, Any]", content)["findings"]
@@ -66,7 +67,7 @@ def load(path: Path) -> Counter[Key]:
         raise InvalidConfig(
             f"There is no baseline {str(path)!r}: {error.strerror}.", fix="Write one: --write-baseline PATH."
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InvalidConfig(
             f"{str(path)!r} is no baseline: {error}.", fix="Write it anew: --write-baseline PATH."
         ) from error

@@ -11,10 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.engines.lint.files import Unreadable
 
-_SEPARATOR: Final = "# trueloop: cell {number}\n"
-_SEPARATORS: Final = re.compile(r"^# trueloop: cell \d+\n", re.MULTILINE)
 _MAGIC: Final = re.compile(r"^(?P<indent>\s*)(?P<line>(?:%|!|\?|[\w.]+\?{1,2}\s*$|[\w, .\[\]'\"]+?\s*=\s*[%!]).*)$")
-_HIDDEN: Final = re.compile(r"^(?P<indent>\s*)pass  # trueloop: hidden (?P<line>.*)$", re.MULTILINE)
 
 
 class Cell(NamedTuple):
@@ -47,9 +44,13 @@ class Notebook:
             self.cells = list(_cells(raw))
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise Unreadable(f"not a notebook: {error}") from error
+        sources = "\n".join(cell.source for cell in self.cells)
+        self._mark = "trueloop"
+        while any(f"# {self._mark}: {word} " in sources for word in ("cell", "hidden")):
+            self._mark += "'"  # a cell holds such a line itself
         self.broken: list[tuple[int, str]] = []
         """Cells that are no Python, and why: they are left out."""
-        parts = [(_SEPARATOR.format(number=cell.number), self._shown(cell)) for cell in self.cells]
+        parts = [(f"# {self._mark}: cell {cell.number}\n", self._shown(cell)) for cell in self.cells]
         self.text = "".join(mark + body for mark, body in parts)
         """All code, magics hidden, each cell behind a comment of its own line."""
         self._first: list[int] = []
@@ -65,13 +66,14 @@ class Notebook:
 
     def written(self, text: str) -> str:
         """Return the file with the code of a changed `text`; cells that did not change keep every byte."""
-        bodies = _SEPARATORS.split(text)[1:]
+        cells = re.compile(rf"^# {self._mark}: cell \d+\n", re.MULTILINE)
+        hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._mark}: hidden (?P<line>.*)$", re.MULTILINE)
         raw = self._raw
         for cell, before, after in reversed(
-            list(zip(self.cells, _SEPARATORS.split(self.text)[1:], bodies, strict=True))
+            list(zip(self.cells, cells.split(self.text)[1:], cells.split(text)[1:], strict=True))
         ):
             if before != after:
-                source = _HIDDEN.sub(r"\g<indent>\g<line>", after)
+                source = hidden.sub(r"\g<indent>\g<line>", after)
                 if not cell.source.endswith("\n"):
                     source = source.removesuffix("\n")
                 raw = raw[: cell.span[0]] + _encoded(source, cell, self._raw) + raw[cell.span[1] :]
@@ -83,10 +85,11 @@ class Notebook:
         if _problem(source) is None:
             return source
         lines = source[:-1].split("\n")
-        hidden = "".join(f"pass  # trueloop: hidden {line}\n" for line in lines)
+        hide = f"pass  # {self._mark}: hidden "
+        hidden = "".join(f"{hide}{line}\n" for line in lines)
         if cell.source.lstrip().startswith("%%"):  # another language, or timing
             return hidden
-        shown = "".join(_MAGIC.sub(r"\g<indent>pass  # trueloop: hidden \g<line>", line) + "\n" for line in lines)
+        shown = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
         problem = _problem(shown)
         if problem is None:
             return shown

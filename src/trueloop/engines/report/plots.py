@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from trueloop.ground.axis import Axis, is_wide
 from trueloop.ground.findings import Series
 from trueloop.ground.markup import Markup, element
 from trueloop.ground.words import number, short
@@ -15,8 +16,6 @@ from trueloop.ground.words import number, short
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24
 COLUMNS: Final = 500  # more points than this in a plot this wide are not seen; the extremes of each column are
-TICKS: Final = 5
-WIDE: Final = 30  # times from the smallest to the greatest value, from which on the axis is logarithmic
 
 BEYOND: Final = 1e300  # is not finite in any type that is trained in; the range between two such is not a number
 
@@ -35,24 +34,6 @@ class Plot:
     """Logarithmic, where the values allow and deserve it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
-    """From numbers to places on the page."""
-
-    low: float
-    high: float
-    start: float
-    """The place of ``low``."""
-    end: float
-    log: bool = False
-
-    def place(self, value: float) -> float:
-        """Return where a value lies."""
-        low, high, at = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
-        share = (at - low) / (high - low) if high > low else 0.5
-        return round(self.start + share * (self.end - self.start), 1)
-
-
 def figure(plot: Plot) -> Markup:
     """Draw one plot with its title, and a sentence of what it shows."""
     points = _finite(plot.series)
@@ -67,7 +48,7 @@ def figure(plot: Plot) -> Markup:
 def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Markup:
     values = [value for _, value in points]
     low, high = min(values), max(values)
-    log = plot.log and low > 0 and high > WIDE * low
+    log = plot.log and is_wide(low, high)
     pad = 0 if log else (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     updates = [update for update, _ in points]
     x = Axis(low=updates[0], high=updates[-1], start=LEFT, end=WIDTH - RIGHT)
@@ -87,11 +68,11 @@ def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> I
 
 
 def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
-    for tick in _decades(y) if y.log else _steps(y.low, y.high):
+    for tick in y.ticks():
         at = y.place(tick)
         yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
         yield element("text", f"{tick:.6g}", x=LEFT - 8, y=at + 4, text_anchor="end")
-    for tick in _steps(x.low, x.high, whole=True):
+    for tick in x.ticks(whole=True):
         yield element("text", number(round(tick)), x=x.place(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle")
     yield element("text", "update", x=LEFT - 14, y=HEIGHT - BOTTOM + 18, text_anchor="end")
 
@@ -102,24 +83,6 @@ def _marks(marks: Iterable[tuple[int, str]], x: Axis) -> Iterator[Markup]:
             at = x.place(update)
             told = element("title", f"{code}, update {update}")
             yield element("line", told, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
-
-
-def _steps(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Return round numbers within a range: 1, 2 or 5 times a power of ten apart."""
-    if high <= low:
-        return [low]
-    rough = (high - low) / TICKS
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    step = max(1.0, step) if whole else step
-    first = math.ceil(low / step)
-    return [step * k for k in range(first, math.floor(high / step) + 1)]
-
-
-def _decades(axis: Axis) -> list[float]:
-    first, last = math.ceil(math.log10(axis.low)), math.floor(math.log10(axis.high))
-    stride = max(1, -(-(last - first) // TICKS))
-    return [10.0**k for k in range(first, last + 1, stride)]
 
 
 def _finite(series: Series) -> list[tuple[int, float]]:

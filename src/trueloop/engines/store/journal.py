@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from bisect import bisect_right
@@ -24,6 +23,7 @@ from trueloop.engines.store.lines import (
     update_records,
 )
 from trueloop.ground.errors import InvalidData, RunFolderError
+from trueloop.ground.json_text import from_json
 from trueloop.ground.places import is_folder
 from trueloop.ground.seams import (
     CheckpointSaved,
@@ -135,7 +135,7 @@ def read(path: Path) -> History:
             why="A run is told from its journal; without one there is nothing to show.",
             fix="Name the folder a run was written to, as --run-dir had it.",
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InvalidData(
             f"Line {reading.line} of {path} is not a journal line: {error!r}.",
             why="The file was changed from outside or the disk is failing, so the rest cannot be trusted blindly.",
@@ -169,7 +169,7 @@ class _Reading:
     def take(self, line: bytes) -> None:
         """Add one whole line."""
         self.line += 1
-        record = json.loads(line.decode())
+        record = from_json(line.decode())
         if not isinstance(record, dict):
             raise TypeError("not an object")
         if record.get("schema", SCHEMA) not in READABLE:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trueloop.engines.teach.broken import Inject, fitted
 from trueloop.engines.teach.simulation import Simulation
+from trueloop.ground.axis import is_wide
 from trueloop.ground.teaching import Broken
 from trueloop.ground.words import short
 
@@ -29,7 +30,6 @@ BASE: Final = Simulation(
 """What most failures need is in it: short windows, a short last batch, modes that differ, a schedule."""
 SEEDS: Final = (0, 1, 2)
 POINTS: Final = 52  # of a curve
-WIDE: Final = 30.0  # times from the least to the greatest value, from which on a logarithm shows more
 EDGE: Final = 0.02  # share of the values that may lie beyond each edge of a plot: one spike is not to flatten the rest
 FORMAT: Final = 2
 FLOORS: Final[Mapping[str, float]] = {"memory": 2.0}
@@ -183,7 +183,7 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
     beyond = int(EDGE * len(values))
     low, high = values[beyond], values[-1 - beyond]
     last = max(max(band.updates, default=0) for band in bands.values())
-    log = name in LOGGED and low > 0 and high > WIDE * low
+    log = name in LOGGED and is_wide(low, high)
 
     def place(value: float | None) -> float | None:
         if value is None:

@@ -23,8 +23,10 @@ from trueloop.engines.train.objective import Loss, Objective
 from trueloop.engines.train.processes import Numbers, Processes
 from trueloop.ground.errors import InvalidModel
 
-_NEW: Final = "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters  # since torch 2.13
+_TAKES: Final = signature(DistributedDataParallel.__init__).parameters
+_NEW: Final = "forward_sync_buffers" in _TAKES  # since torch 2.13
 _OWN_BUFFERS: Final[dict[str, Any]] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+_ALIKE: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in _TAKES else {}  # before 2.7 it syncs once more
 
 
 class Replicas:
@@ -125,7 +127,7 @@ class Replicas:
         return DistributedDataParallel(
             self._step,
             **_OWN_BUFFERS,
-            init_sync=False,
+            **_ALIKE,
             gradient_as_bucket_view=True,
             find_unused_parameters=self._step.looked_through,
         )

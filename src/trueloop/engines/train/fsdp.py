@@ -24,7 +24,7 @@ from trueloop.engines.train.objective import Loss, Objective
 from trueloop.engines.train.processes import Numbers, Processes
 from trueloop.engines.train.recompute import repeated_blocks
 from trueloop.engines.train.update import Outcome, gradients_of
-from trueloop.ground.errors import InvalidModel
+from trueloop.ground.errors import InvalidConfig, InvalidModel
 
 
 class Sharded:
@@ -40,12 +40,18 @@ class Sharded:
         processes: more than one.
 
     Raises:
+        InvalidConfig: this torch shards on accelerators only.
         InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
     """
 
     sharded = together = True
 
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
+        if processes.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+            raise InvalidConfig(
+                f"torch {torch.__version__} shards models on accelerators only.",
+                fix='Use torch 2.7 or later, or set parallel.engine = "ddp".',
+            )
         self.processes = processes
         start_alike(model, processes)
         self.mesh = init_device_mesh(processes.device.type, (processes.size,))

@@ -23,6 +23,7 @@ from trueloop.engines.train.loop import Assembly
 from trueloop.engines.train.manifest import STATE, Checkpoint
 from trueloop.engines.train.state import unpack
 from trueloop.ground.errors import CheckpointError
+from trueloop.ground.json_text import from_json
 from trueloop.version import __version__
 
 Identity = Mapping[str, Any]
@@ -222,8 +223,8 @@ def saved_identity(checkpoint: Checkpoint) -> Identity | None:
         None where it cannot be read, or holds none.
     """
     try:
-        return unpack(json.loads((checkpoint.path / STATE).read_bytes())["identity"], {})
-    except (OSError, ValueError, LookupError, CheckpointError, RecursionError):
+        return unpack(from_json((checkpoint.path / STATE).read_bytes())["identity"], {})
+    except (OSError, ValueError, LookupError, CheckpointError):
         return None
 
 

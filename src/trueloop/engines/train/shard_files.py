@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from trueloop.engines.train.processes import Processes
 from trueloop.engines.train.state import InShards
 from trueloop.engines.train.tensorfile import read_tensors
 from trueloop.ground.errors import CheckpointError, InvalidConfig, MissingExtra
+from trueloop.ground.json_text import from_json
 
 if TYPE_CHECKING:  # not in every torch
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -124,7 +124,7 @@ def read_whole(folder: Path, wanted: Mapping[str, InShards]) -> dict[str, Tensor
             shard = read_tensors(folder / file)
             if shard.stamp != stamps[file]:
                 raise damaged(folder, f"{file} does not match its checksum")
-            places = json.loads(shard.metadata[_PLACES])
+            places = from_json(shard.metadata[_PLACES])
             for name in tensors.keys() & shard.tensors.keys():
                 missing[name] -= _place(tensors[name], shard.tensors[name], places[name]["saved_offsets"])
     except OSError as error:

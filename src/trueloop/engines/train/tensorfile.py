@@ -23,6 +23,7 @@ from torch import Tensor
 
 from trueloop.engines.train.durable import FileStamp, damaged, write_synced
 from trueloop.ground.errors import CheckpointError
+from trueloop.ground.json_text import from_json
 
 _NAMED = {
     "F64": "float64",
@@ -141,9 +142,9 @@ class _Entry:
 def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the header without its metadata, and the metadata."""
     try:
-        header = dict(json.loads(text))
+        header = dict(from_json(text))
         return header, dict(header.pop(RESERVED, {}))
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise damaged(path, f"its header is not readable ({error})") from error
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trueloop.engines.train.durable import damaged, sync, unreadable, unwritable
 from trueloop.engines.train.tensorfile import DTYPE_NAMES, RESERVED, read_tensors, write_tensors
 from trueloop.ground.errors import InvalidModel
+from trueloop.ground.json_text import from_json
 
 
 def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
@@ -59,7 +60,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        aliases = json.loads(file.metadata.get("aliases", "{}"))
+        aliases = from_json(file.metadata.get("aliases", "{}"))
         return file.tensors | {alias: file.tensors[name] for alias, name in aliases.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise damaged(path, f"its map of tied tensors is wrong ({error!r})") from error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from trueloop.engines.verify.evidence import Bars, Curve, Grid, Picture
+from trueloop.ground.axis import Axis, is_wide
 from trueloop.ground.markup import Markup, element
 from trueloop.ground.words import short
 
@@ -13,8 +14,6 @@ WIDTH, HEIGHT = 560, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 26
 CELL, LABEL = 26, 58
 BAR = 30
-WIDE = 30.0
-"""Times from the least to the greatest value, from which on an axis is logarithmic."""
 MOST = 400
 """Points of a line; more are not seen."""
 
@@ -40,34 +39,26 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
         return Markup(), "No value was finite."
     level = [] if curve.level is None else [curve.level]
     low, high = min([*values, *level]), max([*values, *level])
-    log = low > 0 and high > WIDE * low
     last = max(1, max(len(line) for line in curve.lines.values()) - 1)
-
-    def height(value: float) -> float:
-        a, b, at = (math.log10(v) if log else v for v in (low, high, value))
-        share = (at - a) / (b - a) if b > a else 0.5
-        return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP), 1)
-
-    def place(number: int) -> float:
-        return round(LEFT + number / last * (WIDTH - LEFT - RIGHT), 1)
-
+    x = Axis(low=0, high=last, start=LEFT, end=WIDTH - RIGHT)
+    y = Axis(low=low, high=high, start=HEIGHT - BOTTOM, end=TOP, log=is_wide(low, high))
     parts: list[Markup] = []
-    for tick in _ticks(low, high, log=log):
-        at = height(tick)
+    for tick in y.ticks():
+        at = y.place(tick)
         parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid"))
         parts.append(element("text", f"{tick:.4g}", x=LEFT - 8, y=at + 4, text_anchor="end"))
     parts += [
-        element("text", number, x=place(number), y=HEIGHT - 8, text_anchor="middle")
+        element("text", number, x=x.place(number), y=HEIGHT - 8, text_anchor="middle")
         for number in sorted({0, last // 2, last})
     ]
     parts.append(element("text", curve.along, x=LEFT - 14, y=HEIGHT - 8, text_anchor="end"))
     if curve.level is not None:
-        at = height(curve.level)
+        at = y.place(curve.level)
         parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="mark"))
     for line in curve.lines.values():
         stride = max(1, len(line) // MOST)
         points = " ".join(
-            f"{place(number)},{height(value)}"
+            f"{x.place(number)},{y.place(value)}"
             for number, value in enumerate(line)
             if math.isfinite(value) and (number % stride == 0 or number == len(line) - 1)
         )
@@ -75,21 +66,6 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
     ends = "; ".join(f"{name} from {short(line[0])} to {short(line[-1])}" for name, line in curve.lines.items() if line)
     goal = "" if curve.level is None else f" The dotted line is {short(curve.level)}."
     return _svg(WIDTH, HEIGHT, curve.title, parts), f"{ends[:1].upper()}{ends[1:]}.{goal}"
-
-
-def _ticks(low: float, high: float, *, log: bool) -> Iterator[float]:
-    if high <= low:
-        yield low
-        return
-    if log:
-        first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-        yield from ([10.0**k for k in range(first, last + 1, max(1, (last - first) // 4))] or [low, high])
-        return
-    rough = (high - low) / 4
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    for number in range(math.ceil(low / step), math.floor(high / step) + 1):
-        yield round(number * step, 12)
 
 
 def _bars(bars: Bars) -> tuple[Markup, str]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
+from trueloop.engines.watch.wholes import wholes
 from trueloop.ground.events import NONE, Ref, Refs
 
 MOST_SETS: Final = 256
@@ -83,11 +84,14 @@ class Registry:
         return frozenset(map(self.of, things))
 
     def name_parameters(self, model: nn.Module, ref: Ref) -> None:
-        """Call the parameters of a model by their names in it, unless a larger model has named them."""
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            own = self.of(parameter, name)
-            if own.name.count(".") < name.count(".") or own.name.startswith(own.kind):
-                own.name = name
+        """Call the parameters of a model by their names in it, or in a larger one that the program has in its hands."""
+        held = {id(parameter) for parameter in model.parameters()}
+        for whole in (model, *wholes(model)):
+            for name, parameter in whole.named_parameters(remove_duplicate=False):
+                if id(parameter) in held:
+                    own = self.of(parameter, name)
+                    if own.name.count(".") < name.count(".") or own.name.startswith(own.kind):
+                        own.name = name
 
     def parameter(self, tensor: Tensor) -> Ref:
         """Return the ref of a parameter that may not have a name yet: "Parameter 10x4"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -15,11 +16,12 @@ from trueloop.faces.cli.runs import runs_app
 from trueloop.ground.errors import TrueloopError
 from trueloop.version import __version__
 
-# Exit codes: 0 done, 1 a lesson (TrueloopError) or a broken pipe, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+# Exit codes: 0 done, 1 a lesson (TrueloopError) or no place to write to, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 # Of `lint`: 0 clean, 1 findings, 2 something could not be judged.
 # Of `run`: the script's own, or 3 where findings make it a failure.
 
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _COMMANDS: Final = {
     "lint": "Find silent failures in source, without running it.",
     "doctor": "Look at this machine before a run does.",
@@ -120,9 +122,30 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader (`head`, `less`) is gone. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
+        return 1
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None or not _output_fails():
+            raise
+        _give_up_output()
+        _say(
+            f"What was asked for cannot be written: {error.strerror or error}.", "", "Make room, or write it elsewhere."
+        )
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _output_fails() -> bool:
+    """Whether standard output is what an error came from: then it takes nothing now, either."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _give_up_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_streams() -> None:

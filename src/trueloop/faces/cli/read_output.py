@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.json_text import from_json
 
 MOST: Final = 50_000  # lines that are kept of a long run; its error stands at the end
 
@@ -45,10 +45,10 @@ def read_file(path: Path) -> str:
 
 def _outputs(text: str) -> Iterable[str]:
     try:
-        notebook: Any = json.loads(text)
+        notebook: Any = from_json(text)
         outputs = [output for cell in notebook.get("cells", []) for output in cell.get("outputs", [])]
         errors = [output.get("traceback", []) for output in outputs if output.get("output_type") == "error"]
         printed = ["".join(output.get("text", [])) for output in outputs if output.get("output_type") == "stream"]
         return [*printed, *("\n".join([*lines, ""]) for lines in errors)]
-    except (ValueError, AttributeError, TypeError, RecursionError):  # no notebook, whatever it is called
+    except (ValueError, AttributeError, TypeError):  # no notebook, whatever it is called
         return [text]

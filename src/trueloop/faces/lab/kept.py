@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from trueloop.ground.json_text import from_json
+
 LARGEST: Final = 2**20  # bytes of one answer
 MOST: Final = 400  # of them: more than the catalogue has, over a few versions
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
@@ -39,8 +41,8 @@ class Kept:
         try:
             if path.stat().st_size > LARGEST:
                 return None
-            told: Any = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            told: Any = from_json(path.read_bytes())
+        except (OSError, ValueError):
             return None
         return cast("dict[str, Any]", told) if isinstance(told, dict) else None
 

@@ -6,9 +6,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.json_text import from_strict_json
 
 LENGTH: Final = Struct("<IB")
 """Before everything a worker sends: its length in bytes, and whether it is `TEXT` or a `FRAME`."""
@@ -40,16 +41,12 @@ def parsed(text: str | bytes) -> Mapping[str, Any]:
         InvalidConfig: it is none; NaN and Infinity, which JSON does not have, included.
     """
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = from_strict_json(text)
+    except ValueError as error:
         raise InvalidConfig(f"This is not JSON: {error}.", fix="Send an object of named fields.") from None
     if not isinstance(value, dict):
         raise InvalidConfig("This is not a JSON object.", fix="Send an object of named fields.")
     return cast("dict[str, Any]", value)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
 
 
 def frame(header: Mapping[str, Any], planes: Iterable[bytes] = ()) -> bytes:

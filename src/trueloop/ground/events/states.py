@@ -20,6 +20,8 @@ class GraphsAlive(Event):
     """Who holds them, as far as it was found: "losses[*] (local of train, train.py)"."""
     kept_at: Site | None = None
     """The line that puts them there, where one was found in the source."""
+    parameter: str = ""
+    """The parameter that is computed from those of past updates; "" = the graphs are those of outputs."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

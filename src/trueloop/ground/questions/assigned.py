@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trueloop.ground.source.source import Source
+from trueloop.ground.source.text import encloses
 
 
 def assigned(source: Source, place: ast.AST, name: str) -> ast.expr | None:
@@ -38,10 +39,10 @@ def held(source: Source, place: ast.AST, name: str) -> ast.expr | None:
 
 def _around(source: Source, place: Any, kind: Any) -> Any:
     """Return the innermost definition of a kind around a place; the module where there is none."""
-    line, found = place.lineno, source.tree
+    found = source.tree
     nodes: Iterator[Any] = ast.walk(source.tree)  # outer definitions before inner ones
     for each in nodes:
-        if isinstance(each, kind) and each.lineno <= line <= each.end_lineno:
+        if isinstance(each, kind) and encloses(each, place):
             found = each
     return found
 

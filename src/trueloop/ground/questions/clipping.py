@@ -30,6 +30,14 @@ def scaler_of(operation: Operation) -> Thing | None:
     return next((each for each in held if each.kind is Kind.SCALER), None)
 
 
+def scales(scaler: Thing) -> bool:
+    """True for a scaler that is made in the text, and surely not switched off."""
+    enabled = scaler.options.get("enabled")
+    made_here = scaler.kind is Kind.SCALER and scaler.name.startswith("torch.") and not scaler.either
+    by_place = {"4", "5"} & scaler.options.keys()
+    return made_here and not by_place and (enabled is None or enabled.constant() is True)
+
+
 def unscaling(source: Source, step: Operation) -> tuple[str, ...] | None:
     """Return what has to be written before a clipping in front of a step: nothing, or a call of ``unscale_``.
 

@@ -22,7 +22,7 @@ DEEPEST: Final = 12  # terms within one another
 ROUNDED: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
-def window(step: Operation, loop: Loop) -> Thing | None:
+def turns_of(step: Operation, loop: Loop) -> Thing | None:
     """Return K where an update is made in every K-th turn of a loop, on the condition ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
         for each in branch.test.lineage() if branch.test is not None else ():

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
+from trueloop.ground.source.text import encloses
 from trueloop.ground.source.things import NO_GRAPH, PART, Kind, Thing
 
 CUTTING: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
@@ -45,7 +46,7 @@ def entered(source: Source, root: int, loop: Loop) -> list[Any]:
         if each.root == root and each.within(loop):
             inner = {id(node) for node in found.values()}
             found.update({id(one): one for one in each.functions if id(one) not in inner})
-    return [one for one in found.values() if not _around(one, loop.node)]
+    return [one for one in found.values() if not encloses(one, loop.node)]
 
 
 def _given_by(thing: Thing, loop: Loop, source: Source) -> bool:
@@ -61,17 +62,10 @@ def _made_inside(thing: Thing, inside: Iterable[Any]) -> bool:
         case Kind.MODEL:  # one of whose class nothing is known may keep a state
             return bool(thing.name) or PART in thing.facts
         case Kind.TENSOR | Kind.SEQUENCE:
-            return thing.node is None or any(_around(each, thing.node) for each in inside)
+            return thing.node is None or any(encloses(each, thing.node) for each in inside)
         case _:
             parts = isinstance(thing.node, ast.BinOp | ast.Subscript | ast.Name | ast.Attribute)
             return parts and bool(thing.of) and not thing.either
-
-
-def _around(outer: Any, node: Any) -> bool:
-    if not hasattr(node, "lineno") or not hasattr(outer, "lineno"):
-        return False
-    first, last = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
-    return first <= (node.lineno, node.col_offset) and (node.end_lineno, node.end_col_offset) <= last
 
 
 def _carries(node: ast.AST, inside: list[Any], *, own: bool) -> bool:

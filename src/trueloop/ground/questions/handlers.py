@@ -32,6 +32,8 @@ class Known(NamedTuple):
     imported: dict[str, str]
     models: dict[str, Thing]
     functions: dict[str, Function]
+    reached: dict[tuple[int, bool], int]
+    """Functions that were gone through, and whether gradients may be off in them -> the fewest calls that led there."""
 
 
 class Way(NamedTuple):
@@ -62,7 +64,7 @@ def served(source: Source) -> Iterator[Served]:
     if not models:
         return
     functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
-    known, seen = Known(imported(source.tree), models, functions), set[int]()
+    known, seen = Known(imported(source.tree), models, functions, {}), set[int]()
     for handler in functions.values():
         if any(_routes(source.tree, each, known.imported) for each in handler.decorator_list):
             for each in _within(handler, known, Way()):
@@ -112,8 +114,9 @@ def _routes(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> boo
 
 
 def _within(function: Function, known: Known, way: Way) -> Iterator[Served]:
-    if way.depth > _DEEPEST:
+    if way.depth >= known.reached.get((id(function), way.off), _DEEPEST + 1):
         return
+    known.reached[id(function), way.off] = way.depth
     off = way.off or any(qualified(each, known.imported) in WITHOUT for each in function.decorator_list)
     local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
     for statement, guarded in _statements(function.body, known.imported, guarded=False):

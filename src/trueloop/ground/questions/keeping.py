@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source, last_word
-from trueloop.ground.source.text import Edit, Fix
+from trueloop.ground.source.text import Edit, Fix, encloses
 from trueloop.ground.source.things import MAYBE, NO_GRAPH, Kind, Thing
 
 PASSING: Final = frozenset((
@@ -45,7 +45,7 @@ def growing(source: Source, kept: Operation, loop: Loop) -> bool:
     bound = source.within(loop, Act.BOUND, root=kept.root)
     if any(each.statement is not kept.statement and each.word == word for each in bound):
         return False
-    return not any(path == each for each in _stored(loop.node, kept.node))
+    return all(target is kept.node for target in source.stored(loop).get(path, ()))
 
 
 def _place(kept: Operation, loop: Loop) -> ast.expr | None:
@@ -54,13 +54,13 @@ def _place(kept: Operation, loop: Loop) -> ast.expr | None:
     match node:
         case ast.AugAssign(op=ast.Add()) if kept.grad is True:
             local = isinstance(node.target, ast.Name)
-            return node.target if not local or _within(node, loop.node) else None
+            return node.target if not local or encloses(loop.node, node) else None
         case ast.Call(func=ast.Attribute()) if kept.subject.kind is Kind.SEQUENCE and kept.act is Act.KEPT:
             return kept.node.func.value if kept.word in ("append", "insert", "appendleft", "add", "extend") else None
         case ast.Subscript() if kept.subject.kind is Kind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
             turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
             keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
-            return node.value if turn & keys and _within(node, loop.node) else None
+            return node.value if turn & keys and encloses(loop.node, node) else None
         case ast.Attribute() if kept.act is Act.BOUND and kept.grad is True and _added(kept) is not None:
             return node
         case _:
@@ -91,32 +91,12 @@ def _inside(node: Any, kept: Operation, loop: Loop) -> bool:
     """True where something was made in the same turn: in the loop, or in a function called from it."""
     if not isinstance(node, ast.AST):
         return True
-    called = [one for call, one in zip(kept.calls, kept.functions, strict=True) if _within(call, loop.node)]
+    called = [one for call, one in zip(kept.calls, kept.functions, strict=True) if encloses(loop.node, call)]
     return (
         kept.act is Act.KEPT
         and kept.subject.kind is Kind.SEQUENCE
-        and any(_within(node, each) for each in (loop.node, *called))
+        and any(encloses(each, node) for each in (loop.node, *called))
     )
-
-
-def _within(node: Any, around: Any) -> bool:
-    if not hasattr(node, "lineno") or not hasattr(around, "lineno"):
-        return False
-    begin, end = (around.lineno, around.col_offset), (around.end_lineno, around.end_col_offset)
-    return begin <= (node.lineno, node.col_offset) and (node.end_lineno, node.end_col_offset) <= end
-
-
-def _stored(loop: ast.AST, own: ast.AST) -> Iterator[str]:
-    """Yield what is assigned to in a loop, but for sums."""
-    for each in ast.walk(loop):
-        targets = each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, _OTHERS) else []
-        for target in targets:
-            if target is not own:
-                yield from (ast.unparse(part) for part in ast.walk(target) if isinstance(part, _PATHS))
-
-
-_OTHERS: Final = (ast.AnnAssign, ast.NamedExpr, ast.For)
-_PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 def detached(source: Source, kept: Operation, graphs: set[int]) -> Fix | None:

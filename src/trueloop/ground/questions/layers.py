@@ -6,11 +6,17 @@ import ast
 from typing import Any, Final
 
 from trueloop.ground.source.operations import Operation
+from trueloop.ground.source.source import Source
 
 BATCH_NORMS: Final = tuple(
     f"torch.nn.{name}"
     for name in (*(f"{lazy}BatchNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3)), "SyncBatchNorm")
 )
+
+
+def place_of_epsilon(source: Source, call: ast.Call) -> int:
+    """Return where a normalisation takes its epsilon, and momentum behind it; lazy ones take no number of features."""
+    return 0 if source.name(call.func).startswith("torch.nn.Lazy") else 1
 
 
 def written(call: ast.Call, name: str, place: int) -> ast.expr | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from trueloop.ground.questions.loops import dotted, is_statement, stands_in, written_in
 from trueloop.ground.source.operations import Act, Loop, Operation
 from trueloop.ground.source.source import Source
-from trueloop.ground.source.text import Fix
+from trueloop.ground.source.text import Fix, encloses
 from trueloop.ground.source.things import WRAPPER, Kind, Thing
 
 _DROPOUT: Final = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
@@ -102,22 +102,15 @@ def frozen(source: Source, model: Thing) -> bool:
 def renewed(loop: Loop, model: Thing, inside: Iterable[Operation]) -> bool:
     """True where each turn of a loop may have a model of its own."""
     functions = {id(each.function): each.function for each in inside if each.function is not None}
-    around = [each for each in functions.values() if not _holds(each, loop.node)]
-    if any(_holds(place, each.node) for each in model.alternatives() for place in (loop.node, *around)):
+    around = [each for each in functions.values() if not encloses(each, loop.node)]
+    places, nodes = (loop.node, *around), [each.node for each in model.alternatives()]
+    if any(place is not node and encloses(place, node) for node in nodes for place in places):
         return True
     return any(
         (each.act is Act.MADE and each.subject.may_be(model))
         or (each.act is Act.BOUND and any(thing.may_be(model) for thing in each.things))
         for each in inside
     )
-
-
-def _holds(outer: Any, inner: Any) -> bool:
-    first, last = getattr(outer, "lineno", None), getattr(outer, "end_lineno", None)
-    line = getattr(inner, "lineno", None)
-    if first is None or last is None or line is None:
-        return False
-    return first <= line <= last and (first, last) != (line, getattr(inner, "end_lineno", line))
 
 
 def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:

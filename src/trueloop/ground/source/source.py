@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast
 
 from trueloop.ground.findings import Severity
 from trueloop.ground.source.operations import Act, Loop, Operation
-from trueloop.ground.source.text import Fix, Text
+from trueloop.ground.source.text import Edit, Fix, Text
 from trueloop.ground.source.things import Kind, Thing
 from trueloop.ground.source.turns import fixed
 
+PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
 EMPTYING: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
 
 
@@ -83,6 +84,16 @@ class Source:
             if (not acts or each.act in acts) and (root is None or each.root == root) and each.within(loop)
         ]
 
+    def stored(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
+        """Return what is assigned to in a loop, as it is written, but for sums: path -> the targets it is a part of."""
+        if id(loop.node) not in self._stored:
+            self._stored[id(loop.node)] = _targets(loop.node)
+        return self._stored[id(loop.node)]
+
+    @cached_property
+    def _stored(self) -> dict[int, dict[str, list[ast.expr]]]:
+        return {}
+
     def run_of(self, operation: Operation) -> list[Operation]:
         """Return all operations of the run that one is a part of, in order."""
         return self._runs[operation.root]
@@ -120,6 +131,19 @@ class Source:
                 if isinstance(block, list):
                     found.update((id(each), block) for each in cast("list[ast.stmt]", block))
         return found
+
+    def taken_out(self, operation: Operation) -> Edit | None:
+        """Take out the line of an operation; None where something else would go with it, be it a comment."""
+        statement = operation.statement
+        if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
+            return None
+        if len(self.block(statement)) < 2 or statement.lineno != statement.end_lineno:
+            return None
+        rest, indent = self.text.after(statement), self.text.indent(statement)
+        start, end = self.text.span(statement)
+        if rest is None or indent is None or self.text.content[end : rest.end].strip():
+            return None
+        return Edit(start - len(indent.encode()), rest.end, "")
 
     def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
         """Return the statements that a statement is one of: a body."""
@@ -169,3 +193,14 @@ def last_word(place: ast.expr) -> str:
     while isinstance(place, ast.Subscript):
         place = place.value
     return place.attr if isinstance(place, ast.Attribute) else place.id if isinstance(place, ast.Name) else ""
+
+
+def _targets(loop: ast.AST) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for each in ast.walk(loop):
+        other = isinstance(each, ast.AnnAssign | ast.NamedExpr | ast.For)
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target] if other else []:
+            for part in ast.walk(target):
+                if isinstance(part, PATHS):
+                    found.setdefault(ast.unparse(part), []).append(target)
+    return found

@@ -29,6 +29,14 @@ class Fix:
     """What it does: "Insert optimizer.zero_grad()"."""
 
 
+def encloses(outer: Any, inner: Any) -> bool:
+    """True where a piece of the syntax tree stands within another one, or is that; False for what has no place."""
+    if not hasattr(outer, "lineno") or not hasattr(inner, "lineno"):
+        return False
+    first, last = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
+    return first <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= last
+
+
 class Text:
     """A file's text, with the edits that can be made to it.
 

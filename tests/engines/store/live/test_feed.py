@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import math
 import os
 from dataclasses import dataclass
@@ -60,6 +62,26 @@ def test_numbers_come_as_they_were_told(writer, tmp_path):
     now = follower.now()
     assert (now.updates, now.state, now.code) == (5, "running", None)
     assert now.rate == {"update_s": 0.01, "data": 0.1, "forward": 0.2, "backward": 0.3, "optimizer": 0.1}
+
+
+def test_a_line_that_the_disk_takes_in_part_is_taken_back(writer, tmp_path, monkeypatch):
+    whole, left = os.write, [30]
+
+    def write(file, data):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = whole(file, data[: left[0]])
+        left[0] -= count
+        return count
+
+    writer.finding({"finding": {"code": "GRD001"}})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(OSError, match="No space"):
+            writer.finding({"finding": {"code": "GRD002"}})
+    writer.finding({"finding": {"code": "GRD003"}})
+    lines = (tmp_path / "live" / writer.name / FEED).read_text().splitlines()
+    assert [json.loads(line).get("finding") for line in lines] == [None, {"code": "GRD001"}, {"code": "GRD003"}]
 
 
 def test_what_is_new_is_all_that_is_read(writer, tmp_path):

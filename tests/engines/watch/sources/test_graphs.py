@@ -94,7 +94,8 @@ def test_without_graphs_nothing_is_marked(everything):
         kept = [model(torch.ones(1, 2)) for _ in range(50)]
     (source,) = (each for each in attachment._sources if isinstance(each, graphs.Graphs))
     assert len(kept) == 50
-    assert not source._born
+    assert not source._outputs.born
+    assert not source._parameters.born
     assert told(GraphsAlive) == []
 
 
@@ -102,13 +103,14 @@ def test_marks_of_graphs_that_are_gone_are_forgotten(everything, monkeypatch):
     attachment, _ = everything
     monkeypatch.setattr(graphs, "MOST", 8)
     (source,) = (each for each in attachment._sources if isinstance(each, graphs.Graphs))
-    source._most = 8
+    marked = source._outputs
+    marked._most = 8
     model = nn.Linear(2, 1)
     kept = [model(torch.ones(1, 2)) for _ in range(4)]
     for _ in range(200):
         model(torch.ones(1, 2))
-    assert set(source._alive) == set(range(1, 5))
-    assert set(source._alive) < set(source._born)
-    assert len(source._born) <= 16
+    assert set(marked.alive) == set(range(1, 5))
+    assert set(marked.alive) < set(marked.born)
+    assert len(marked.born) <= 16
     del kept
-    assert not source._alive
+    assert not marked.alive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.live.tail import Tail
 from trueloop.engines.store.live.writer import FINDINGS, SCHEMA
 from trueloop.ground.errors import InvalidData
+from trueloop.ground.json_text import from_json
 from trueloop.ground.thinned import Thinned
 
 SERIES: Final = 24  # names of series that are kept
@@ -79,12 +79,12 @@ class FeedFollower:
             lines = self.tail.advance()
             self._moved = bool(lines)
             for line in lines:
-                self._take(json.loads(line))
+                self._take(from_json(line))
         except InvalidData as error:
             self.problem = error.what
         except OSError as error:
             self.problem = f"The feed cannot be read: {error.strerror or error}."
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             self.problem = f"The feed makes no sense: {str(error)[:200] or type(error).__name__}."
         return self._moved
 

@@ -6,7 +6,6 @@ that anybody may have written.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from trueloop.engines.store.live.columns import LayerColumns
 from trueloop.engines.store.live.rows import Rows, single
 from trueloop.engines.store.live.tail import Tail
 from trueloop.ground.errors import InvalidData
+from trueloop.ground.json_text import from_json
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow
 from trueloop.ground.thinned import Thinned
 
@@ -111,7 +111,7 @@ class JournalFollower:
             self._stop(error.what)
         except OSError as error:
             self._stop(f"The journal cannot be read: {error.strerror or error}.")
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             self._stop(f"Line {self._line} is not a journal line: {str(error)[:200] or type(error).__name__}.")
         return self._moved
 
@@ -135,7 +135,7 @@ class JournalFollower:
 
     def _take_line(self, line: bytes) -> int:
         """Take one line in; return what it cost, in updates."""
-        record: Any = json.loads(line)
+        record: Any = from_json(line)
         if not isinstance(record, dict):
             raise TypeError("not an object")
         known: dict[str, Any] = record  # pyright: ignore[reportUnknownVariableType]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.folder import FEED, names
 from trueloop.engines.store.live.now import read_now, still_runs
 from trueloop.engines.store.runs.lock import held
+from trueloop.ground.json_text import from_json
 from trueloop.ground.words import sentence
 
 FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
@@ -162,8 +162,8 @@ def _read(path: Path, start: int, count: int) -> bytes:
 
 def _record(line: bytes) -> Mapping[str, Any]:
     try:
-        told: Any = json.loads(line)
-    except (ValueError, RecursionError):
+        told: Any = from_json(line)
+    except ValueError:
         return {}
     return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 

@@ -5,7 +5,6 @@ A file renamed over another would be whole for every reader, too, and takes ext4
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any, Final, cast
 from trueloop.engines.store.lines import encode
 from trueloop.engines.store.live.folder import NOW
 from trueloop.engines.store.live.process import lives
+from trueloop.ground.json_text import from_json
 
 WIDTH: Final = 1024  # bytes of the line
 TRIES: Final = 4  # at reading it while it is written
@@ -57,8 +57,8 @@ def read_now(folder: Path) -> dict[str, Any]:
                 text = text or opened(os.pread(file, WIDTH, 0))
         finally:
             os.close(file)
-        told: Any = json.loads(text or b"{}")
-    except (OSError, ValueError, RecursionError):
+        told: Any = from_json(text or b"{}")
+    except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 

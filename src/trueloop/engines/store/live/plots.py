@@ -11,6 +11,7 @@ from trueloop.engines.store.live.feed import FeedFollower
 from trueloop.engines.store.live.journal import JournalFollower
 from trueloop.engines.store.panels import GROUPS, Curve, Panel, Role
 from trueloop.engines.store.series import envelope, natural_span, smooth
+from trueloop.ground.axis import is_wide
 from trueloop.ground.seams import Evaluated
 from trueloop.ground.thinned import Thinned
 from trueloop.ground.words import counted, short
@@ -18,7 +19,6 @@ from trueloop.ground.words import counted, short
 ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
 MARKS: Final = 200  # updates marked under a plot; more cannot be told apart
 POINTS: Final = 400  # of a curve: it is sent again and again while the run goes on
-WIDE: Final = 30  # times from the least to the greatest value, from which on a logarithm shows more
 UNITS: Final[Mapping[str, tuple[str, Role]]] = {
     "lr": ("Learning rate", "rate"),
     "memory_mib": ("Memory (MiB)", "memory"),
@@ -183,7 +183,7 @@ def _span(curves: Sequence[Curve]) -> str:
 def _wide(values: Sequence[float]) -> bool:
     """True where a linear axis would show the end as zero."""
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and min(finite) > 0 and max(finite) > WIDE * min(finite)
+    return bool(finite) and is_wide(min(finite), max(finite))
 
 
 def _positive(value: float) -> float:

@@ -157,8 +157,14 @@ class LiveWriter:
         if self._process != os.getpid() or self._size + len(line) > LARGEST:
             return
         file = os.open(self._path / FEED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
+        rest = line
         try:
-            self._size += os.write(file, line)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            self._size += len(line)
+        except OSError:  # what follows a torn line could not be read
+            os.ftruncate(file, os.fstat(file).st_size - (len(line) - len(rest)))
+            raise
         finally:
             os.close(file)
 

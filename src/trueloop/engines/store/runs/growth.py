@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from trueloop.engines.store.journal import FILE_NAME
 from trueloop.engines.store.lines import READABLE, SCHEMA, UPDATES, event_of, spread
 from trueloop.engines.store.runs.overview import ROLLED_BACK
+from trueloop.ground.json_text import from_json
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded
 
 LARGE = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
@@ -56,9 +56,9 @@ def extended(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
                 return None
             file.seek(start)
             for line in file:
-                if line.endswith(b"\n") and not grown.take(json.loads(line)):
+                if line.endswith(b"\n") and not grown.take(from_json(line)):
                     return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return {**grown.record, "read": now}
 

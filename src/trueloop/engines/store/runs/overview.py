@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from trueloop.engines.store.journal import FILE_NAME, read
 from trueloop.engines.store.run_id import run_id
 from trueloop.engines.store.runs.lock import held
 from trueloop.ground.errors import InvalidData, RunFolderError, TrueloopError
+from trueloop.ground.json_text import from_json
 from trueloop.ground.seams import CheckpointSaved, Evaluated
 
 ROLLED_BACK = "rolled_back"
@@ -146,7 +146,7 @@ def record_of(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"end": "damaged", "problem": error.what}, {}
     except RunFolderError as error:
         return {"end": "empty", "problem": error.what}, {}
-    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         # A line that is JSON, has every field, and yet no sense: {"facts": 3}, an update number of 400 digits.
         return {"end": "damaged", "problem": f"{run_dir / FILE_NAME} makes no sense: {error!r}."}, {}
 
@@ -261,9 +261,9 @@ def monitored(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
         with (run_dir / FILE_NAME).open("rb") as file:
             for line in file:
                 if b'"run_started"' in line[:40] and line.endswith(b"\n"):
-                    found[monitor_of(json.loads(line)["facts"])] = None
+                    found[monitor_of(from_json(line)["facts"])] = None
     except OSError as error:
         raise RunFolderError(f"The journal of {run_dir} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidData(f"A line of {run_dir / FILE_NAME} is not a journal line: {error!r}.") from error
     return list(found)

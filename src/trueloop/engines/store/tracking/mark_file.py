@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.engines.store.tracking.sink import Mark, StoreError
+from trueloop.ground.json_text import from_json
 
 
 class MarkFile:
@@ -65,7 +66,7 @@ class MarkFile:
 
     def _record(self) -> dict[str, Any]:
         try:
-            record: Any = json.loads(self.path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            record: Any = from_json(self.path.read_bytes())
+        except (OSError, ValueError):
             return {}
         return cast("dict[str, Any]", record) if isinstance(record, dict) else {}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
 from trueloop.ground.errors import TrueloopError
+from trueloop.ground.json_text import from_json
 
 SCHEMA = 1
 """Of what is written into a store; a store that says a later one is left alone."""
@@ -112,7 +113,7 @@ class Mark:
             StoreError: a later trueloop wrote it.
         """
         try:
-            record: dict[str, Any] = json.loads(text or "")
+            record: dict[str, Any] = from_json(text or "")
             schema = int(record.pop("schema"))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None

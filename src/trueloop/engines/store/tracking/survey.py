@@ -13,6 +13,7 @@ from trueloop.engines.store.lines import READABLE, SCHEMA, UPDATES, event_of
 from trueloop.engines.store.runs.overview import ROLLED_BACK
 from trueloop.engines.store.tracking.journal_file import whole_lines
 from trueloop.ground.errors import InvalidData, RunFolderError
+from trueloop.ground.json_text import from_json
 from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted
 
 _ROWS = re.compile(rb'\{"event":"updates",(?:"schema":\d+,)?"update":(\d+),"rows":(\d+),')
@@ -162,12 +163,9 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
         ValueError, TypeError: it is none.
         RunFolderError: of another schema.
     """
-    try:
-        record: Any = json.loads(line)
-        if b"\\ud" in line:  # of names that are no UTF-8: no store takes half a pair of surrogates
-            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    record: Any = from_json(line)
+    if b"\\ud" in line:  # of names that are no UTF-8: no store takes half a pair of surrogates
+        record = from_json(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(record, dict):
         raise TypeError("not an object")
     if record.get("schema", SCHEMA) not in READABLE:

@@ -37,10 +37,58 @@ class _Mark:
         self.alive.discard(self.number)
 
 
+class _Marked:
+    """The marks on graphs of one kind, and those of them that are alive."""
+
+    def __init__(self) -> None:
+        self.alive: set[int] = set()
+        self.born: dict[int, tuple[int, Place | None, str]] = {}
+        """Mark -> the update it was made at, the call of the model, and the parameter behind which it lies."""
+        self._told = 0
+        self._number = 0
+        self._most = MOST
+
+    def put(self, node: Any, update: int, place: Place | None, name: str = "") -> None:
+        """Mark a graph, unless it is marked."""
+        if node is None or KEY in node.metadata:
+            return
+        self._number += 1
+        self.born[self._number] = (update, place, name)
+        node.metadata[KEY] = _Mark(self._number, update, self.alive)
+        if len(self.born) > self._most:
+            self._forget(update - OLD)
+
+    def left(self, latest: int) -> list[int]:
+        """Return the marks up to an update, if all of them are alive, and more than were told before."""
+        old = self._old(latest)
+        alive = [number for number in old if number in self.alive]
+        updates = {self.born[number][0] for number in alive}
+        if len(alive) < len(old) or len(updates) < FEWEST or len(updates) <= 2 * self._told:
+            for number in set(old) - set(alive):
+                del self.born[number]
+            return []
+        self._told = len(updates)
+        gc.collect()  # a graph in a cycle is not kept by anybody
+        return alive if all(number in self.alive for number in old) else []
+
+    def _forget(self, latest: int) -> None:
+        """Drop marks of graphs that are gone: one for each update tells as much, and one for all that are old."""
+        known = set[int]()
+        for number, (update, *_) in list(self.born.items()):
+            if number not in self.alive:
+                if max(update, latest) in known:
+                    del self.born[number]
+                known.add(max(update, latest))
+        self._most = max(MOST, 2 * len(self.born))
+
+    def _old(self, latest: int) -> list[int]:
+        return [number for number, (update, *_) in self.born.items() if update <= latest]
+
+
 class Graphs:
     """Tells `GraphsAlive`, also while watching lightly.
 
-    Cost: 2 us for each call of a model in full; lightly 0.1 us per update. Once, where all graphs that should be gone
+    Cost: 4 us for each call of a model in full; lightly 0.1 us per update. Once, where all graphs that should be gone
     are alive, a run of the garbage collector and a search of up to 0.25 s.
     """
 
@@ -48,19 +96,13 @@ class Graphs:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._alive: set[int] = set()
-        self._born: dict[int, tuple[int, Place | None]] = {}
-        """Mark -> the update it was made at, and the call of the model."""
-        self._told = 0
-        self._number = 0
-        self._most = MOST
-        self._listening = False
+        self._outputs, self._parameters = _Marked(), _Marked()
         self._mark = stream.fenced("graphs", self._marked)
         self._look = stream.fenced("graphs", self._looked)
 
     def always(self, patches: Patches) -> None:
         """Begin anew."""
-        self._alive, self._born, self._told, self._most = set(), {}, 0, MOST
+        self._outputs, self._parameters = _Marked(), _Marked()
         self._stream.listen(self._hear)
         self._stream.looks.append(self._after_update)
         patches.hook(self)
@@ -75,60 +117,39 @@ class Graphs:
         """Nothing more is needed."""
 
     def _hear(self, event: Event) -> None:
-        if type(event) is ModelCalled and event.has_graph and not event.recomputed:
+        if type(event) is ModelCalled and not event.recomputed:
             self._mark(event)
 
     def _after_update(self) -> None:
-        if len(self._alive) >= FEWEST:
+        if len(self._outputs.alive) >= FEWEST or len(self._parameters.alive) >= FEWEST:
             self._look()
 
     def _marked(self, event: ModelCalled) -> None:
-        node = _graph(event.output)
-        if node is not None and KEY not in node.metadata:
-            self._number += 1
-            self._born[self._number] = (event.update, event.place)
-            node.metadata[KEY] = _Mark(self._number, event.update, self._alive)
-            if len(self._born) > self._most:
-                self._forget()
-
-    def _forget(self) -> None:
-        """Drop marks of graphs that are gone: one for each update tells as much, and one for all that are old."""
-        latest, known = self._stream.update - OLD, set[int]()
-        for number, (update, _) in list(self._born.items()):
-            if number not in self._alive:
-                if max(update, latest) in known:
-                    del self._born[number]
-                known.add(max(update, latest))
-        self._most = max(MOST, 2 * len(self._born))
+        if event.has_graph:
+            self._outputs.put(_graph(event.output), event.update, event.place)
+        name, parameter = next(event.live.named_parameters(), ("", None))
+        if parameter is not None and parameter.grad_fn is not None:  # computed from others, as an average of them
+            self._parameters.put(parameter.grad_fn, event.update, event.place, f"{name} of {event.model.name}")
 
     def _looked(self) -> None:
-        old = self._old()
-        alive = [number for number in old if number in self._alive]
-        updates = {self._born[number][0] for number in alive}
-        if len(alive) < len(old) or len(updates) < FEWEST or len(updates) <= 2 * self._told:
-            for number in set(old) - set(alive):
-                del self._born[number]
-            return
-        self._told = len(updates)
-        gc.collect()  # a graph in a cycle is not kept by anybody
-        alive = [number for number in old if number in self._alive]
-        if len(alive) < len(old):
-            return
-        keepers = holders(self._is_old)
-        line = next((holder.site for holder in keepers if holder.site), None)
+        for marked in (self._outputs, self._parameters):
+            alive = marked.left(self._stream.update - OLD)
+            if alive:
+                self._tell(marked, alive)
+
+    def _tell(self, marked: _Marked, alive: list[int]) -> None:
+        oldest, place, parameter = marked.born[alive[0]]
+        keepers = [] if parameter else holders(self._is_old)
         self._stream.emit(
             GraphsAlive(
-                place=self._born[alive[0]][1],
+                place=place,
                 count=len(alive),
-                oldest=min(updates),
+                oldest=oldest,
                 holders=tuple(holder.words for holder in keepers),
-                kept_at=line,
+                kept_at=next((holder.site for holder in keepers if holder.site), None),
+                parameter=parameter,
             )
         )
-
-    def _old(self) -> list[int]:
-        latest = self._stream.update - OLD
-        return [number for number, (update, _) in self._born.items() if update <= latest]
 
     def _is_old(self, node: Any) -> bool:
         """Search a graph for the mark of an old one."""
