@@ -20,7 +20,29 @@ def validate(net=model):
         return sum(nn.functional.mse_loss(net(a), b).item() for a, b in held_out)
 """
 
+FUNCTIONAL = """
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.last(F.dropout(hidden, RATE, self.training))
+"""
+
 GUILTY = {
+    "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3")
+    + """
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()  # <- EVL002
+    validate(net)
+""",
     "samples drawn from a part of it": """
 model.train()
 for _ in range(3):
@@ -105,6 +127,17 @@ LOOP = """
         optimizer.step()
 """
 QUIET = {
+    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0")
+    + """
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()
+    validate(net)
+""",
     "a part gives the targets of each update": f"""
 {LOOP}
 model.eval()

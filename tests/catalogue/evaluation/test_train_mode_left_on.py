@@ -23,7 +23,27 @@ def epoch(net=model, opt=optimizer, loader=train):
         opt.step()
 """
 
+FUNCTIONAL = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.last(nn.functional.dropout(hidden, RATE, training=self.training))
+"""
+
 GUILTY = {
+    "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3")
+    + """
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(2):
+    epoch(net, opt)
+    with torch.no_grad():
+        for a, b in held_out:
+            print(nn.functional.mse_loss(net(a), b))  # <- EVL001
+""",
     "inline": """
 for _ in range(2):
     model.train()
@@ -91,6 +111,26 @@ for _ in range(2):
 }
 
 QUIET = {
+    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0")
+    + """
+net = Net()
+for _ in range(2):
+    epoch(net, torch.optim.SGD(net.parameters(), lr=0.05))
+    with torch.no_grad():
+        for a, b in held_out:
+            net(a)
+""",
+    "functional dropout in eval mode": FUNCTIONAL.replace("RATE", "0.3")
+    + """
+net = Net()
+for _ in range(2):
+    net.train()
+    epoch(net, torch.optim.SGD(net.parameters(), lr=0.05))
+    net.eval()
+    with torch.no_grad():
+        for a, b in held_out:
+            net(a)
+""",
     "eval mode": """
 for _ in range(2):
     model.train()
@@ -586,6 +626,7 @@ model = Net()
         (CLASS.format(base="Base", rate=0.5, forward="self.lin(a)"), True),
         (CLASS.format(base="Base", rate=0, forward="self.lin(a)"), False),
         (CLASS.format(base="nn.Module", rate=0.5, forward="nn.functional.dropout(a, 0.1, self.training)"), True),
+        (CLASS.format(base="nn.Module", rate=0, forward="nn.functional.dropout(a, 0.0, self.training)"), False),
         (CLASS.format(base="elsewhere.Net", rate=0.5, forward="a"), False),
         (
             CLASS.format(base="Base", rate=0, forward="self.extra(a)").replace(

@@ -109,6 +109,8 @@ class Program:
     """Calls were made again, to find where such a value comes from: that is done once."""
     in_forward: int = 0
     """Depth of module calls; 0 = outside."""
+    dropped: bool = False
+    """Within the latest outermost module call, functional dropout acted because its module is in train mode."""
     in_backward: int = 0
     """Depth of backward; recomputation and reentrant checkpoints run inside."""
     in_step: int = 0

@@ -16,7 +16,7 @@ class ModelCalled(Event):
     model: Ref
     training: bool
     dropout_active: bool
-    """It holds a dropout layer with p > 0 in train mode."""
+    """It holds a dropout layer with p > 0 in train mode, or called functional dropout by a mode that is."""
     batchnorm_active: bool
     """It holds a batch normalisation with running statistics in train mode."""
     all_eval: bool

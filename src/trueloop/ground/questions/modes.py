@@ -198,7 +198,7 @@ def _of_class(source: Source, model: Thing, kind: Thing, seen: set[int]) -> bool
             continue
         first, last = each.node.lineno, each.node.end_lineno
         within = [call for call in source.all_calls if first <= call.lineno <= last]
-        told += [True for call in within if source.name(call.func) in _FUNCTIONS]
+        told += [True for call in within if source.name(call.func) in _FUNCTIONS and _drops(call)]
         called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
     for name, part in model.attributes.items():
         if part.kind is Kind.MODEL:
@@ -206,6 +206,12 @@ def _of_class(source: Source, model: Thing, kind: Thing, seen: set[int]) -> bool
         elif part.kind is Kind.UNKNOWN and name in called:
             told.append(None)  # called, so it may be a module
     return _any(told, ())
+
+
+def _drops(call: ast.Call) -> bool:
+    """True for a call of functional dropout, unless it says a rate of 0."""
+    rate = next((word.value for word in call.keywords if word.arg == "p"), call.args[1] if len(call.args) > 1 else None)
+    return not (isinstance(rate, ast.Constant) and rate.value == 0)
 
 
 def _classes(kind: Thing) -> list[Thing]:

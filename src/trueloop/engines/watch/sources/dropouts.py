@@ -1,4 +1,4 @@
-"""Functional dropout that nobody has told the mode of its module."""
+"""Functional dropout: whether it acts, and whether somebody has told it the mode of its module."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ FUNCTIONS: Final = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 """Those whose ``training`` is True where it is not given; that of ``alpha_dropout`` is False."""
 TRAINING: Final = 2  # its position among their parameters
 
+BY_MODE: Final = "by mode"
+"""Of a call that says ``training=self.training``, or of another module."""
+
 WORDS: Final = ("functional", "dropout")  # without which a file calls none of these
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class Dropouts:
-    """Tells `DropoutUntold` while watching in full.
+    """Tells `DropoutUntold` while watching in full, and notes where dropout acts by its module's mode.
 
-    torch's functions are replaced only in programs whose models call one of them without ``training``, and stay so:
-    whatever dynamo has compiled with a function in it, it compiles anew when that function changes. Whether
+    torch's functions are replaced only in programs whose models call one of them without ``training`` or by a mode, and
+    stay so: whatever dynamo has compiled with a function in it, it compiles anew when that function changes. What
     ``training`` was given shows in the source of the call, which is read once for each line.
 
     Cost: in other programs 10 us, once, for each line of a file that speaks of functional dropout and defines a module.
@@ -52,8 +55,8 @@ class Dropouts:
         self._met: Facts[nn.Module, bool] = Facts()
         self._trusted: set[str] = set()
         """Files without such a call."""
-        self._untold: dict[Place, str] = {}
-        """Calls by where they are -> the function, where it is not told the mode; "" = it is, or nobody knows."""
+        self._known: dict[Place, str] = {}
+        """Calls by where they are -> the function, where it is not told the mode; `BY_MODE`; "" = nobody knows."""
         self._given: dict[Place, tuple[int, weakref.ref[Tensor]]] = {}
         """Such calls -> the batch and the input of the latest."""
         self._look = stream.fenced("functional dropout", self._called)
@@ -65,14 +68,14 @@ class Dropouts:
         self._patches = patches
         self._met.clear()
         self._trusted.clear()
-        self._untold.clear()
+        self._known.clear()
         self._given.clear()
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _looked_through(self, model: nn.Module) -> None:
-        """See, the first time, whether a model may call functional dropout without its mode."""
+        """See, the first time, whether a model may call functional dropout without its mode, or by it."""
         if self._patches is None or self._met.get(model):
             return
         self._met.put(model, True)
@@ -81,7 +84,7 @@ class Dropouts:
         files = dict(each for kind in kinds for each in _sources(kind) if each[0] not in self._trusted)
         if not files or any(map(_is_compiled, modules)):
             return
-        if any(_is_untold(call, space) for file, space in files.items() for call in calls_in(file, *WORDS)):
+        if any(_kind(call, space) for file, space in files.items() for call in calls_in(file, *WORDS)):
             self._replace()
         self._trusted |= files.keys()
 
@@ -93,13 +96,13 @@ class Dropouts:
                     patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, untold, look = self._stream, self._program, self._untold, self._look
+        stream, program, known, look = self._stream, self._program, self._known, self._look
 
         def dropout(*args: Any) -> Any:
             # Asked first, so that dynamo sees nothing else of ours.
             if args[TRAINING] is True and not _is_compiling() and stream.full and program.in_forward and stream.on:
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                if untold.get(Place(frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
+                if known.get(Place(frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
                     look(frame, args[0], args[1])
             return original(*args)
 
@@ -107,12 +110,15 @@ class Dropouts:
 
     def _called(self, frame: FrameType, given: Any, probability: Any) -> None:
         call = Place(frame.f_code, frame.f_lasti)
-        function = self._untold.get(call)
+        function = self._known.get(call)
         if function is None:
-            function = self._untold[call] = _untold(frame)
+            function = self._known[call] = _known(frame)
         if not function or self._program.in_backward or not isinstance(given, Tensor):
             return
         if type(probability) not in (int, float) or not probability > 0:
+            return
+        if function == BY_MODE:
+            self._program.dropped = True
             return
         module = _around(frame)
         if module is None:
@@ -132,24 +138,27 @@ class Dropouts:
         )
 
 
-def _untold(frame: FrameType) -> str:
-    """Return the name of the function a frame is just calling, if it is one of torch's and not told the mode."""
+def _known(frame: FrameType) -> str:
+    """Return what is known of the call a frame is just making: see `_kind`."""
     call = call_at(frame) if is_users(frame.f_code) else None
-    if call is None or not _is_untold(call, frame.f_globals):
+    if call is None:
         return ""
     code = frame.f_code
     own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    return "" if own & set(ast.unparse(call.func).split(".")[:1]) else named(call.func, frame.f_globals).__name__
+    return "" if own & set(ast.unparse(call.func).split(".")[:1]) else _kind(call, frame.f_globals)
 
 
-def _is_untold(call: ast.Call, space: dict[str, Any]) -> bool:
-    """True for a plain call of one of torch's functions without ``training``."""
-    if len(call.args) > TRAINING or any(isinstance(each, ast.Starred) for each in call.args):
-        return False
-    if any(word.arg in {"training", None} for word in call.keywords):
-        return False
+def _kind(call: ast.Call, space: dict[str, Any]) -> str:
+    """Return the name of the function, if it is one of torch's and not told the mode; `BY_MODE` if it is; else ""."""
     function = named(call.func, space)
-    return any(function is each for each in FUNCTIONS)
+    if not any(function is each for each in FUNCTIONS):
+        return ""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(word.arg is None for word in call.keywords):
+        return ""
+    told = [*call.args[TRAINING : TRAINING + 1], *(word.value for word in call.keywords if word.arg == "training")]
+    if not told:
+        return function.__name__
+    return BY_MODE if isinstance(told[0], ast.Attribute) and told[0].attr == "training" else ""
 
 
 def _sources(kind: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -157,7 +157,7 @@ class Forwards:
             noted = None
             if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
                 noted = self._note(module, args, options)
-            program.in_forward, self._root, self._caller = 1, module, get_ident()
+            program.in_forward, program.dropped, self._root, self._caller = 1, False, module, get_ident()
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
             start = perf_counter()
@@ -214,7 +214,7 @@ class Forwards:
                 place=here(),
                 model=known.ref,
                 training=model.training,
-                dropout_active=modes.dropout,
+                dropout_active=modes.dropout or (modes.training and program.dropped),
                 batchnorm_active=modes.normalising,
                 all_eval=not modes.training,
                 grad_mode=grad_mode,
