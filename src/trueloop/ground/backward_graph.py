@@ -50,7 +50,8 @@ def walk(root: Any, most: int) -> Walk:
 def saved(node: Any) -> Iterator[tuple[str, Any, State]]:
     """Yield what a node has saved: torch's name for it, the value, and whether it is there.
 
-    The value is None where it is freed, or behind hooks (checkpointing, offloading), which would have to be run.
+    The value is None where it is freed, or behind hooks (checkpointing, offloading), which would have to be run. Before
+    torch 2.8, which does not tell that there are any, they are run.
     """
     for attribute in dir(node):
         if attribute.startswith("_raw_saved_"):
