@@ -2,7 +2,8 @@
 
 Every tool runs the same unmodified ``systems/script.py``; all but TrainCheck in this process, in rotating order. It has
 requirements of its own and replaces the program's source, so it is measured only where it is installed apart:
-``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``.
+``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``, or
+``TRAINCHECK=X make bench``.
 """
 
 from __future__ import annotations
@@ -232,7 +233,12 @@ def options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="about half a minute; rough numbers, nothing kept")
-    parser.add_argument("--traincheck", type=Path, help="a virtual environment with torch and traincheck in it")
+    parser.add_argument(
+        "--traincheck",
+        type=Path,
+        default=os.environ.get("TRAINCHECK"),
+        help="a virtual environment with torch and traincheck in it; also by the variable TRAINCHECK",
+    )
     parser.add_argument("--only", choices=["mlp", "gpt", "cnn"], help="one workload; the others' figures stay")
     return parser.parse_args()
 
