@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage postgres chromium check format lint types imports docs signatures new-failure bench integrations faults build package clean
+.PHONY: demo test coverage postgres chromium check format lint types imports docs signatures new-failure bench integrations versions faults build package clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -68,6 +68,14 @@ integrations: $(VENV)/.ready  ## programs of Lightning, the HF Trainer, Accelera
 
 faults: $(VENV)/.ready  ## kills, damage, full disks: the whole fault campaign, about half an hour
 	$(BIN)/python tests/faults/campaign.py
+
+versions:  ## the tests of the sanitizer and of the loop with another torch, in an environment of its own: TORCH=2.15.0
+	$(PYTHON) -m venv .venv-torch-$(TORCH)
+	grep -vE '^(torch|sympy|networkx|fsspec|setuptools|torchmetrics)==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
+	.venv-torch-$(TORCH)/bin/python -m pip install --quiet -c .venv-torch-$(TORCH)/constraints.txt torch==$(TORCH) -e '.[dev]'
+	OMP_NUM_THREADS=1 .venv-torch-$(TORCH)/bin/python -m pytest -n auto --dist loadfile tests/catalogue tests/guilty tests/healthy \
+		tests/engines/watch tests/engines/train tests/engines/data tests/engines/verify tests/engines/autograd tests/engines/teach \
+		tests/distributed
 
 build: $(VENV)/.ready
 	$(BIN)/python -m build --outdir dist .

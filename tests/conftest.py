@@ -1,6 +1,7 @@
 """One thread per test: two shared cores make torch's thread pool slower, not faster."""
 
 import gc
+import operator
 import os
 from collections import Counter
 
@@ -20,13 +21,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in long, -tests[item.path]))
-    marked = [item for item in items if item.get_closest_marker("reads_saved")]
-    if marked:
-        import torch
-
-        if not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"):
+    for name, lacks in LACKS.items():
+        marked = [item for item in items if item.get_closest_marker(name)]
+        if marked and lacks():
             for item in marked:
-                item.add_marker(pytest.mark.skip("this version of torch does not tell what a graph has saved"))
+                item.add_marker(pytest.mark.skip(f"{name}: this version of torch cannot"))
+
+
+def _of_torch(path: str) -> bool:
+    import torch._dynamo.config
+
+    return hasattr(operator.attrgetter(path.rpartition(".")[0])(torch), path.rpartition(".")[2])
+
+
+LACKS = {
+    "reads_saved": lambda: not _of_torch("_C._autograd.SavedTensor.unpack_hook"),
+    "compiles_updates": lambda: not _of_torch("_dynamo.config.trace_autograd_ops"),
+    "shards_on_cpu": lambda: not _of_torch("cpu.Stream.record_event"),
+}
+"""Markers of tests -> whether this version of torch lacks what they need."""
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -55,6 +55,7 @@ def collectives_of_both():
     return {engine: [collectives(engine, windows) for windows in (3, 5)] for engine in ("ddp", "fsdp")}
 
 
+@pytest.mark.shards_on_cpu
 def test_gradients_travel_once_per_window_and_counts_with_them(together):
     one, other = together(collectives_of_both, processes=2)
     assert one == other
@@ -136,6 +137,7 @@ def sharded_branches():
     return error.value.what
 
 
+@pytest.mark.shards_on_cpu
 def test_branches_of_a_process_s_own_are_trained_whole_and_refused_where_sharded(together):
     """FSDP would add the gradient of the one to that of the other, and say nothing."""
     one, other = together(one_branch_each, "ddp", processes=2)
@@ -156,7 +158,11 @@ def odd_label(engine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"), [("ddp", "Label 9 is out of range"), ("fsdp", "Target 9 is out of bounds")]
+    ("engine", "said"),
+    [
+        ("ddp", "Label 9 is out of range"),
+        pytest.param("fsdp", "Target 9 is out of bounds", marks=pytest.mark.shards_on_cpu),
+    ],
 )
 def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(together, engine, said):
     told = sorted(together(odd_label, engine, processes=2))

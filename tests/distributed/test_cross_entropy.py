@@ -52,7 +52,7 @@ def trained(parallel, *, chunked):
     return torch.cat([p.detach().flatten() for p in whole]).numpy()
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.shards_on_cpu)])
 def test_two_processes_train_as_one_does_with_torchs_own(together, parallel):
     alone = trained(parallel, chunked=False)
     for weights in together(lambda: trained(parallel, chunked=True), processes=2):

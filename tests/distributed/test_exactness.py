@@ -110,7 +110,14 @@ def far(a, b):
 
 @pytest.mark.parametrize("case", ["mean", "terms"])
 @pytest.mark.parametrize(
-    ("processes", "micro", "parallel"), [(2, None, "ddp"), (2, 1, "ddp"), (3, 2, "ddp"), (2, 1, "fsdp"), (3, 2, "fsdp")]
+    ("processes", "micro", "parallel"),
+    [
+        (2, None, "ddp"),
+        (2, 1, "ddp"),
+        (3, 2, "ddp"),
+        pytest.param(2, 1, "fsdp", marks=pytest.mark.shards_on_cpu),
+        pytest.param(3, 2, "fsdp", marks=pytest.mark.shards_on_cpu),
+    ],
 )
 def test_the_run_is_the_same_on_any_number_of_processes(together, case, processes, micro, parallel):
     weights, rows, evaluated = train(case)
@@ -134,6 +141,7 @@ def sharded_optimizers():
     return [train("mean", None, "fsdp", name)[0] for name in OPTIMIZERS]
 
 
+@pytest.mark.shards_on_cpu
 def test_every_optimizer_steps_sharded_weights(together):
     told, _ = together(sharded_optimizers, processes=2)
     for name, weights in zip(OPTIMIZERS, told, strict=True):

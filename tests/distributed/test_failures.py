@@ -57,6 +57,7 @@ def test_a_second_ctrl_c_leaves_at_once(place):
     started.wait_until(lambda: not started.family())
 
 
+@pytest.mark.shards_on_cpu
 def test_a_sharded_run_is_killed_in_the_midst_of_its_saves(commands, tmp_path):
     """Each time another file is being written, by one process or the other; then the same command finishes."""
     whole, hurt = (

@@ -166,7 +166,7 @@ loss_of(net).backward()
 for p in net.parameters():
     dist.all_reduce(p.grad)
     p.grad /= 2
-model = DistributedDataParallel(net, init_sync=False)
+model = DistributedDataParallel(net)
 for step in range(8):
     optimizer.step()
     optimizer.zero_grad()

@@ -95,9 +95,7 @@ def test_after_backward_all_is_freed(model: Net):
     assert graph.alone_b == 0
 
 
-@pytest.mark.skipif(
-    not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"), reason="before torch 2.8 hooks are not told"
-)
+@pytest.mark.reads_saved
 def test_what_is_checkpointed_is_not_computed_by_looking(model: Net):
     runs: list[int] = []
 

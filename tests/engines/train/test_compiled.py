@@ -17,7 +17,10 @@ from trueloop.engines.train.seeding import seed_everything
 from trueloop.ground.errors import InvalidData
 from trueloop.ground.seams import Noted, UpdatesDone
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while Inductor is imported
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while Inductor is imported
+    pytest.mark.compiles_updates,
+]
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(46, 6, generator=G).double(), torch.randint(0, 3, (46,), generator=G)

@@ -16,6 +16,7 @@ from trueloop.engines.train.compiled import train_epoch
 from trueloop.engines.train.config import GuardConfig, OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.engines.train.objective import Loss
 
+pytestmark = pytest.mark.compiles_updates
 G = torch.Generator().manual_seed(0)
 X = torch.randn(40, 6, dtype=torch.float64, generator=G)
 Y = torch.randint(0, 3, (40,), generator=G)

@@ -9,7 +9,10 @@ from torch import nn
 from trueloop.engines.train.config import TrainConfig
 from trueloop.engines.train.whole import _differing, shapes_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while its compiler is imported
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while its compiler is imported
+    pytest.mark.compiles_updates,
+]
 
 
 def test_windows_are_told_apart_by_shapes_and_dtypes_only():

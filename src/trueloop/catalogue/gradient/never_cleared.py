@@ -29,11 +29,11 @@ References
 from __future__ import annotations
 
 import ast
-import weakref
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from trueloop.ground.events import Event, Ref, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.modes import renewed
@@ -51,12 +51,14 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def __init__(self) -> None:
-        self._first_norms: weakref.WeakKeyDictionary[Ref, float | None] = weakref.WeakKeyDictionary()
+        self._first_norms = Facts[Ref, float | None]()
+        """Of each optimizer's gradients."""
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where a step uses a gradient for the second time."""
         if not event.reused:
-            self._first_norms[event.optimizer] = self._first_norms.get(event.optimizer) or event.norm
+            if not self._first_norms.get(event.optimizer):
+                self._first_norms.put(event.optimizer, event.norm)
             return None
         count, held = len(event.reused), len(event.with_gradient)
         which = f"all {held} gradients" if count == held else f"{count} of {held} gradients"

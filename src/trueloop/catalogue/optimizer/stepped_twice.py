@@ -29,12 +29,12 @@ References
 from __future__ import annotations
 
 import ast
-import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from trueloop.ground.events import NONE, Event, ModelCalled, Ref, Refs, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.source.operations import Act
@@ -60,19 +60,20 @@ class Detector:
         self._again: Counter[Place | None] = Counter()
         self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=LATEST)
         """Parameters and the norms of their gradients, at the latest steps."""
-        self._models: weakref.WeakKeyDictionary[Any, Refs] = weakref.WeakKeyDictionary()
+        self._models = Facts[Any, Refs]()
         """Parameters of each model that was called and is there still."""
 
     def observe(self, event: ModelCalled | StepTaken) -> Evidence | None:
         """Return evidence where a line has done so again and again."""
         if isinstance(event, ModelCalled):
-            self._models[event.live] = event.parameters
+            if self._models.get(event.live) is not event.parameters:
+                self._models.put(event.live, event.parameters)
             return None
         moved = event.used - event.zero - event.frozen if event.used and not event.closure else NONE
         if moved and event.norms:
             moved -= self._others(event)
         if moved:
-            called = NONE.union(*self._models.values())
+            called = NONE.union(*self._models.facts())
             moved &= called if called & event.parameters else moved  # what no model has any longer: OPT002
         self._latest.append((event.graded, event.norms))
         if not moved:

@@ -117,7 +117,8 @@ def _extent(size: Any, ranges: Mapping[Any, Any]) -> Extent:
 
 def _write_pt2(model: nn.Module, inputs: Inputs, moving: Moving, path: Path) -> Sequence[Mapping[int, Extent]]:
     program = _exported(model, inputs, moving)
-    program.example_inputs = None  # they are pickled, and are somebody's data
+    # They are pickled, and are somebody's data; torch 2.6 takes no None by the public name.
+    program._example_inputs = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)  # lines of code, and the folders of this machine

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any, ClassVar, Final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from trueloop.engines.watch.holders import holders
 from trueloop.engines.watch.patch import Patches
@@ -127,9 +127,10 @@ class Graphs:
     def _marked(self, event: ModelCalled) -> None:
         if event.has_graph:
             self._outputs.put(_graph(event.output), event.update, event.place)
-        name, parameter = next(event.live.named_parameters(), ("", None))
-        if parameter is not None and parameter.grad_fn is not None:  # computed from others, as an average of them
-            self._parameters.put(parameter.grad_fn, event.update, event.place, f"{name} of {event.model.name}")
+        first = _first_parameter(event.live)
+        if first is not None and first.grad_fn is not None:  # computed from others, as an average of them
+            name, _ = next(event.live.named_parameters())
+            self._parameters.put(first.grad_fn, event.update, event.place, f"{name} of {event.model.name}")
 
     def _looked(self) -> None:
         for marked in (self._outputs, self._parameters):
@@ -174,4 +175,16 @@ def _graph(output: Any, depth: int = 3) -> Any:
     if depth and isinstance(output, dict | list | tuple):
         found = (_graph(inner, depth - 1) for inner in (output.values() if isinstance(output, dict) else output))
         return next((node for node in found if node is not None), None)
+    return None
+
+
+def _first_parameter(model: nn.Module) -> Tensor | None:
+    """Return the parameter that ``parameters()`` begins with, a tenth as long."""
+    for parameter in model._parameters.values():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if parameter is not None:
+            return parameter
+    for child in model._modules.values():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        found = None if child is None else _first_parameter(child)
+        if found is not None:
+            return found
     return None
