@@ -135,7 +135,7 @@ def read(path: Path) -> History:
             why="A run is told from its journal; without one there is nothing to show.",
             fix="Name the folder a run was written to, as --run-dir had it.",
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidData(
             f"Line {reading.line} of {path} is not a journal line: {error!r}.",
             why="The file was changed from outside or the disk is failing, so the rest cannot be trusted blindly.",
