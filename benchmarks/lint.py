@@ -1,8 +1,8 @@
 """What linting costs: files per second, the time to the first finding, memory; beside TorchFix where it is installed.
 
 The tree is torch's own package as it is installed. TorchFix is measured in an environment of its own:
-``python -m venv X && X/bin/pip install torchfix``, then ``python benchmarks/lint.py --torchfix X``. It reads the same
-files, or, since it takes long, every so manieth of them.
+``python -m venv X && X/bin/pip install torchfix``, then ``python benchmarks/lint.py --torchfix X``, or
+``TORCHFIX=X make bench``. It reads the same files, or, since it takes long, every so manieth of them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,12 @@ def main() -> None:
     """Measure, print, and write down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="rough numbers, nothing kept")
-    parser.add_argument("--torchfix", type=Path, help="a virtual environment with torchfix in it")
+    parser.add_argument(
+        "--torchfix",
+        type=Path,
+        default=os.environ.get("TORCHFIX"),
+        help="a virtual environment with torchfix in it; also by the variable TORCHFIX",
+    )
     asked = parser.parse_args()
     rounds = 2 if asked.quick else 7
     files = python_files(TREE)

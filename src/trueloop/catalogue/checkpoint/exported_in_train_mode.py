@@ -40,7 +40,7 @@ from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.handlers import served
 from trueloop.ground.questions.loops import dotted
-from trueloop.ground.questions.modes import lively, touches, unread
+from trueloop.ground.questions.modes import LIVELY, lively, touches, unread
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
@@ -149,7 +149,13 @@ def _served_fix(source: Source, model: Thing, call: ast.Call) -> Fix | None:
     return None
 
 
-RULE = Rule(words=("trace|export|FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar", "torch"), find=find)
+EXPORTS = (
+    "jit.trace(|torch.jit import|torch.jit as|export.export(|torch.export import|torch.export as|onnx.export("
+    "|torch.onnx import|torch.onnx as"
+)
+SERVES = "FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar"
+
+RULE = Rule(words=(f"{EXPORTS}|{SERVES}", LIVELY, "torch"), find=find)
 
 
 FAILURE = Failure(

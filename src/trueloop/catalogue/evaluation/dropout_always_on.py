@@ -160,7 +160,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(words=("functional", "dropout", "forward"), find=find)
+RULE = Rule(words=("functional", "dropout(|dropout as|dropout1d|dropout2d|dropout3d", "forward"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -150,7 +150,7 @@ def _renamed(source: Source, bound: Deed, module: bool) -> Fix | None:
     return Fix((source.text.replace(statement, right),), safe=False, words="Freeze it as torch does")
 
 
-RULE = Rule(words=("|".join(("requires_grad", *sorted(MISSPELLED))),), find=find)
+RULE = Rule(words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLED))),), find=find)
 
 FAILURE = Failure(
     code="GRD012",

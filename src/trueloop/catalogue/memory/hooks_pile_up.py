@@ -104,7 +104,7 @@ def _before(source: Source, hooked: Deed, loop: Loop) -> Fix | None:
     return Fix(edits, safe=False, words="Register before the loop") if edits else None
 
 
-RULE = Rule(words=("_hook(",), find=find)
+RULE = Rule(words=("|".join(f"{each}(" for each in sorted(REGISTERING)),), find=find)
 
 FAILURE = Failure(
     code="MEM005",

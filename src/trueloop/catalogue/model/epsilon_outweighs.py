@@ -90,7 +90,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(words=("Norm",), find=find)
+RULE = Rule(words=("Norm1d|Norm2d|Norm3d|SyncBatchNorm",), find=find)
 
 FAILURE = Failure(
     code="MDL007",

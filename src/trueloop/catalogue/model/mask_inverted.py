@@ -166,7 +166,8 @@ def _triangle(source: Source, word: str, ones: ast.expr | None) -> _Mask | None:
     return _Mask("upper" if word == "triu" else "lower", boolean=any(each.endswith("bool") for each in kinds))
 
 
-RULE = Rule(words=("mask|tri", "scaled_dot_product_attention|MultiheadAttention|Transformer"), find=find)
+NAMES = sorted(each.rpartition(".")[2] for each in (ATTENTION, *LAYERS))
+RULE = Rule(words=("mask|tril|triu", "|".join(f"{each}{end}" for each in NAMES for end in ("(", " as "))), find=find)
 
 _SCRIPT = """
 import torch

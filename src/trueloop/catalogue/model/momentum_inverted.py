@@ -91,7 +91,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-RULE = Rule(words=("BatchNorm",), find=find)
+RULE = Rule(words=("BatchNorm1d|BatchNorm2d|BatchNorm3d|SyncBatchNorm",), find=find)
 
 FAILURE = Failure(
     code="MDL005",

@@ -60,10 +60,11 @@ def served(source: Source) -> Iterator[Served]:
 
     Only of models that the module itself makes, once and for all requests, under a name that nothing changes.
     """
-    models = _models(source)
+    functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
+    decorators = [decorator for each in functions.values() for decorator in each.decorator_list]
+    models = _models(source) if any(isinstance(each, ast.Call) for each in decorators) else {}
     if not models:
         return
-    functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
     known, seen = Known(imported(source.tree), models, functions, {}), set[int]()
     for handler in functions.values():
         if any(_routes(source.tree, each, known.imported) for each in handler.decorator_list):

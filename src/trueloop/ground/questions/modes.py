@@ -20,6 +20,8 @@ _NETWORKS: Final = (
     "mnasnet", "regnet", "vgg", "alexnet", "squeezenet",
 )  # fmt: skip
 """Of torchvision: those with dropout or batch normalisation."""
+LIVELY: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
+"""One of these stands in each text with a model that is `lively` for certain."""
 _OF_TORCH: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
