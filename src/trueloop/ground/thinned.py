@@ -32,8 +32,8 @@ class Thinned(Generic[Value]):
 
     def add(self, update: int, value: Value) -> bool:
         """Take in the next value, or pass over it; return whether it was kept."""
-        if not self.keeps_next:
-            self._passed += 1
+        self._passed += 1
+        if self._passed < self._stride:
             return False
         self._passed = 0
         if len(self.values) == self._most:

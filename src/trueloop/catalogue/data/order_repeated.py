@@ -88,6 +88,8 @@ class Detector:
         self, event: LoaderStarted | OrderSeen | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
     ) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        if isinstance(event, StepTaken):
+            return self._stepped(event.optimizer)
         if isinstance(event, BackwardStarted):
             self._feeding = event.loader
         elif isinstance(event, LoaderStarted):
@@ -96,11 +98,6 @@ class Detector:
             key = event.dataset or event.loader
             if key in self._epochs:
                 self._epochs[key][1].order = event
-                return self._judge(key)
-        elif isinstance(event, StepTaken):
-            key = None if self._feeding is None else self._key.get(self._feeding)
-            if key in self._epochs and event.optimizer not in self._epochs[key][1].stepped:
-                self._epochs[key][1].stepped.add(event.optimizer)
                 return self._judge(key)
         elif isinstance(event, OptimizerCreated):
             self._life += 1
@@ -118,6 +115,13 @@ class Detector:
         before = self._epochs.get(key)
         self._key[event.loader] = key
         self._epochs[key] = (before[1] if before else None, _Epoch(self._life))
+
+    def _stepped(self, optimizer: Ref) -> Evidence | None:
+        key = None if self._feeding is None else self._key.get(self._feeding)
+        if key not in self._epochs or optimizer in self._epochs[key][1].stepped:
+            return None
+        self._epochs[key][1].stepped.add(optimizer)
+        return self._judge(key)
 
     def _judge(self, key: Ref) -> Evidence | None:
         before, now = self._epochs[key]

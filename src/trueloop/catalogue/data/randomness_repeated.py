@@ -69,6 +69,8 @@ class Detector:
         self, event: SeedRepeated | GeneratorCopied | LoaderStarted | BackwardStarted | LoaderExhausted
     ) -> list[Evidence] | None:
         """Return evidence when a loader whose randomness repeats is trained on."""
+        if isinstance(event, BackwardStarted):
+            return self._trained(event.loader)
         if isinstance(event, SeedRepeated):
             self._seeds[event.loader] = event
         elif isinstance(event, GeneratorCopied):
@@ -78,8 +80,6 @@ class Detector:
             self._with_workers |= event.workers > 0
             if event.epoch and event.loader in self._copies:
                 self._again.add(event.loader)
-        elif isinstance(event, BackwardStarted):
-            return self._trained(event.loader)
         else:
             return self._trained(event.loader) if event.batches_with_backward else None
         return None

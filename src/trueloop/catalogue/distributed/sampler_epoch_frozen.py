@@ -77,12 +77,12 @@ class Detector:
         self, event: EpochDrawn | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
     ) -> Evidence | None:
         """Return evidence once an optimizer has stepped in both epochs."""
+        if isinstance(event, StepTaken):
+            return self._stepped(event.optimizer)
         if isinstance(event, BackwardStarted):
             self._feeding = event.loader, event.batch
         elif isinstance(event, EpochDrawn):
             self._begin(event)
-        elif isinstance(event, StepTaken):
-            return self._stepped(event.optimizer)
         elif isinstance(event, OptimizerCreated):
             self._life += 1
         else:

@@ -69,6 +69,8 @@ class Detector:
         self, event: LoaderStarted | BackwardStarted | BackwardEnded | StepTaken | Gap
     ) -> Iterator[Evidence] | None:
         """Return evidence at the second step of an epoch that adds up unequal means."""
+        if isinstance(event, StepTaken):
+            return self._stepped(event)
         if isinstance(event, LoaderStarted):
             self._uneven.clear()
             self._spans = bool(self._window)  # an epoch ended within it, and may have ended in a smaller batch
@@ -79,13 +81,15 @@ class Detector:
         elif isinstance(event, BackwardEnded):
             if len(self._window) < MOST_MICRO_BATCHES:
                 self._window.append((self._loader, self._batch, event))
-        elif isinstance(event, Gap):
-            self._window.clear()
         else:
-            window, self._window = self._window, []
-            spans, self._spans = self._spans, False
-            if len(window) > 1 and not spans and self._comparable(window):
-                return self._compare(window, event)
+            self._window.clear()
+        return None
+
+    def _stepped(self, event: StepTaken) -> Iterator[Evidence] | None:
+        window, self._window = self._window, []
+        spans, self._spans = self._spans, False
+        if len(window) > 1 and not spans and self._comparable(window):
+            return self._compare(window, event)
         return None
 
     def _comparable(self, window: list[MicroBatch]) -> bool:

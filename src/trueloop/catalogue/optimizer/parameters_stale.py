@@ -63,7 +63,9 @@ class Detector:
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Called]()
-        self._steps = Facts[Ref, tuple[int, int]]()
+        self._latest: Refs = NONE
+        """Parameters of the model called last."""
+        self._steps = Facts[Ref, list[int]]()
         """Updates made before the two latest steps of each optimizer."""
         self._since: dict[Ref, Refs] = {}
         """Optimizer -> what got gradients since its latest step; emptied by every gap."""
@@ -92,7 +94,7 @@ class Detector:
         return None
 
     def _called(self, event: ModelCalled) -> None:
-        known = self._models.get(event.model)
+        known, self._latest = self._models.get(event.model), event.parameters
         if known is None:
             self._models.put(event.model, _Called(event.parameters, event.update))
         else:
@@ -103,19 +105,15 @@ class Detector:
 
     def _stepped(self, event: StepTaken) -> Evidence | None:
         received, self._since[event.optimizer] = self._since.get(event.optimizer), NONE
-        before_last, last = self._steps.get(event.optimizer) or (event.update, event.update)
-        self._steps.put(event.optimizer, (last, event.update))
-        return None if received is None else self._compare(event, received, before_last)
+        known = self._steps.get(event.optimizer) or self._steps.put(event.optimizer, [event.update, event.update])
+        before_last, known[0], known[1] = known[0], known[1], event.update
+        if received is None or event.parameters is self._latest:  # the usual case
+            return None
+        return self._compare(event, received, before_last)
 
     def _compare(self, event: StepTaken, received: Refs, since: int) -> Evidence | None:
         optimizer = event.optimizer
-        called: list[Refs] = []
-        for model in self._models.facts():
-            if model.update >= since:
-                if event.parameters is model.parameters or event.parameters <= model.parameters:
-                    return None  # the usual case
-                called.append(model.parameters)
-        in_models = NONE.union(*called)
+        in_models = NONE.union(*(each.parameters for each in self._models.facts() if each.update >= since))
         if event.parameters <= in_models or optimizer in self._told:
             return None
         self._held.update(event.parameters)

@@ -89,13 +89,13 @@ class Detector:
         if isinstance(event, OptimizerCreated):
             return self._created(event)
         for line in self._lines.values():
-            if isinstance(event, LoaderStarted):
-                line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
-            elif isinstance(event, BackwardStarted):
-                line.trained_by.add(event.loader)
-            elif isinstance(event, StepTaken):
+            if isinstance(event, StepTaken):
                 if event.optimizer is line.optimizer and not line.rates:
                     line.rates = event.rates
+            elif isinstance(event, BackwardStarted):
+                line.trained_by.add(event.loader)
+            elif isinstance(event, LoaderStarted):
+                line.passes[event.loader] = line.passes.get(event.loader, 0) + 1
             else:
                 line.loaded |= event.what == "model"
         return None

@@ -72,14 +72,14 @@ class Detector:
 
     def observe(self, event: BackwardStarted | ScheduleAdvanced | StepTaken | StepSkipped) -> Evidence | None:
         """Return evidence when an early line is reached again after updates."""
-        if isinstance(event, BackwardStarted):
-            self._pending += 1
-        elif isinstance(event, StepSkipped):
-            self._skipped.add(event.optimizer)
-        elif isinstance(event, StepTaken):
+        if isinstance(event, StepTaken):
             self._pending = 0
             for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
                 early.update_at_micro, early.update_place = event.micro, event.place
+        elif isinstance(event, BackwardStarted):
+            self._pending += 1
+        elif isinstance(event, StepSkipped):
+            self._skipped.add(event.optimizer)
         else:
             return self._advanced(event)
         return None

@@ -106,7 +106,7 @@ def remember(
     except CannotReplayError:
         return None
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    state = torch.get_rng_state() if drawn else None
+    state = torch.default_generator.get_state() if drawn else None
     return Call(weakref.ref(module), given, named, state, kind, update, micro, [])
 
 
@@ -292,7 +292,7 @@ def _noted(value: Any, depth: int) -> Any:
     if depth == DEEPEST or (type(value) in (tuple, list, dict) and len(value) > WIDEST):
         raise CannotReplayError
     if type(value) in (tuple, list):
-        return type(value)(_noted(each, depth + 1) for each in value)
+        return type(value)([_noted(each, depth + 1) for each in value])
     if type(value) is dict:
         return {key: _noted(each, depth + 1) for key, each in value.items()}
     raise CannotReplayError

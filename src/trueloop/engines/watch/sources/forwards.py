@@ -40,6 +40,7 @@ from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
+_MODAL: Final = (_DropoutNd, _BatchNorm)
 MOST_OUTPUTS: Final = 16  # tensors of an output that are looked at
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -351,19 +352,21 @@ def _parts(model: nn.Module) -> tuple[list[Tensor], _Modes]:
     modules, seen, parameters = [model], {id(model)}, dict[int, Tensor]()
     training = dropout = normalising = False
     for module in modules:
-        for child in module._modules.values():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
+        held, own = module._modules, module._parameters  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        for child in held.values() if held else ():
+            if child is not None and (key := id(child)) not in seen:
+                seen.add(key)
                 modules.append(child)
-        for parameter in module._parameters.values():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        for parameter in own.values() if own else ():
             if parameter is not None:
                 parameters[id(parameter)] = parameter
         if module.training:
             training = True
-            if isinstance(module, _DropoutNd):
-                dropout |= module.p > 0
-            elif isinstance(module, _BatchNorm):
-                normalising |= bool(module.track_running_stats)
+            if isinstance(module, _MODAL):
+                if isinstance(module, _BatchNorm):
+                    normalising |= bool(module.track_running_stats)
+                else:
+                    dropout |= module.p > 0
     return list(parameters.values()), _Modes(training, dropout, normalising)
 
 

@@ -7,6 +7,7 @@ later, every graph of several updates is still alive, the program keeps them: th
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any, ClassVar, Final
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from trueloop.engines.watch.holders import holders
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import Event, GraphsAlive, ModelCalled
+from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
 OLD: Final = 20  # updates; nothing that is right keeps graphs of so many updates
@@ -97,6 +99,8 @@ class Graphs:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._outputs, self._parameters = _Marked(), _Marked()
+        self._firsts = Facts[nn.Module, weakref.ref[Tensor]]()
+        """The parameter that each model begins with."""
         self._mark = stream.fenced("graphs", self._marked)
         self._look = stream.fenced("graphs", self._looked)
 
@@ -127,7 +131,12 @@ class Graphs:
     def _marked(self, event: ModelCalled) -> None:
         if event.has_graph:
             self._outputs.put(_graph(event.output), event.update, event.place)
-        first = _first_parameter(event.live)
+        known = self._firsts.get(event.live)
+        first = known() if known is not None else None
+        if first is None:
+            first = next(event.live.parameters(), None)
+            if first is not None:
+                self._firsts.put(event.live, weakref.ref(first))
         if first is not None and first.grad_fn is not None:  # computed from others, as an average of them
             name, _ = next(event.live.named_parameters())
             self._parameters.put(first.grad_fn, event.update, event.place, f"{name} of {event.model.name}")
@@ -175,16 +184,4 @@ def _graph(output: Any, depth: int = 3) -> Any:
     if depth and isinstance(output, dict | list | tuple):
         found = (_graph(inner, depth - 1) for inner in (output.values() if isinstance(output, dict) else output))
         return next((node for node in found if node is not None), None)
-    return None
-
-
-def _first_parameter(model: nn.Module) -> Tensor | None:
-    """Return the parameter that ``parameters()`` begins with, a tenth as long."""
-    for parameter in model._parameters.values():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        if parameter is not None:
-            return parameter
-    for child in model._modules.values():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        found = None if child is None else _first_parameter(child)
-        if found is not None:
-            return found
     return None
