@@ -208,7 +208,8 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    [b"not json\n", b'{"event":"updates","update":2}\n', b'{"event":"updates","update":1e999}\n', b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
+    [b"not json\n", b'{"event":"updates","update":2}\n', b'{"event":"updates","update":1e999}\n',
+     b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
      b"[" * 99_999 + b"\n", b'{"event":"unheard"}\n',
      b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n'],
 )  # fmt: skip
