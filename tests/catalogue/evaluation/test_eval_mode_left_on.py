@@ -29,11 +29,7 @@ class Net(nn.Module):
     def forward(self, x):
         hidden = torch.relu(self.first(x))
         return self.last(F.dropout(hidden, RATE, self.training))
-"""
 
-GUILTY = {
-    "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3")
-    + """
 net = Net()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 for _ in range(3):
@@ -42,7 +38,10 @@ for _ in range(3):
         nn.functional.mse_loss(net(a), b).backward()
         optimizer.step()  # <- EVL002
     validate(net)
-""",
+"""
+
+GUILTY = {
+    "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3"),
     "samples drawn from a part of it": """
 model.train()
 for _ in range(3):
@@ -127,17 +126,7 @@ LOOP = """
         optimizer.step()
 """
 QUIET = {
-    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0")
-    + """
-net = Net()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-for _ in range(3):
-    for a, b in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(net(a), b).backward()
-        optimizer.step()
-    validate(net)
-""",
+    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0").replace("  # <- EVL002", ""),
     "a part gives the targets of each update": f"""
 {LOOP}
 model.eval()
