@@ -289,7 +289,6 @@ def test_while_somebody_watches_it_is_not(whole: Callable[[], Watch]):
         f"{__name__}.Custom.step",
     ):
         assert name in now
-    assert any("_trueloop_" in name for name in now)
 
 
 def test_in_the_light_state_less_is_replaced_than_in_full(whole: Callable[[], Watch]):

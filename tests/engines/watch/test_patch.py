@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -150,6 +152,27 @@ def test_a_swapped_function_keeps_what_is_known_of_it():
         assert (inspect.signature(F.mse_loss), inspect.getsource(F.mse_loss)) == before[:2]
     assert F.mse_loss.__code__ is before[2]
     assert not hasattr(F.mse_loss, "__wrapped__")
+
+
+def test_a_swapped_function_that_is_just_being_called_ends_well_when_it_is_put_back():
+    """Another thread may do so at any moment; here it is done as soon as the call has begun."""
+    patches, before, called = Patches(), F.mse_loss.__code__, list[str]()
+
+    def restore(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "mse_loss" and frame.f_code is not before:
+            called.append(event)
+            patches.restore()
+
+    patches.swap(F.mse_loss, _wrapped)
+    traced = sys.gettrace()
+    sys.settrace(restore)
+    try:
+        loss = F.mse_loss(torch.ones(2), torch.zeros(2))
+    finally:
+        sys.settrace(traced)
+    assert called == ["call"]
+    assert F.mse_loss.__code__ is before
+    assert loss == 1
 
 
 def test_no_replacement_says_that_it_comes_from_a_file():

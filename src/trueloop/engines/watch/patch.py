@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, cast
 
 MISSING: Any = object()
+REPLACEMENT: Final = "the replacement"
 UNSEEN: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
 """The file that replacements say they come from. Where Python counts the frames of a warning's ``stacklevel``, it
 leaves out those whose file has "importlib" and "_bootstrap" in its name: torch's warnings name the program's lines."""
@@ -68,13 +69,11 @@ class Patches:
             swap = self._swaps[function] = _Swap.of(function, make)
 
         def undo() -> None:
-            if function.__globals__.get(swap.name) is swap.replacement:
+            if function.__code__ is swap.through:
                 function.__code__ = swap.code
                 function.__dict__.pop("__wrapped__", None)
-                del function.__globals__[swap.name]
 
         self._undo.append(undo)
-        function.__globals__[swap.name] = swap.replacement
         function.__code__ = swap.through
         function.__dict__["__wrapped__"] = swap.original  # whose source TorchScript reads
 
@@ -107,29 +106,31 @@ class Patches:
 
 
 class _Swap(NamedTuple):
-    """What is put in the place of a function's code, and how the function is called from there."""
+    """What is put in the place of a function's code.
 
-    name: str
+    It holds the replacement as a constant of its own: a thread that is within it runs to its end while another one
+    puts the code back.
+    """
+
     code: CodeType
     through: CodeType
     original: FunctionType
-    replacement: Callable[..., Any]
 
     @classmethod
     def of(cls, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> _Swap:
-        name, code = f"_trueloop_{function.__name__}", function.__code__
+        code = function.__code__
         original = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
         original.__annotations__ = function.__annotations__
         replacement = make(original)
         _hide(replacement, original)
         through = _through.__code__
-        names = tuple(name if word == _pass_on.__name__ else word for word in through.co_names)
+        constants = tuple(replacement if each == REPLACEMENT else each for each in through.co_consts)
         through = through.replace(
             co_argcount=code.co_argcount, co_nlocals=code.co_argcount, co_varnames=code.co_varnames[: code.co_argcount],
-            co_names=names, co_name=code.co_name, co_qualname=code.co_qualname,
+            co_consts=constants, co_name=code.co_name, co_qualname=code.co_qualname,
             co_filename=UNSEEN, co_firstlineno=code.co_firstlineno,
         )  # fmt: skip
-        return cls(name, code, through, original, replacement)
+        return cls(code, through, original)
 
 
 def _put_back(cell: Any, original: Any, replacement: Any) -> None:
@@ -138,12 +139,8 @@ def _put_back(cell: Any, original: Any, replacement: Any) -> None:
 
 
 def _through() -> Any:
-    """The code of a swapped function, but for its parameters and what it calls."""
-    return _pass_on(*locals().values())
-
-
-def _pass_on() -> None:
-    """Stands for the replacement."""
+    """The code of a swapped function, but for its parameters and what it calls: Python refuses to call a bare text."""
+    return (locals and "the replacement")(*locals().values())  # pyright: ignore[reportCallIssue]
 
 
 def _hide(replacement: Callable[..., Any], original: Any) -> None:
