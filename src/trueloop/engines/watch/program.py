@@ -85,6 +85,10 @@ class Program:
     """The loader that gave the latest batch."""
     batch: int = 0
     """Batches drawn so far, from all loaders."""
+    drawn: frozenset[tuple[int, int]] | None = None
+    """First dimension and number of values of each tensor in the latest batch drawn while watching in full, if
+    somebody ``wants_drawn`` to be noted."""
+    wants_drawn: bool = False
     drawing: Any = None
     """The pass over a loader that is just fetching a batch."""
     anomaly_at: Place | None = None
@@ -162,4 +166,5 @@ class Program:
         self.stepped_micro = self.window = self.alike = 0
         self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
+        self.drawn, self.wants_drawn = None, False
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.autocast = None

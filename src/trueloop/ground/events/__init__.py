@@ -46,6 +46,7 @@ from trueloop.ground.events.forward import (
     Mark,
     ModelCalled,
     ModeSet,
+    SequenceRun,
     StatisticsForgotten,
     StrangerCalled,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "ScalerCreated",
     "ScheduleAdvanced",
     "SeedRepeated",
+    "SequenceRun",
     "StateCaptured",
     "StateLoaded",
     "StateUsed",

@@ -12,6 +12,7 @@ import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from trueloop.engines.watch.generators import generators
+from trueloop.engines.watch.layer_calls import drawn_sizes
 from trueloop.engines.watch.passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
@@ -275,6 +276,8 @@ class Loaders:
             self._compared(current, current.copies, batch)
         current.looked_at = current.blocks is not None or current.copies is not None
         if stream.full:
+            if self._program.wants_drawn:
+                self._program.drawn = drawn_sizes(batch)
             stream.after_batch()
             stream.emit(BatchDrawn(
                 loader=current.loader, epoch=current.epoch, index=current.index,
