@@ -2,6 +2,9 @@
 
 import pytest
 
+from trueloop.catalogue.evaluation.eval_mode_left_on import Detector
+from trueloop.ground.events import ModelCalled, Ref
+
 HEAD = """
 import torch
 from torch import nn
@@ -477,3 +480,15 @@ def test_the_rule_finds_it(told, name):
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
 def test_the_rule_leaves_others_alone(untold, name):
     untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_what_is_known_of_a_model_goes_with_it():
+    detector = Detector()
+    for number in range(50):
+        model, held = Ref("Net", f"Net {number}"), frozenset((Ref("Parameter", "weight"),))
+        detector.observe(ModelCalled(
+            update=number, model=model, training=True, dropout_active=True, batchnorm_active=False, all_eval=False,
+            grad_mode=True, inference_mode=False, has_graph=True, autocast=None, recomputed=False, loader=None,
+            parameters=held, seconds=0.0, live=None, output=None,
+        ))  # fmt: skip
+    assert len(detector._models) == 1

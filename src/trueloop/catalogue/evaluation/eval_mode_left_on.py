@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
+from trueloop.ground.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, Refs, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.loops import comes_back
@@ -54,8 +55,8 @@ class _Model:
         """Where it was set to eval mode; None while it is in train mode."""
         self.measured = False
         """Since then, it was called without being trained."""
-        self.waits: ModelCalled | None = None
-        """The latest call, not yet followed by a step."""
+        self.waits: tuple[Refs, bool, bool] | None = None
+        """Of the latest call, not yet followed by a step: its parameters, all in eval mode, something at work."""
         self.unused = False
         """No backward has followed it."""
         self.steps, self.parameters = 0, NONE
@@ -67,21 +68,21 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._models: dict[Ref, _Model] = {}
+        self._models = Facts[Ref, _Model]()
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         if isinstance(event, StepTaken):
             return self._step(event)
         if isinstance(event, BackwardStarted):
-            for model in self._models.values():
+            for model in self._models.facts():
                 model.unused = False
         elif isinstance(event, ModelCalled):
             self._called(event)
         elif isinstance(event, ModeSet):
             self._set(event)
         else:
-            for model in self._models.values():
+            for model in self._models.facts():
                 model.waits, model.unused = None, False
         return None
 
@@ -97,29 +98,27 @@ class Detector:
                 model.steps = 0  # a part of it, perhaps
 
     def _called(self, event: ModelCalled) -> None:
-        model = self._models.get(event.model)
-        if model is None:
-            model = self._models[event.model] = _Model()
+        model = self._models.get(event.model) or self._models.put(event.model, _Model())
         model.parameters = event.parameters
-        for whole in self._models.values():
+        for whole in self._models.facts():
             asked = (whole.fresh or whole.sampled) and whole is not model and not event.has_graph
             if asked and event.parameters <= whole.parameters:
                 whole.sampled = whole.fresh  # between two steps, it takes part in the update
         if model.set_at is not None and (model.unused or not event.has_graph):
             model.measured = True  # the call before was not trained on, or this one cannot be
         trains = event.has_graph and not event.recomputed
-        model.waits = event if trains else None
+        works = event.dropout_active or event.batchnorm_active
+        model.waits = (event.parameters, event.all_eval, works) if trains else None
         model.unused = trains
 
     def _step(self, event: StepTaken) -> Evidence | None:
         found = None
         for ref, model in self._models.items():
             call, model.waits = model.waits, None
-            if call is None or call.parameters.isdisjoint(event.with_gradient):
+            if call is None or call[0].isdisjoint(event.with_gradient):
                 model.waits = call
-            elif not call.all_eval:
-                model.lively |= call.dropout_active or call.batchnorm_active
-                model.steps = 0
+            elif not call[1]:
+                model.lively, model.steps = model.lively or call[2], 0
             elif model.lively and model.set_at is not None and (model.measured or model.sampled):
                 model.steps, model.fresh = model.steps + 1, False
                 found = self._evidence(event, ref, model) if model.steps == STEPS else found

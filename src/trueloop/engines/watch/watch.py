@@ -118,7 +118,8 @@ class Watch:
     def know(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
         registry = self._attachment.stream.registry
-        registry.name_parameters(model, registry.of(model))
+        registry.of(model)  # which numbers it before others of its class that are called earlier
+        registry.name_parameters(model)
 
     @property
     def updates(self) -> int:

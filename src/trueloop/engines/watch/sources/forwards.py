@@ -205,7 +205,7 @@ class Forwards:
         if known.refs is not refs:
             known.refs = refs
             program.structures += 1
-            stream.registry.name_parameters(model, known.ref)
+            stream.registry.name_parameters(model)
         fresh, known.batch = known.batch != program.batch, program.batch
         used, known.used = known.used, False
         autocast = _autocast()

@@ -159,7 +159,8 @@ class Replicas:
             for name, parameter in wrapper.module.named_parameters()
             if name not in left_out and parameter.requires_grad
         }
-        registry.name_parameters(wrapper.module, registry.of(wrapper.module))
+        registry.of(wrapper.module)  # which numbers it before others of its class that are called later
+        registry.name_parameters(wrapper.module)
         kept = {name: parameter for name, parameter in held.items() if comparable(parameter)}
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in kept.items()])
         group = wrapper.process_group
