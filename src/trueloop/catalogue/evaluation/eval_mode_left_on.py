@@ -12,7 +12,8 @@ Look-alikes
     of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
     train mode with dropout or batch normalisation at work, was then set to eval mode, went through data, or a part of
     it did, without being trained, and was stepped three times with every module still in eval mode, without anybody
-    having set the mode again, other than the same line before the next measurement. The text shows a loop in which a
+    having set the mode again, other than the same line before the next measurement. Parts of a model that is never
+    called itself are set with it, and left alone once anything is set to train mode. The text shows a loop in which a
     model is stepped, then set to eval mode, and never set back; a warning where it shows no dropout or normalisation.
 
 Fix
@@ -44,7 +45,7 @@ STEPS = 3
 class _Model:
     """What is known of one model."""
 
-    __slots__ = ("fresh", "lively", "measured", "parameters", "sampled", "set_at", "steps", "unused", "waits")
+    __slots__ = ("fresh", "lively", "measured", "parameters", "part", "sampled", "set_at", "steps", "unused", "waits")
 
     def __init__(self) -> None:
         self.lively = False
@@ -53,6 +54,7 @@ class _Model:
         """No step has followed its being set to eval mode; a part of it was then called without being trained."""
         self.set_at: Place | None = None
         """Where it was set to eval mode; None while it is in train mode."""
+        self.part = False  # it was set with a whole that is never called itself
         self.measured = False
         """Since then, it was called without being trained."""
         self.waits: tuple[Refs, bool, bool] | None = None
@@ -87,8 +89,10 @@ class Detector:
         return None
 
     def _set(self, event: ModeSet) -> None:
+        called = self._models.get(event.module) is not None
         for ref, model in self._models.items():
-            if ref is event.module:
+            if ref is event.module or (not called and model.parameters <= event.parameters):
+                model.part = not called
                 anew = event.training or event.place is None or model.set_at != event.place
                 model.set_at = None if event.training else event.place
                 model.steps = 0 if anew else model.steps  # by the same line: the next evaluation, one update later
@@ -96,6 +100,7 @@ class Detector:
                 model.fresh, model.sampled = not event.training, False
             elif event.training:
                 model.steps = 0  # a part of it, perhaps
+                model.set_at = None if model.part else model.set_at
 
     def _called(self, event: ModelCalled) -> None:
         model = self._models.get(event.model) or self._models.put(event.model, _Model())
@@ -207,7 +212,6 @@ from torch.utils.data import DataLoader, TensorDataset
 x = torch.randn(160, 8)
 y = x.sum(1, keepdim=True)
 train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(3):
@@ -217,8 +221,7 @@ for epoch in range(3):
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
+        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
 """,
     good="""
 import torch
@@ -228,7 +231,6 @@ from torch.utils.data import DataLoader, TensorDataset
 x = torch.randn(160, 8)
 y = x.sum(1, keepdim=True)
 train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(3):
@@ -239,8 +241,7 @@ for epoch in range(3):
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
+        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
 """,
     fix="Call model.train() at the beginning of every epoch.",
     rule=RULE,
