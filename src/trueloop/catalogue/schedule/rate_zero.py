@@ -67,7 +67,7 @@ class Detector:
             return None
         last = self._last.get(event.scheduler)
         self._last[event.scheduler] = (event.count, event.optimizer_steps)
-        rate = max(event.before, default=0.0)
+        rate = max(map(abs, event.before), default=0.0)
         self._highest[event.scheduler] = highest = max(rate, self._highest.get(event.scheduler, 0.0))
         at_zero = bool(event.before) and rate <= NOTHING * highest
         ended = event.horizon is not None and event.count > event.horizon
