@@ -35,10 +35,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from trueloop.ground.failure import Failure, Rule, Severity
-from trueloop.ground.questions.assigned import assigned, held
+from trueloop.ground.questions.assigned import FUNCTIONS, around, assigned, held
 from trueloop.ground.questions.handlers import imported, qualified
 from trueloop.ground.questions.loops import dotted
-from trueloop.ground.questions.splits import Parts, around, splits, wanted
+from trueloop.ground.questions.splits import Parts, splits, wanted
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 
@@ -96,7 +96,7 @@ def _short(value: ast.expr) -> str:
 def _made_with(source: Source, parts: Parts, word: str) -> ast.expr | None:
     """Return what the dataset was given as the argument of a name; None where it was none, or may have been of use."""
     made: ast.expr | None = parts.dataset
-    if len(list(wanted(around(source, parts.statement), {dotted(made)} - {""}))) > len(parts.made):
+    if len(list(wanted(around(source, parts.statement, FUNCTIONS), {dotted(made)} - {""}))) > len(parts.made):
         return None
     if isinstance(made, ast.Name):
         made = assigned(source, made, made.id)
@@ -147,7 +147,7 @@ def _set_elsewhere(source: Source, word: str, ours: Sequence[_Setting]) -> bool:
 def _used(source: Source, parts: Parts) -> set[str]:
     """Return those of the parts, each bound once, that something but their length is wanted of."""
     inner = all("." not in each for each in parts.names)
-    where = around(source, parts.statement) if inner else source.tree
+    where = around(source, parts.statement, FUNCTIONS) if inner else source.tree
     bound = [dotted(each) for each in ast.walk(where) if isinstance(getattr(each, "ctx", None), ast.Store)]
     return {each for each in wanted(where, set(parts.names)) if bound.count(each) == 1}
 

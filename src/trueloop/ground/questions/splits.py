@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from trueloop.ground.questions.handlers import imported, qualified
 from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.source import Source
-from trueloop.ground.source.text import encloses
 
 SPLITS: Final = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split")
 SUBSETS: Final = ("torch.utils.data.Subset", "torch.utils.data.dataset.Subset")
@@ -49,15 +48,6 @@ def splits(source: Source) -> Iterator[Parts]:
         for several in subsets.values():
             places, names, of = zip(*several, strict=True)
             yield Parts(names, of[0], block, places)
-
-
-def around(source: Source, place: ast.AST) -> ast.AST:
-    """Return the innermost function around a place; the module where there is none."""
-    found: ast.AST = source.tree
-    for each in ast.walk(source.tree):  # outer ones before inner ones
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and encloses(each, place):
-            found = each
-    return found
 
 
 def wanted(node: ast.AST, names: set[str]) -> Iterator[str]:
