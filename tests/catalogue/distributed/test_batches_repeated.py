@@ -252,3 +252,25 @@ def test_a_rank_that_nobody_watches_is_not_waited_for(on_ranks):
     told = on_ranks({"one": HEAD + GUILTY["in order"]}, unwatched=(1,))["one"][0]
     assert not told.found
     assert told.judged["DST005"] == ("not judged", "no two ranks could be compared")
+
+
+def test_no_hook_is_left_on_a_parameter_and_nothing_changes(on_ranks):
+    script = (
+        HEAD
+        + """
+model = DDP(net())
+heard = []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for a, b in DataLoader(data, batch_size=16, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    loss = mse(model(a), b)
+    heard.append(sum(bool(p._backward_hooks) for p in model.parameters()))
+    loss.backward()
+    optimizer.step()
+    heard.append(sum(bool(p._backward_hooks) for p in model.parameters()))
+results = [heard, [round(p.sum().item(), 6) for p in model.parameters()]]
+"""
+    )
+    seen = on_ranks({"one": script})["one"][0]
+    assert seen.printed[0] == "[3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0]", "the first, 2nd and 4th of six rounds"
+    assert seen.printed[1] == on_ranks({"one": script}, unwatched=(0, 1))["one"][0].printed[1]

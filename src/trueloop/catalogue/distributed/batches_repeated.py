@@ -102,8 +102,8 @@ class Detector:
         related = [(model.wrapped_at, "the model is wrapped here"), (event.place, "stepped here")]
         return Evidence(
             message=f"Ranks {first} and {second} train on the same batches: in all {counted(model.compared, 'update')} "
-            f"that were compared, the latest after {event.at}, they gave the model the same, and each found the same "
-            "gradient before it was averaged.",
+            f"that were compared, the latest being number {event.at}, they gave the model the same, and each found the "
+            "same gradient before it was averaged.",
             place=place,
             related=tuple((where, words) for where, words in related if where is not None and where != place),
             about=event.wrapper,
