@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -100,6 +101,39 @@ def test_threads_that_begin_to_train_at_the_same_time(whole: Callable[[], Watch]
                     thread.start()
                 for thread in threads:
                     thread.join()
+        return True
+
+    assert in_a_child(again_and_again) == 7
+
+
+@forks
+def test_threads_that_come_and_go_while_the_models_stay(whole: Callable[[], Watch]):
+    """A new thread often has the number of one that has ended, and trains another model than that one did."""
+
+    def again_and_again() -> bool:
+        sys.setswitchinterval(1e-6)
+        draws = random.Random(0)
+        for _ in range(40):
+            models = [nn.Sequential(nn.Linear(4, 3)) for _ in range(4)]
+            pairs = [(model, torch.optim.AdamW(model.parameters(), lr=0.1)) for model in models]
+
+            def run(model: nn.Module, optimizer: torch.optim.Optimizer, start: threading.Barrier) -> None:
+                x, y = torch.randn(6, 4), torch.randint(3, (6,))
+                start.wait()
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+
+            with whole():
+                for _ in range(20):
+                    draws.shuffle(pairs)
+                    start = threading.Barrier(4)
+                    threads = [threading.Thread(target=run, args=(*pair, start)) for pair in pairs]
+                    for thread in threads:
+                        thread.start()
+                    for thread in threads:
+                        thread.join()
         return True
 
     assert in_a_child(again_and_again) == 7

@@ -43,14 +43,20 @@ class Windows:
     _known_for: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 
+    def __post_init__(self) -> None:
+        self.program.changes_thread = self._forget
+
     def interrupted(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
+        self._forget()
+        for known in self.program.optimizers.facts():
+            known.begin(whole=False)
+
+    def _forget(self) -> None:
         self.account.forget()
         self.fresh = self.scaled = NONE
         self._as_scaled.clear()
-        self._known_for = ()
-        for known in self.program.optimizers.facts():
-            known.begin(whole=False)
+        self._known_for = self._before = ()
 
     def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: Place | None) -> None:
         """An optimizer has stepped: its window begins anew.
@@ -140,8 +146,9 @@ class Windows:
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
             held = len(found)
+            here = program.number()
             for model, thread in program.models.items():
-                if thread == program.thread:
+                if thread == here:
                     found.update((id(p), p) for p in model.parameters())
             self._known = [(weakref.ref(p), place < held) for place, p in enumerate(found.values())]
             self._known_for = key

@@ -123,7 +123,7 @@ class Forwards:
         self._caller = 0
         """The thread in which the model is running."""
         self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], Place | None, int]] = []
-        """Strangers without a gradient so far, the model they ran in, where, and in which thread."""
+        """Strangers without a gradient so far, the model they ran in, where, and in which thread, by its number."""
         self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         """Batch normalisation -> samples in its latest batch of more than one."""
@@ -174,7 +174,8 @@ class Forwards:
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
         calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
         first = not calls or calls[-1].micro != micro or calls[-1].update != update
-        call = remember(module, args, options, update, micro, drawn=first)
+        thread = self._program.number()
+        call = remember(module, args, options, update, micro, drawn=first, thread=thread)
         if call is not None:
             calls.append(call)
         return call
@@ -193,8 +194,9 @@ class Forwards:
         if known is None:
             known = self._models.put(model, _Known(stream.registry.of(model)))
             self._met_by(model)
-        if program.models.get(model) != get_ident():
-            program.models.put(model, get_ident())
+        thread = program.number()
+        if program.models.get(model) != thread:
+            program.models.put(model, thread)
             program.structures += 1
         refs = stream.registry.many(parameters)
         if known.refs is not refs:
@@ -287,14 +289,15 @@ class Forwards:
             return
         for inner in module.modules():
             self._strangers.add(inner)
-        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), get_ident()))
+        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), self._program.number()))
 
     def _met(self) -> None:
         """Tell of strangers that have got gradients: those that are random on purpose never do."""
         waiting, self._waiting = self._waiting, []
+        own_thread = self._program.number()  # gradients of others are not touched
         for known, owner, place, thread in waiting:
             module, root = known(), owner()
-            if module is None or root is None or thread != get_ident():  # gradients of others are not touched
+            if module is None or root is None or thread != own_thread:
                 continue
             own = list(module.parameters())
             if all(p.grad is None for p in own):

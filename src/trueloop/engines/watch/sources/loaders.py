@@ -339,7 +339,8 @@ class Loaders:
         current.ended = True
         stream, place = self._stream, here()
         backwards, pending = stream.micro - current.began_micro, stream.micro - self._program.stepped_micro
-        note_leftover(self._program, current.loader, current.index, backwards, pending, place)
+        if not self._program.elsewhere():  # one that draws ahead must not look at gradients
+            note_leftover(self._program, current.loader, current.index, backwards, pending, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
