@@ -10,6 +10,8 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,18 +108,43 @@ def test_threads_that_begin_to_train_at_the_same_time(whole: Callable[[], Watch]
     assert in_a_child(again_and_again) == 7
 
 
+Job = Callable[[], None]
+
+
+def in_new_threads(jobs: list[Job]) -> None:
+    """A new thread often has the number of one that has ended."""
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def in_a_pool() -> Callable[[list[Job]], None]:
+    """Threads that stay, and get one job now and another one then."""
+    pool = ThreadPoolExecutor(4)
+
+    def run(jobs: list[Job]) -> None:
+        list(pool.map(lambda job: job(), jobs))
+
+    return run
+
+
 @forks
-def test_threads_that_come_and_go_while_the_models_stay(whole: Callable[[], Watch]):
-    """A new thread often has the number of one that has ended, and trains another model than that one did."""
+@pytest.mark.parametrize("make", [lambda: in_new_threads, in_a_pool], ids=["new threads", "a pool"])
+def test_models_that_are_trained_in_another_thread_each_time(
+    make: Callable[[], Callable[[list[Job]], None]], whole: Callable[[], Watch]
+):
+    """Who looked at the gradients of a model that it trained before would read what another one is writing."""
 
     def again_and_again() -> bool:
         sys.setswitchinterval(1e-6)
-        draws = random.Random(0)
+        draws, run = random.Random(0), make()
         for _ in range(40):
             models = [nn.Sequential(nn.Linear(4, 3)) for _ in range(4)]
             pairs = [(model, torch.optim.AdamW(model.parameters(), lr=0.1)) for model in models]
 
-            def run(model: nn.Module, optimizer: torch.optim.Optimizer, start: threading.Barrier) -> None:
+            def job(model: nn.Module, optimizer: torch.optim.Optimizer, start: threading.Barrier) -> None:
                 x, y = torch.randn(6, 4), torch.randint(3, (6,))
                 start.wait()
                 for _ in range(3):
@@ -125,15 +152,14 @@ def test_threads_that_come_and_go_while_the_models_stay(whole: Callable[[], Watc
                     F.cross_entropy(model(x), y).backward()
                     optimizer.step()
 
-            with whole():
+            with whole() as watch:
                 for _ in range(20):
                     draws.shuffle(pairs)
                     start = threading.Barrier(4)
-                    threads = [threading.Thread(target=run, args=(*pair, start)) for pair in pairs]
-                    for thread in threads:
-                        thread.start()
-                    for thread in threads:
-                        thread.join()
+                    run([partial(job, *pair, start) for pair in pairs])
+            report = watch.report()
+            assert not report.problems
+            assert not report.findings
         return True
 
     assert in_a_child(again_and_again) == 7

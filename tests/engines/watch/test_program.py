@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable
 
@@ -101,3 +102,25 @@ def test_a_watch_of_another_session_does_not_end_this_one():
     go.set()
     thread.join()
     assert program.thread == threading.get_ident()
+
+
+def test_backward_on_another_thread_is_noted_but_not_torchs_own():
+    program = Program()
+    program.trains_here()
+    elsewhere(program.shared)
+    assert program.crowded
+    program.begin()
+    assert not program.crowded
+    program.trains_here()
+    program.in_backward = 1
+    done = threading.Event()
+
+    def on_a_thread_that_python_has_not_begun() -> None:
+        program.shared()
+        done.set()
+
+    _thread.start_new_thread(on_a_thread_that_python_has_not_begun, ())
+    done.wait()
+    assert not program.crowded
+    elsewhere(program.shared)
+    assert program.crowded

@@ -88,8 +88,12 @@ class Program:
     thread: int | None = None
     """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
     them from there at any moment. What others do is not followed."""
-    models: Facts[nn.Module, int] = field(default_factory=Facts[nn.Module, int])
-    """Outermost modules with parameters that were called -> the thread that called them last, by `number`."""
+    crowded: bool = False
+    """Another thread runs backward, too, and may train tomorrow what this one trains today: only gradients of models
+    that were called since the latest step are looked at."""
+    models: Facts[nn.Module, tuple[int, int]] = field(default_factory=Facts[nn.Module, tuple[int, int]])
+    """Outermost modules with parameters that were called -> the thread that called them last, by `number`, and the
+    updates before."""
     structures: int = 0
     """Times the parameters of a model were found to be others than before."""
     optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
@@ -162,6 +166,12 @@ class Program:
             number = self._own.number = next(_numbers)
             return number
 
+    def shared(self) -> None:
+        """Note that backward runs on another thread, unless that is torch's own, for the one that trains."""
+        here = threading.get_ident()
+        if not self.crowded:
+            self.crowded = not self.in_backward or any(each.ident == here for each in threading.enumerate())
+
     def elsewhere(self) -> bool:
         """True on another thread than the one that trains."""
         return self.thread is not None and self.thread != threading.get_ident()
@@ -194,7 +204,7 @@ class Program:
 
     def begin(self) -> None:
         """Forget what was going on when somebody listened before; what objects there are stays known."""
-        self.thread = None
+        self.thread, self.crowded = None, False
         self._nobodys()
         self.calls.clear()
         self.suspects, self.replayed = (), False

@@ -194,10 +194,10 @@ class Forwards:
         if known is None:
             known = self._models.put(model, _Known(stream.registry.of(model)))
             self._met_by(model)
-        thread = program.number()
-        if program.models.get(model) != thread:
-            program.models.put(model, thread)
-            program.structures += 1
+        called, before = (program.number(), stream.update), program.models.get(model)
+        if before != called:
+            program.models.put(model, called)
+            program.structures += before is None or before[0] != called[0]
         refs = stream.registry.many(parameters)
         if known.refs is not refs:
             known.refs = refs
@@ -207,7 +207,7 @@ class Forwards:
         used, known.used = known.used, False
         autocast = _autocast()
         if self._waiting and not program.in_backward:
-            self._met()
+            self._met(model)
         graphs = [graph for tensor in _tensors(output) if (graph := tensor.grad_fn) is not None]
         grad_mode = torch.is_grad_enabled()
         if grad_mode:  # not that of a teacher
@@ -291,7 +291,7 @@ class Forwards:
             self._strangers.add(inner)
         self._waiting.append((weakref.ref(module), weakref.ref(root), here(), self._program.number()))
 
-    def _met(self) -> None:
+    def _met(self, model: nn.Module) -> None:
         """Tell of strangers that have got gradients: those that are random on purpose never do."""
         waiting, self._waiting = self._waiting, []
         own_thread = self._program.number()  # gradients of others are not touched
@@ -300,7 +300,7 @@ class Forwards:
             if module is None or root is None or thread != own_thread:
                 continue
             own = list(module.parameters())
-            if all(p.grad is None for p in own):
+            if (self._program.crowded and root is not model) or all(p.grad is None for p in own):
                 self._waiting.append((known, owner, place, thread))
                 continue
             registry = self._stream.registry
