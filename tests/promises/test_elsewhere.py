@@ -355,3 +355,32 @@ def test_hooks_of_the_program_that_raise(whole: Callable[[], Watch], error: type
         assert (program.in_forward, program.in_backward, program.in_step) == (0, 0, 0)
     assert not watch.report().problems
     assert watch.report().updates >= 6
+
+
+class Odd(nn.Module):
+    """Takes an argument that is called as one of our own might be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor, module: int = 0, stream: int = 0, original: int = 0) -> Tensor:
+        return self.inner(x) + module + stream + original
+
+
+def test_arguments_of_any_name(whole: Callable[[], Watch]):
+    model = Odd()
+    with whole() as watch:
+        out = model(torch.zeros(1, 2), module=1, stream=2, original=3)
+    assert torch.equal(out, model.inner(torch.zeros(1, 2)) + 6)
+    assert not watch.report().problems
+
+
+def test_a_loader_whose_iterator_the_program_has_replaced(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
+    """Before the watch begins, by a generator, which takes no attributes."""
+    before = DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: (batch * 2 for batch in before(loader)))
+    with whole() as watch:
+        seen = [float(batch.sum()) for batch in DataLoader(Squares(), batch_size=4)]
+    assert seen == [112.0, 1008.0]
+    assert not watch.report().problems

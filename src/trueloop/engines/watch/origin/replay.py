@@ -247,7 +247,7 @@ class _Watching(TorchFunctionMode):
         """Follow which module runs, and stop at one that has no copies to work on."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def __call__(module: nn.Module, *args: Any, **options: Any) -> Any:  # noqa: N807
+            def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
                 if threading.get_ident() != self._thread:
                     return original(module, *args, **options)
                 if module not in self._names and _has_state(module):

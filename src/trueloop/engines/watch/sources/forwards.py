@@ -145,7 +145,7 @@ class Forwards:
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
 
-        def __call__(module: nn.Module, *args: Any, **options: Any) -> Any:  # noqa: N807
+        def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
             if id(module) in self._plain or not stream.on or _is_compiling() or program.elsewhere():
                 return original(module, *args, **options)
             if program.in_forward:

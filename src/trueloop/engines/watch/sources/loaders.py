@@ -37,6 +37,7 @@ from trueloop.ground.events import (
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
+_ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
 
 
@@ -90,9 +91,8 @@ class Loaders:
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
-        iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-        patches.replace(iterator, "__next__", self._next)
-        patches.replace(iterator, "_next_index", self._next_index)
+        patches.replace(_ITERATOR, "__next__", self._next)
+        patches.replace(_ITERATOR, "_next_index", self._next_index)
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
@@ -141,7 +141,7 @@ class Loaders:
                 iterator = original(loader)
             finally:
                 self._starting = None
-            if started is not None:
+            if started is not None and isinstance(iterator, _ITERATOR):  # the program may have replaced what makes it
                 setattr(iterator, KEPT, started)
             return iterator
 
