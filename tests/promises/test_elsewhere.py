@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -384,3 +385,59 @@ def test_a_loader_whose_iterator_the_program_has_replaced(whole: Callable[[], Wa
         seen = [float(batch.sum()) for batch in DataLoader(Squares(), batch_size=4)]
     assert seen == [112.0, 1008.0]
     assert not watch.report().problems
+
+
+class Speechless(Exception):
+    """Cannot say itself."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_what_goes_wrong_in_here_may_be_an_error_that_cannot_say_itself(whole: Callable[[], Watch]):
+    class Model(nn.Linear):
+        def modules(self) -> Any:
+            raise Speechless
+
+    with whole() as watch:
+        model = Model(4, 3)
+        nn.Module.train(nn.Linear(1, 1))
+        out = model(torch.ones(1, 4))
+    assert out.shape == (1, 3)
+    assert any("Speechless" in problem for problem in watch.report().problems)
+
+
+def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]):
+    """What fails in here for want of it is told in what is left."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    def deep(depth: int) -> None:
+        update() if depth == 0 else deep(depth - 1)
+
+    def goes(depth: int) -> bool:
+        try:
+            deep(depth)
+        except RecursionError:
+            return False
+        return True
+
+    update()
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(600)
+    try:
+        deepest = next(depth for depth in range(600, 0, -1) if goes(depth))
+    finally:
+        sys.setrecursionlimit(usual)
+    for spare in range(1, 24):  # frames
+        with whole():
+            sys.setrecursionlimit(600)
+            try:
+                assert goes(deepest - spare)
+            finally:
+                sys.setrecursionlimit(usual)
