@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from trueloop.engines.watch.aside import are_on, dispatch_modes, function_modes, modes_aside
 from trueloop.engines.watch.patch import set_compiler
 from trueloop.engines.watch.registry import Registry
 from trueloop.ground.events import Event
@@ -100,7 +101,7 @@ class Stream:
             source: what it sees, for people: "optimizer steps".
             handler: runs inside the program's own call.
         """
-        broken = -1
+        broken, functions, dispatches = -1, function_modes, dispatch_modes
 
         def run(*args: Any) -> Any:
             nonlocal broken
@@ -109,6 +110,9 @@ class Stream:
             start = perf_counter()
             compiling = set_compiler(None)
             try:
+                if (functions() or dispatches()) and are_on():
+                    with modes_aside():
+                        return handler(*args)
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - the host is sacred
                 broken = self._session

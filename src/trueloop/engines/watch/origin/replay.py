@@ -21,6 +21,7 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from trueloop.engines.watch.aside import are_aside, are_on
 from trueloop.engines.watch.origin.standing_in import HOOKS, CannotReplayError, StandIns
 from trueloop.engines.watch.origin.unnoticed import eager, generators, put, quiet
 from trueloop.engines.watch.origin.values import described, not_finite, tensors_in, wild
@@ -156,7 +157,8 @@ def _is_watched() -> bool:
     return bool(
         (torch.distributed.is_available() and torch.distributed.is_initialized())
         or any(getattr(_module, f"_global{hooks}") for hooks in HOOKS)
-        or cast("Any", torch._C)._len_torch_dispatch_stack()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        or are_aside()
+        or are_on()
         or cast("Any", torch.autograd)._profiler_enabled()  # noqa: SLF001
     )
 
