@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -441,3 +442,40 @@ def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]
                 assert goes(deepest - spare)
             finally:
                 sys.setrecursionlimit(usual)
+
+
+def test_a_method_that_the_program_has_mocked_is_called_as_it_would_be(whole: Callable[[], Watch]):
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with mock.patch.object(torch.optim.Optimizer, "zero_grad") as mocked:
+        with whole():
+            optimizer.zero_grad()
+        mocked.assert_called_once_with()
+
+
+def test_seeds_given_while_another_thread_draws_a_batch_are_not_the_samples_own(whole: Callable[[], Watch]):
+    """As by a program that seeds every update, with a thread that draws ahead."""
+    drawing, seeded = threading.Event(), threading.Event()
+
+    class Slow(Squares):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Tensor:
+            drawing.set()
+            seeded.wait(5)
+            seeded.clear()
+            return super().__getitem__(index)
+
+    seen: list[Tensor] = []
+    with whole() as watch:
+        thread = threading.Thread(target=lambda: seen.extend(DataLoader(Slow(), batch_size=1)))
+        thread.start()
+        for _ in range(40):
+            drawing.wait(5)
+            drawing.clear()
+            torch.manual_seed(0)
+            seeded.set()
+        thread.join()
+        nn.Linear(4, 1)(seen[0]).sum().backward()
+    assert len(seen) == 40
+    assert not watch.report().findings

@@ -106,6 +106,8 @@ class Program:
     """Batches drawn so far, from all loaders."""
     drawing: Any = None
     """The pass over a loader that is just fetching a batch."""
+    drawing_in: int = 0
+    """The thread in which it does."""
     anomaly_at: Place | None = None
     """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: Place | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, cast
 
@@ -178,7 +179,7 @@ class Loaders:
                 current = unknown(iterator)
             if self._read_out is not None and self._read_out is not current:
                 read_out()
-            program.drawing = current
+            program.drawing, program.drawing_in = current, get_ident()
             start = perf_counter()
             try:
                 batch = original(iterator)
