@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
+from trueloop.engines.watch.aside import are_aside
 from trueloop.engines.watch.pairs import paired_difference
 from trueloop.engines.watch.saved import given_shape, made_shape, saved, unread
 from trueloop.ground.events import LossSeen
@@ -117,7 +118,7 @@ class LossProbe:
         self._losses = tuple([_seen(each, weights) for each in found])
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
-        if weights and found and root.is_cpu and not _compiled_autograd():
+        if weights and found and root.is_cpu and not _compiled_autograd() and not are_aside():
             for place, each in enumerate(found):
                 self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
 

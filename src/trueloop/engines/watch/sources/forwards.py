@@ -126,7 +126,7 @@ class Forwards:
         self._caller = 0
         """The thread in which the model is running."""
         self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], Place | None, int]] = []
-        """Strangers without a gradient so far, the model they ran in, where, and in which thread."""
+        """Strangers without a gradient so far, the model they ran in, where, and in which thread, by its number."""
         self._layers = LayerCalls(stream, program)
         self._given: tuple[Any, ...] = ()
         """The arguments of the model that is just running."""
@@ -147,7 +147,7 @@ class Forwards:
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
 
-        def __call__(module: nn.Module, *args: Any, **options: Any) -> Any:  # noqa: N807
+        def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
             if id(module) in self._plain or not stream.on or _is_compiling() or program.elsewhere():
                 return original(module, *args, **options)
             if program.in_forward:
@@ -179,7 +179,8 @@ class Forwards:
             self._layers.look(module, module, args, args)
         calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
         first = not calls or calls[-1].micro != micro or calls[-1].update != update
-        call = remember(module, args, options, update, micro, drawn=first)
+        thread = self._program.number()
+        call = remember(module, args, options, update, micro, drawn=first, thread=thread)
         if call is not None:
             calls.append(call)
         return call
@@ -198,9 +199,10 @@ class Forwards:
         if known is None:
             known = self._models.put(model, _Known(stream.registry.of(model)))
             self._met_by(model)
-        if program.models.get(model) != get_ident():
-            program.models.put(model, get_ident())
-            program.structures += 1
+        called, before = (program.number(), stream.update), program.models.get(model)
+        if before != called:
+            program.models.put(model, called)
+            program.structures += before is None or before[0] != called[0]
         refs = stream.registry.many(parameters)
         if known.refs is not refs:
             known.refs = refs
@@ -210,7 +212,7 @@ class Forwards:
         used, known.used = known.used, False
         autocast = _autocast()
         if self._waiting and not program.in_backward:
-            self._met()
+            self._met(model)
         graphs = [graph for tensor in _tensors(output) if (graph := tensor.grad_fn) is not None]
         grad_mode = torch.is_grad_enabled()
         if grad_mode:  # not that of a teacher
@@ -292,17 +294,18 @@ class Forwards:
             return
         for inner in module.modules():
             self._strangers.add(inner)
-        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), get_ident()))
+        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), self._program.number()))
 
-    def _met(self) -> None:
+    def _met(self, model: nn.Module) -> None:
         """Tell of strangers that have got gradients: those that are random on purpose never do."""
         waiting, self._waiting = self._waiting, []
+        own_thread = self._program.number()  # gradients of others are not touched
         for known, owner, place, thread in waiting:
             module, root = known(), owner()
-            if module is None or root is None or thread != get_ident():  # gradients of others are not touched
+            if module is None or root is None or thread != own_thread:
                 continue
             own = list(module.parameters())
-            if all(p.grad is None for p in own):
+            if (self._program.crowded and root is not model) or all(p.grad is None for p in own):
                 self._waiting.append((known, owner, place, thread))
                 continue
             registry = self._stream.registry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, cast
 
@@ -38,6 +39,7 @@ from trueloop.ground.events import (
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
+_ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
 
 
@@ -91,9 +93,8 @@ class Loaders:
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
-        iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-        patches.replace(iterator, "__next__", self._next)
-        patches.replace(iterator, "_next_index", self._next_index)
+        patches.replace(_ITERATOR, "__next__", self._next)
+        patches.replace(_ITERATOR, "_next_index", self._next_index)
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
@@ -142,7 +143,7 @@ class Loaders:
                 iterator = original(loader)
             finally:
                 self._starting = None
-            if started is not None:
+            if started is not None and isinstance(iterator, _ITERATOR):  # the program may have replaced what makes it
                 setattr(iterator, KEPT, started)
             return iterator
 
@@ -179,7 +180,7 @@ class Loaders:
                 current = unknown(iterator)
             if self._read_out is not None and self._read_out is not current:
                 read_out()
-            program.drawing = current
+            program.drawing, program.drawing_in = current, get_ident()
             start = perf_counter()
             try:
                 batch = original(iterator)
@@ -342,7 +343,8 @@ class Loaders:
         current.ended = True
         stream, place = self._stream, here()
         backwards, pending = stream.micro - current.began_micro, stream.micro - self._program.stepped_micro
-        note_leftover(self._program, current.loader, current.index, backwards, pending, place)
+        if not self._program.elsewhere():  # one that draws ahead must not look at gradients
+            note_leftover(self._program, current.loader, current.index, backwards, pending, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
