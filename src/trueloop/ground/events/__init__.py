@@ -62,7 +62,7 @@ from trueloop.ground.events.states import (
     StateLoaded,
     StateUsed,
 )
-from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken
+from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken, UnitsCompared
 
 __all__ = [
     "NONE",
@@ -116,6 +116,7 @@ __all__ = [
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
+    "UnitsCompared",
     "WatchEnded",
     "WindowLeftOver",
     "WorkersRepeat",
