@@ -19,6 +19,7 @@ from trueloop.ground.events.backward import (
     GradientsUnscaled,
     LossScaled,
     LossSeen,
+    LossSwapped,
     ScalerCreated,
     WindowLeftOver,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "LoadersShare",
     "LossScaled",
     "LossSeen",
+    "LossSwapped",
     "Mark",
     "ModeSet",
     "ModelCalled",
