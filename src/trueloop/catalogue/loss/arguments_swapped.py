@@ -48,9 +48,8 @@ LOSSES: Final = frozenset((
     "torch.nn.functional.binary_cross_entropy_with_logits",
 ))  # fmt: skip
 LABELS: Final = frozenset((
-    "compare", "torch.ones", "torch.ones_like", "torch.nn.functional.one_hot",
-    *(f"torch.{word}" for word in ("eq", "ne", "gt", "ge", "lt", "le")),
-    *(f"torch.Tensor.{word}" for word in ("eq", "ne", "gt", "ge", "lt", "le", "bool")),
+    "compare", "eq", "ne", "torch.ones", "torch.ones_like", "torch.nn.functional.one_hot", "torch.Tensor.bool",
+    *(f"{owner}.{word}" for owner in ("torch", "torch.Tensor") for word in ("eq", "ne", "gt", "ge", "lt", "le")),
 ))  # fmt: skip
 CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "half", "int", "long", "to", "type")}
 
