@@ -135,6 +135,12 @@ def test_its_look_alikes_are_left_in_peace(quiet, untold, script):
     untold(HEAD + script)
 
 
+def test_named_arguments_are_told_apart(guilty, told):
+    swapped = "F.binary_cross_entropy_with_logits(target=model(x), input=y)  # <- LOS008"
+    guilty(HEAD + LOOP.format(swapped))
+    told(HEAD + LOOP.format(swapped), fixes=False)
+
+
 def test_values_on_a_device_are_not_read():
     from trueloop.catalogue.loss.arguments_swapped import Detector
     from trueloop.ground.events import LossSwapped

@@ -83,14 +83,13 @@ def find(source: Source) -> Iterator[Hit]:
     for loss in source.acts(Act.LOSS):
         if loss.word not in LOSSES or len(loss.things) < 2 or (loss.result and NO_GRAPH in loss.result.facts):
             continue
-        fix = _other_way_round(source, loss)
         given, target = loss.things[:2]
-        if fix and _trained(target) and _graphless(given) and (_labels(given) or (_raw(target) and _data(given))):
+        if _trained(target) and _graphless(given) and (_labels(given) or (_raw(target) and _data(given))):
             yield Hit(
                 message="Here the target is trained, and the input is fixed: the prediction comes first.",
                 node=loss.node,
                 related=((target.node, "the prediction is made here"),),
-                fix=fix,
+                fix=_other_way_round(source, loss),
             )
 
 
