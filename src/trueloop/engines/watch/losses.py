@@ -200,7 +200,8 @@ def _walk(root: Any) -> list[Found]:
 def _plain(node: Any, name: str, top: Any, reduced: str = "") -> Found:
     """A loss that has a node of its own."""
     reduction = reduced or REDUCTIONS[getattr(node, "_saved_reduction", 0)]
-    return Found(KINDS[name], reduction, top, node, first_parent(node))
+    source = parent(node) if KINDS[name].startswith("bce") else first_parent(node)  # its target has a gradient, too
+    return Found(KINDS[name], reduction, top, node, source)
 
 
 def _mean(node: Any) -> Found | None:

@@ -19,6 +19,7 @@ from trueloop.ground.events.backward import (
     GradientsUnscaled,
     LossScaled,
     LossSeen,
+    LossSwapped,
     ScalerCreated,
     WindowLeftOver,
 )
@@ -63,7 +64,7 @@ from trueloop.ground.events.states import (
     StateLoaded,
     StateUsed,
 )
-from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken
+from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken, UnitsCompared
 
 __all__ = [
     "NONE",
@@ -93,6 +94,7 @@ __all__ = [
     "LoadersShare",
     "LossScaled",
     "LossSeen",
+    "LossSwapped",
     "Mark",
     "ModeSet",
     "ModelCalled",
@@ -118,6 +120,7 @@ __all__ = [
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
+    "UnitsCompared",
     "WatchEnded",
     "WindowLeftOver",
     "WorkersRepeat",

@@ -24,6 +24,7 @@ from trueloop.engines.watch.sources.schedules import Schedules
 from trueloop.engines.watch.sources.seeds import Seeds
 from trueloop.engines.watch.sources.states import States
 from trueloop.engines.watch.sources.steps import Steps
+from trueloop.engines.watch.sources.units import Units
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows
 
@@ -50,4 +51,5 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Exports(stream),
         Graphs(stream),
         Retained(stream, program),
+        Units(stream, program),
     ]
