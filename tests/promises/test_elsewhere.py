@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from trueloop.catalogue.load import catalogue
+from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.watch import Watch
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -80,34 +82,28 @@ def test_threads_that_train_at_the_same_time(whole: Callable[[], Watch]):
     assert watch.report().updates >= 30
 
 
-@forks
-def test_threads_that_begin_to_train_at_the_same_time(whole: Callable[[], Watch]):
+def every_failure() -> Watch:
+    """The watch of the fixture, for a process without pytest."""
+    return Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+
+
+def begin_together() -> None:
     """Which of them is followed is not decided yet: nobody may look at another's gradients meanwhile."""
+    for _ in range(60):
+        start = threading.Barrier(4)
 
-    def again_and_again() -> bool:
-        sys.setswitchinterval(1e-6)
-        for _ in range(60):
-            start = threading.Barrier(4)
+        def run(start: threading.Barrier = start) -> None:
+            model = nn.Sequential(nn.Linear(4, 3))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            x, y = torch.randn(6, 4), torch.randint(3, (6,))
+            start.wait()
+            for _ in range(8):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
 
-            def run(seed: int, start: threading.Barrier = start) -> None:
-                model = nn.Sequential(nn.Linear(4, 3))
-                optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-                x, y = torch.randn(6, 4), torch.randint(3, (6,))
-                start.wait()
-                for _ in range(8):
-                    optimizer.zero_grad()
-                    F.cross_entropy(model(x), y).backward()
-                    optimizer.step()
-
-            with whole():
-                threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-        return True
-
-    assert in_a_child(again_and_again) == 7
+        with every_failure():
+            in_new_threads([run] * 4)
 
 
 Job = Callable[[], None]
@@ -132,39 +128,44 @@ def in_a_pool() -> Callable[[list[Job]], None]:
     return run
 
 
-@forks
-@pytest.mark.parametrize("make", [lambda: in_new_threads, in_a_pool], ids=["new threads", "a pool"])
-def test_models_that_are_trained_in_another_thread_each_time(
-    make: Callable[[], Callable[[list[Job]], None]], whole: Callable[[], Watch]
-):
+def wander(run: Callable[[list[Job]], None]) -> None:
     """Who looked at the gradients of a model that it trained before would read what another one is writing."""
+    draws = random.Random(0)
+    for _ in range(40):
+        models = [nn.Sequential(nn.Linear(4, 3)) for _ in range(4)]
+        pairs = [(model, torch.optim.AdamW(model.parameters(), lr=0.1)) for model in models]
 
-    def again_and_again() -> bool:
-        sys.setswitchinterval(1e-6)
-        draws, run = random.Random(0), make()
-        for _ in range(40):
-            models = [nn.Sequential(nn.Linear(4, 3)) for _ in range(4)]
-            pairs = [(model, torch.optim.AdamW(model.parameters(), lr=0.1)) for model in models]
+        def job(model: nn.Module, optimizer: torch.optim.Optimizer, start: threading.Barrier) -> None:
+            x, y = torch.randn(6, 4), torch.randint(3, (6,))
+            start.wait()
+            for _ in range(3):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
 
-            def job(model: nn.Module, optimizer: torch.optim.Optimizer, start: threading.Barrier) -> None:
-                x, y = torch.randn(6, 4), torch.randint(3, (6,))
-                start.wait()
-                for _ in range(3):
-                    optimizer.zero_grad()
-                    F.cross_entropy(model(x), y).backward()
-                    optimizer.step()
+        with every_failure() as watch:
+            for _ in range(20):
+                draws.shuffle(pairs)
+                start = threading.Barrier(4)
+                run([partial(job, *pair, start) for pair in pairs])
+        report = watch.report()
+        assert not report.problems
+        assert not report.findings
 
-            with whole() as watch:
-                for _ in range(20):
-                    draws.shuffle(pairs)
-                    start = threading.Barrier(4)
-                    run([partial(job, *pair, start) for pair in pairs])
-            report = watch.report()
-            assert not report.problems
-            assert not report.findings
-        return True
 
-    assert in_a_child(again_and_again) == 7
+RACES: dict[str, Job] = {
+    "begun together": begin_together,
+    "new threads": lambda: wander(in_new_threads),
+    "a pool": lambda: wander(in_a_pool()),
+}
+
+
+@pytest.mark.parametrize("race", RACES)
+def test_threads_that_train_beside_each_other_crash_nothing(race: str):
+    """Each in a process of its own, which tells where it was if it ends in a crash."""
+    words = [sys.executable, "-X", "faulthandler", __file__, race]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_watches_of_several_threads(whole: Callable[[], Watch]):
@@ -374,7 +375,7 @@ def test_arguments_of_any_name(whole: Callable[[], Watch]):
     model = Odd()
     with whole() as watch:
         out = model(torch.zeros(1, 2), module=1, stream=2, original=3)
-    assert torch.equal(out, model.inner(torch.zeros(1, 2)) + 6)
+    assert torch.equal(out, model.inner(torch.zeros(1, 2)) + 1 + 2 + 3)
     assert not watch.report().problems
 
 
@@ -479,3 +480,9 @@ def test_seeds_given_while_another_thread_draws_a_batch_are_not_the_samples_own(
         nn.Linear(4, 1)(seen[0]).sum().backward()
     assert len(seen) == 40
     assert not watch.report().findings
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.setswitchinterval(1e-6)
+    RACES[sys.argv[1]]()

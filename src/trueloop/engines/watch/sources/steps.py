@@ -187,7 +187,7 @@ class Steps:
         """Tell of the step, if it was seen to begin; False = it was not, or it is part of another one."""
         stream, program = self._stream, self._program
         depth, program.in_step = program.in_step, max(0, program.in_step - 1)
-        if depth != 1 or not stream.on:
+        if depth > 1 or not stream.on:
             return False
         noted, self._noted = self._noted, None
         if noted is not None and stream.full:
