@@ -71,14 +71,16 @@ class Detector:
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Model]()
+        self._waiting, self._unused = dict[Ref, _Model](), list[_Model]()  # what every update asks for, apart
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         if isinstance(event, StepTaken):
             return self._step(event)
         if isinstance(event, BackwardStarted):
-            for model in self._models.facts():
+            for model in self._unused:
                 model.unused = False
+            self._unused.clear()
         elif isinstance(event, ModelCalled):
             self._called(event)
         elif isinstance(event, ModeSet):
@@ -105,23 +107,27 @@ class Detector:
     def _called(self, event: ModelCalled) -> None:
         model = self._models.get(event.model) or self._models.put(event.model, _Model())
         model.parameters = event.parameters
-        for whole in self._models.facts():
-            asked = (whole.fresh or whole.sampled) and whole is not model and not event.has_graph
+        for whole in () if event.has_graph else self._models.facts():
+            asked = (whole.fresh or whole.sampled) and whole is not model
             if asked and event.parameters <= whole.parameters:
                 whole.sampled = whole.fresh  # between two steps, it takes part in the update
         if model.set_at is not None and (model.unused or not event.has_graph):
             model.measured = True  # the call before was not trained on, or this one cannot be
-        trains = event.has_graph and not event.recomputed
-        works = event.dropout_active or event.batchnorm_active
-        model.waits = (event.parameters, event.all_eval, works) if trains else None
-        model.unused = trains
+        model.waits, model.unused = None, event.has_graph and not event.recomputed
+        if model.unused:
+            model.waits = event.parameters, event.all_eval, event.dropout_active or event.batchnorm_active
+            self._waiting[event.model] = model
+            self._unused.append(model)
 
     def _step(self, event: StepTaken) -> Evidence | None:
         found = None
-        for ref, model in self._models.items():
+        waiting, self._waiting = self._waiting, {}
+        for ref, model in waiting.items():
             call, model.waits = model.waits, None
-            if call is None or call[0].isdisjoint(event.with_gradient):
-                model.waits = call
+            if call is None:  # its mode was set since
+                continue
+            if call[0].isdisjoint(event.with_gradient):
+                model.waits, self._waiting[ref] = call, model
             elif not call[1]:
                 model.lively, model.steps = model.lively or call[2], 0
             elif model.lively and model.set_at is not None and (model.measured or model.sampled):

@@ -80,7 +80,8 @@ class Detector:
             held = self._held.put(event.optimizer, _Held(event))
             self._read = True
         held.steps += 1
-        self._enough |= held.steps >= FEWEST
+        if held.steps == FEWEST:
+            self._enough = True
         if not held.zero:
             return False
         held.zero &= event.zero

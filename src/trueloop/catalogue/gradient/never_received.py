@@ -74,7 +74,8 @@ class Detector:
             if held is None:
                 held = self._held.put(event.optimizer, _Held(event))
             held.steps += 1
-            self._enough |= held.steps >= FEWEST
+            if held.steps == FEWEST:
+                self._enough = True
             held.place = event.place
             had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 tells of those
             latest = (event.parameters, had, event.frozen)
@@ -83,7 +84,8 @@ class Detector:
                 held.received |= had
                 held.missing = event.parameters - event.frozen - held.received
             if not held.missing:  # the usual case
-                self._owing.pop(event.optimizer, None)
+                if self._owing:
+                    self._owing.pop(event.optimizer, None)
                 return None
             if held.steps >= FEWEST and not held.told:
                 self._owing[event.optimizer] = held
