@@ -47,6 +47,15 @@ def here(depth: int = 1) -> Place | None:
     return _of_library(first)
 
 
+def by_user() -> bool:
+    """True where the program itself called what of torch's is running, and no library did it for it."""
+    torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    while frame is not None and frame.f_code.co_filename.startswith((_OURS, torch_folder, "<trueloop")):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code)
+
+
 def is_users(code: CodeType) -> bool:
     """True for code that is neither a library's nor trueloop's."""
     return is_users_file(code.co_filename)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 from trueloop.engines.watch.places import is_users, is_users_file
 from trueloop.ground.freezing import RIGHT, may_be_read
+from trueloop.ground.unstepped import imported
 
 _KNOWN: Final = ("torch", "trueloop")
 """Have these words only in texts about the mistake."""
@@ -35,6 +37,47 @@ def read_in_program(word: str, *, of_modules: bool) -> bool:
     written = {code.co_filename for code, has_text in running.items() if has_text}
     files = {*_imported(libraries=word != RIGHT), *_cells(), *written}
     return any(_may_read(file, word, of_modules) for file in files)
+
+
+def running_files() -> frozenset[str]:
+    """Return the files whose code runs now; none where some of it has no text and may step, or is yet to be written."""
+    running = {code: bool(_text(code.co_filename)) for code in _running()}
+    unread = any(_names(code, "step") for code, has_text in running.items() if not has_text)
+    if unread or hasattr(sys, "ps1") or hasattr(builtins, "get_ipython"):
+        return frozenset()
+    return frozenset(code.co_filename for code, has_text in running.items() if has_text)
+
+
+def trees(files: Iterable[str], imports: bool) -> dict[str, ast.Module]:
+    """Return the trees of some files; none where one of them has none.
+
+    Args:
+        files: by their names.
+        imports: those of the user's that they import, directly or not, as well.
+
+    Cost: 10 ms for each file that is long, once.
+    """
+    names = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
+    found: dict[str, ast.Module] = {}
+    queue = list(files)
+    for file in queue:
+        tree = _tree(file)
+        if tree is None:
+            return {}
+        found[file] = tree
+        for name in imported(tree, names.get(file, "")) if imports else ():
+            other = getattr(sys.modules.get(name), "__file__", None)
+            if isinstance(other, str) and other.endswith(".py") and is_users_file(other) and other not in queue:
+                queue.append(other)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(_text(file))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _imported(*, libraries: bool) -> Iterator[str]:

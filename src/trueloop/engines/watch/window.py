@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,6 +35,8 @@ class Windows:
     """Parameters to whose gradient a backward added something that no step has used."""
     stepped_at: Place | None = None
     """The latest step."""
+    waiting: Callable[[Optimizer, Known, Place | None], None] = lambda optimizer, known, place: None
+    """Called where a backward came to the gradients of another one, and the optimizer has never stepped."""
     _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
     """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
     _known: Sequence[tuple[weakref.ref[Tensor], bool]] = ()
@@ -114,6 +116,8 @@ class Windows:
             known.cleared_at = None
             known.left = _first_left(holds)
             if known.backwards > 1:
+                if not known.steps:
+                    self.waiting(optimizer, known, place)
                 made = joint_norm(holds)
                 known.norm_made = None if made is None else made / (scale or 1.0)
         return received

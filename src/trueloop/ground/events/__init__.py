@@ -64,7 +64,14 @@ from trueloop.ground.events.states import (
     StateLoaded,
     StateUsed,
 )
-from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken, UnitsCompared
+from trueloop.ground.events.stepping import (
+    OptimizerCreated,
+    ScheduleAdvanced,
+    StepAwaited,
+    StepSkipped,
+    StepTaken,
+    UnitsCompared,
+)
 
 __all__ = [
     "NONE",
@@ -117,6 +124,7 @@ __all__ = [
     "StateLoaded",
     "StateUsed",
     "StatisticsForgotten",
+    "StepAwaited",
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trueloop.ground.events.event import NONE, Event, Ref, Refs
 from trueloop.ground.findings import Place
@@ -20,6 +23,24 @@ class OptimizerCreated(Event):
     """It has moments to lose: momentum, Adam's averages."""
     predecessors: tuple[Ref, ...]
     """Living or dead optimizers that have stepped some of the same parameters."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StepAwaited(Event):
+    """RARE. Several backwards reached what one optimizer holds alone; it has not stepped, nor did any of it change.
+
+    Told after as many, at the line of the latest; and again where it is so when the watch ends.
+    """
+
+    LIVE: ClassVar[tuple[str, ...]] = ("read",)
+    optimizer: Ref
+    backwards: int
+    direct: bool
+    """The program itself called backward, not a library for it."""
+    ended: bool
+    read: Callable[[bool], Mapping[str, ast.Module]]
+    """LIVE: gives the files that were running, or all that they import, too; none where something in them cannot be
+    read, or is yet to be written. Cost: 10 ms for each that is long, once."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

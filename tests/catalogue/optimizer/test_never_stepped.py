@@ -1,0 +1,396 @@
+"""OPT006: gradients for an optimizer that never steps."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+mse = nn.functional.mse_loss
+"""
+OPTIMIZER = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+TWO = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+critic = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
+second = torch.optim.Adam(critic.parameters(), lr=0.01)
+"""
+
+QUIET = {
+    "a window of many batches, of which the run ends in the first": OPTIMIZER
+    + """
+for number in range(20):
+    mse(model(x), y).backward()
+    if number == 63:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a generator that waits for its critic": TWO
+    + """
+for number in range(20):
+    optimizer.zero_grad()
+    second.zero_grad()
+    (critic(model(x)).mean() - critic(y).mean()).backward()
+    second.step()
+    if number > 50:
+        optimizer.zero_grad()
+        (-critic(model(x)).mean()).backward()
+        optimizer.step()
+""",
+    "each in its phase, by one line": TWO
+    + """
+both = [second, optimizer]
+for number in range(20):
+    for each in both:
+        each.zero_grad()
+    critic(model(x)).pow(2).mean().backward()
+    both[number // 50].step()
+""",
+    "each in its phase, by one function": TWO
+    + """
+def update(with_this, loss):
+    with_this.zero_grad()
+    loss.backward()
+    with_this.step()
+optimizer.zero_grad()
+for number in range(20):
+    update(second if number < 50 else optimizer, critic(model(x)).pow(2).mean())
+""",
+    "built to load a checkpoint, and saliency": OPTIMIZER
+    + """
+optimizer.load_state_dict(optimizer.state_dict())
+maps = []
+for row in x[:20]:
+    one = row[None].clone().requires_grad_()
+    optimizer.zero_grad()
+    model(one).sum().backward()
+    maps.append(one.grad.abs())
+""",
+    "Fisher information": OPTIMIZER
+    + """
+fisher = [torch.zeros_like(p) for p in model.parameters()]
+for row, goal in zip(x[:20], y):
+    optimizer.zero_grad()
+    mse(model(row[None]), goal[None]).backward()
+    for total, p in zip(fisher, model.parameters()):
+        total += p.grad ** 2
+""",
+    "norms of gradients": OPTIMIZER
+    + """
+norms = []
+for row, goal in zip(x[:20], y):
+    optimizer.zero_grad()
+    mse(model(row[None]), goal[None]).backward()
+    norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+""",
+    "gradients taken by hooks": OPTIMIZER
+    + """
+kept = []
+model[2].weight.register_hook(kept.append)
+for row, goal in zip(x[:20], y):
+    optimizer.zero_grad()
+    mse(model(row[None]), goal[None]).backward()
+""",
+    "a step inside of backward": """
+each = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+def step_on(p):
+    each[p].step()
+    each[p].zero_grad()
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step_on)
+for _ in range(20):
+    mse(model(x), y).backward()
+""",
+    "weights changed by hand": OPTIMIZER
+    + """
+for _ in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.01 * p.grad
+""",
+    "weights changed by hand, not by what their gradients are": OPTIMIZER
+    + """
+for _ in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    for p in model.parameters():
+        p.data.add_(torch.randn_like(p), alpha=1e-3)
+""",
+    "another optimizer over the same": OPTIMIZER
+    + """
+adam = torch.optim.Adam(model.parameters())
+for number in range(20):
+    mse(model(x), y).backward()
+    if number % 10 == 9:
+        adam.step()
+        optimizer.zero_grad()
+""",
+    "a teacher's, of which only the state is wanted": TWO
+    + """
+for number in range(20):
+    optimizer.zero_grad()
+    mse(critic(model(x)), y).backward()
+    optimizer.step()
+""",
+    "a closure": """
+lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3)
+def closure():
+    lbfgs.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward()
+    return loss
+for _ in range(8):
+    lbfgs.step(closure)
+""",
+    "scaled": OPTIMIZER
+    + """
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+for _ in range(12):
+    optimizer.zero_grad()
+    scaler.scale(mse(model(x), y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "stepped by who holds it": OPTIMIZER
+    + """
+class Wrapper:
+    def __init__(self, inner):
+        self.inner = inner
+    def advance(self):
+        self.inner.step()
+wrapper = Wrapper(optimizer)
+for number in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    if number > 50:
+        wrapper.advance()
+""",
+    "stepped by its name": OPTIMIZER
+    + """
+for number in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    if number > 50:
+        globals()["optimizer"].step()
+""",
+    "weights set anew": OPTIMIZER
+    + """
+for _ in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    nn.utils.vector_to_parameters(torch.randn(65), model.parameters())
+""",
+    "a probe": OPTIMIZER
+    + """
+for _ in range(5):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+""",
+    "unscheduled as yet": OPTIMIZER
+    + """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+for number in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    if number > 50:
+        schedule.optimizer.step()
+""",
+}
+
+GUILTY = {
+    "cleared in time": OPTIMIZER
+    + """
+for _ in range(20):
+    optimizer.zero_grad()
+    loss = mse(model(x), y)
+    loss.backward()  # <- OPT006
+""",
+    "without parentheses": OPTIMIZER
+    + """
+for _ in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    optimizer.step  # <- OPT006
+""",
+    "neither stepped nor cleared": OPTIMIZER
+    + """
+for _ in range(20):
+    mse(model(x), y).backward()  # <- OPT006
+""",
+    "one of two": TWO
+    + """
+for _ in range(20):
+    second.zero_grad()
+    (critic(model(x).detach()).mean() - critic(y).mean()).backward()  # <- OPT006
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    optimizer.step()
+""",
+    "the other's step twice": TWO
+    + """
+for _ in range(20):
+    second.zero_grad()
+    critic(y).pow(2).mean().backward()  # <- OPT006
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    optimizer.step()
+""",
+    "in a function that gets all it needs": """
+def train(network, with_this, turns):
+    total = 0.0
+    for _ in range(turns):
+        with_this.zero_grad()
+        loss = mse(network(x), y)
+        loss.backward()  # <- OPT006
+        total += loss.item()
+    return total
+def main():
+    optimizer = torch.optim.AdamW(model.parameters())
+    for epoch in range(4):
+        print(epoch, train(model, optimizer, turns=8))
+main()
+""",
+    "with a rate set by hand": OPTIMIZER
+    + """
+def adjust(some, epoch):
+    for group in some.param_groups:
+        group["lr"] = 0.1 / (1 + epoch)
+for epoch in range(20):
+    adjust(optimizer, epoch)
+    optimizer.zero_grad()
+    mse(model(x), y).backward()  # <- OPT006
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+    "scaled, and only the scale is updated": OPTIMIZER
+    + """
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+for _ in range(20):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = mse(model(x).float(), y)
+    scaler.scale(loss).backward()  # <- OPT006
+    scaler.unscale_(optimizer)
+    scaler.update()
+""",
+    "accumulated": OPTIMIZER
+    + """
+for number in range(40):
+    (mse(model(x), y) / 4).backward()  # <- OPT006
+    if (number + 1) % 4 == 0:
+        optimizer.zero_grad()
+""",
+}
+
+RAN_ONLY = {
+    "in an object": """
+class Learner:
+    def __init__(self, net):
+        self.net = net
+        self.opt_of_it = torch.optim.SGD(net.parameters(), lr=0.01)
+    def learn(self):
+        self.opt_of_it.zero_grad()
+        mse(self.net(x), y).backward()  # <- OPT006
+learner = Learner(model)
+for _ in range(20):
+    learner.learn()
+""",
+    "built elsewhere, where nothing steps but a schedule": """
+def build(net):
+    return net, torch.optim.AdamW(net.parameters())
+def epoch(net, with_this, schedule):
+    for _ in range(5):
+        with_this.zero_grad()
+        mse(net(x), y).backward()  # <- OPT006
+    schedule.step()
+network, it = build(model)
+schedule = torch.optim.lr_scheduler.StepLR(it, 2)
+for _ in range(4):
+    epoch(network, it, schedule)
+""",
+}
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET.keys())
+def test_its_look_alikes_are_left_in_peace(run, untold, script):
+    assert not [each.message for each in run(HEAD + script).findings if each.code == "OPT006"]
+    untold(HEAD + script, "OPT006")
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")  # torch sees a schedule before any step, too
+@pytest.mark.parametrize("script", [*GUILTY.values(), *RAN_ONLY.values()], ids=[*GUILTY, *RAN_ONLY])
+def test_it_is_found(run, script):
+    marked = {n for n, line in enumerate((HEAD + script).splitlines(), 1) if "<- OPT006" in line}
+    ran = run(HEAD + script)
+    assert {line for code, line in ran.places if code == "OPT006"} == marked
+
+
+def test_where_the_helper_is_another_file(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "the_loop_of_it.py").write_text("""
+def go(net, given, loss_of, turns=20):
+    for _ in range(turns):
+        given.zero_grad()
+        loss_of(net).backward()
+""")
+    script = HEAD + OPTIMIZER + "from the_loop_of_it import go\ngo(model, optimizer, lambda net: mse(net(x), y))\n"
+    assert [each.code for each in run(script).findings] == ["OPT006"]
+
+
+def test_where_a_file_that_does_not_run_gets_it(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "the_rate_of_it.py").write_text("""
+def adjust(given, rate):
+    for group in given.param_groups:
+        group["lr"] = rate
+""")
+    script = (
+        HEAD
+        + OPTIMIZER
+        + """
+from the_rate_of_it import adjust
+for number in range(20):
+    adjust(optimizer, 0.1)
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+"""
+    )
+    assert [each.code for each in run(script).findings] == ["OPT006"]
+
+
+def test_where_another_file_may_step(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "the_other_of_it.py").write_text("def late(given):\n    given.step()\n")
+    script = (
+        HEAD
+        + OPTIMIZER
+        + """
+from the_other_of_it import late
+for number in range(20):
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    if number > 50:
+        late(optimizer)
+"""
+    )
+    assert not run(script).findings
+
+
+def test_it_is_told_while_it_runs(run):
+    (found,) = run(HEAD + GUILTY["cleared in time"]).findings
+    assert found.message.startswith("8 backwards")
+
+
+def test_where_it_is_not_certain_it_is_not_judged(run):
+    (verdict,) = (each for each in run(HEAD + QUIET["a probe"]).report.judged if each.code == "OPT006")
+    assert verdict.reason == "no optimizer stepped"
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY.keys())
+def test_the_text_tells_it(told, script):
+    told(HEAD + script)
