@@ -62,7 +62,7 @@ from trueloop.ground.events.states import (
     StateLoaded,
     StateUsed,
 )
-from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, StepSkipped, StepTaken
+from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, ScheduleIdle, StepSkipped, StepTaken
 
 __all__ = [
     "NONE",
@@ -108,6 +108,7 @@ __all__ = [
     "ScaledTogether",
     "ScalerCreated",
     "ScheduleAdvanced",
+    "ScheduleIdle",
     "SeedRepeated",
     "StateCaptured",
     "StateLoaded",

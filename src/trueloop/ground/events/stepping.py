@@ -100,3 +100,16 @@ class ScheduleAdvanced(Event):
     """Steps of that optimizer in this run so far."""
     backwards: int
     """Backwards in this run so far."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ScheduleIdle(Event):
+    """RARE. The watch ends, a schedule was never advanced, and no line of the program could do so."""
+
+    scheduler: Ref
+    kind: str
+    optimizer: Ref
+    steps: int
+    """Of that optimizer since it was made."""
+    made_micro: int
+    """Backwards before it was made."""
