@@ -100,6 +100,8 @@ class ScheduleAdvanced(Event):
     """Steps of that optimizer in this run so far."""
     backwards: int
     """Backwards in this run so far."""
+    per_epoch: int | None = None
+    """Of its advances, how many an epoch has, as a OneCycleLR was told; None = it was not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

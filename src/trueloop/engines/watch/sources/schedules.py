@@ -7,6 +7,7 @@ only through the outermost one; the step every scheduler takes in its constructo
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +49,10 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _Known:
     """What is known of one scheduler."""
 
-    __slots__ = ("horizon", "steps")
+    __slots__ = ("horizon", "per_epoch", "steps")
 
-    def __init__(self, horizon: int | None) -> None:
-        self.horizon = horizon
+    def __init__(self, horizon: int | None, per_epoch: int | None = None) -> None:
+        self.horizon, self.per_epoch = horizon, per_epoch
         self.steps = 0
         """Of its optimizer, at its advance before."""
 
@@ -79,6 +80,7 @@ class Schedules:
         self._unadvanced.begin()
         for kind in MADE_BY:
             patches.replace(kind, "__init__", self._constructor)
+        patches.replace(OneCycleLR, "__init__", self._one_cycle)
         for kind in _kinds(LRScheduler):
             if "step" in vars(kind):
                 patches.replace(kind, "step", self._replacement)
@@ -91,6 +93,23 @@ class Schedules:
             original(scheduler, *args, **options)
             if self._stream.on:
                 self._made(scheduler)
+
+        return __init__
+
+    def _one_cycle(self, original: Callable[..., None]) -> Callable[..., None]:
+        takes = inspect.signature(original)
+
+        def look(scheduler: Any, given: Any) -> None:
+            arguments = takes.bind(scheduler, *given[0], **given[1]).arguments
+            told = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
+            self._known[scheduler] = _Known(horizon(scheduler), told if isinstance(told, int) else None)
+
+        look = self._stream.fenced("learning-rate schedules", look)
+
+        def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(scheduler, *args, **options)
+            if self._stream.on:
+                look(scheduler, (args, options))
 
         return __init__
 
@@ -151,6 +170,7 @@ class Schedules:
                 after=rates(optimizer),
                 count=_count(scheduler),
                 horizon=self._known[scheduler].horizon,
+                per_epoch=self._known[scheduler].per_epoch,
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.micro,
             )
