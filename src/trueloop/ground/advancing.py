@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.ground.questions.loops import dotted
+from trueloop.ground.settings import sets_in_groups
 
 STEP: Final = "step"
 _OTHERS: Final = frozenset((
@@ -27,8 +28,8 @@ def may_advance(tree: ast.Module) -> bool:
 
 
 def sets_rates(tree: ast.AST) -> bool:
-    """Return True where a text sets the rate of a group itself: ``group["lr"] = 0.1``, ``group.update(lr=0.1)``."""
-    return any(map(_sets_rate, ast.walk(tree)))
+    """Return True where a text sets the rate of a group itself."""
+    return sets_in_groups(tree, "lr", frozenset())
 
 
 def _stepped(node: ast.AST, scopes: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], ast.expr]]:
@@ -69,15 +70,4 @@ def _by_name(tree: ast.AST) -> bool:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _BY_NAME
         for each in node.args
-    )
-
-
-def _sets_rate(node: ast.AST) -> bool:
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return isinstance(node.slice, ast.Constant) and node.slice.value == "lr"
-    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "update":
-        return False
-    given = [key for each in node.args if isinstance(each, ast.Dict) for key in each.keys]
-    return any(each.arg == "lr" for each in node.keywords) or any(
-        isinstance(each, ast.Constant) and each.value == "lr" for each in given
     )
