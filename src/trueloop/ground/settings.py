@@ -20,14 +20,22 @@ def read_of_optimizer(tree: ast.AST, word: str) -> bool:
 
     What has other attributes than an optimizer's, as ``args`` with ``args.epochs``, is none, nor is ``self``.
     """
-    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
-    others = {dotted(each.value) for each in attributes if each.attr not in _OWN} - {""} | {"self"}
-    if any(each.attr == word and isinstance(each.ctx, ast.Load) and dotted(each.value) not in others
-           for each in attributes):  # fmt: skip
+    if any(isinstance(each.ctx, ast.Load) for each in _of_optimizer(tree, word)):
         return True
     calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call))
     named = (each for each in calls if dotted(each.func).rpartition(".")[2] in _BY_NAME)
     return any(isinstance(given, ast.Constant) and given.value == word for each in named for given in each.args)
+
+
+def written_to_optimizer(tree: ast.AST, word: str) -> list[int]:
+    """Return the lines of a text on which an attribute of what may be an optimizer is set."""
+    return [each.lineno for each in _of_optimizer(tree, word) if isinstance(each.ctx, ast.Store)]
+
+
+def _of_optimizer(tree: ast.AST, word: str) -> list[ast.Attribute]:
+    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
+    others = {dotted(each.value) for each in attributes if each.attr not in _OWN} - {""} | {"self"}
+    return [each for each in attributes if each.attr == word and dotted(each.value) not in others]
 
 
 def sets_in_groups(tree: ast.AST, word: str, but: frozenset[int]) -> bool:

@@ -1,5 +1,7 @@
 """OPT007: settings that nothing reads."""
 
+import sys
+
 import pytest
 
 HEAD = """
@@ -244,6 +246,109 @@ update(optimizer)
 log(optimizer)
 """,
 }
+
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+def train(optimizer):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+"""
+
+RUN = {
+    "a decay by hand": """
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+for turn in range(args.epochs):
+    optimizer.lr = args.lr * 0.5 ** (turn + 1)  # <- OPT007
+    train(optimizer)
+""",
+    "once, in a class": """
+class Trainer:
+    def __init__(self, lr):
+        self.lr = lr
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr)
+    def fine_tune(self):
+        self.optimizer.weight_decay = 0.5  # <- OPT007
+    def fit(self):
+        for turn in range(4):
+            if turn == 1:
+                self.fine_tune()
+            train(self.optimizer)
+Trainer(0.01).fit()
+""",
+    "in a closure, of what a function has given": """
+def build(kinds):
+    return [kind(model.parameters(), lr=0.001) for kind in kinds]
+def setter(optimizers):
+    def set_rate(value):
+        for each in optimizers:
+            each.lr = value  # <- OPT007
+    return set_rate
+(optimizer,) = build([optim.Adam])
+set_rate = setter([optimizer])
+for turn in range(3):
+    set_rate(0.1 / (turn + 1))
+    train(optimizer)
+""",
+    "of one of two": """
+critic = nn.Linear(1, 1)
+one, two = optim.Adam(model.parameters()), optim.Adam(critic.parameters())
+for turn in range(3):
+    for a, b in loader:
+        two.zero_grad()
+        (critic(model(a).detach()).mean() - critic(b).mean()).backward()
+        two.step()
+        one.zero_grad()
+        (-critic(model(a)).mean()).backward()
+        one.step()
+    two.betas = (0.5, 0.9)  # <- OPT007
+""",
+}
+STILL = {
+    "the same in the groups": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for turn in range(3):
+    optimizer.lr = 0.1 * 0.5**turn
+    optimizer.param_groups[0].update(dict(lr=optimizer.lr))
+    train(optimizer)
+""",
+    "a note of where it began": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer.lr = 0.1
+for turn in range(3):
+    train(optimizer)
+""",
+    "told of at the end, when nothing is stepped any more": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for turn in range(2):
+    train(optimizer)
+optimizer.lr = 0.05
+print(len([1 for _ in loader]), len([1 for _ in loader]))
+""",
+}
+ELSEWHERE = ("import bitsandbytes", "from elsewhere", "from accelerate")
+
+
+@pytest.mark.parametrize("script", RUN.values(), ids=RUN)
+def test_a_run_finds_it(guilty, script: str):
+    assert "is read by nothing" in guilty(HEAD + LOADER + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", [*QUIET.values(), *STILL.values()], ids=[*QUIET, *STILL])
+def test_a_run_leaves_look_alikes_alone(quiet, script: str):
+    if not any(word in script for word in ELSEWHERE):
+        quiet(HEAD + LOADER + script.replace("update(optimizer)", "train(optimizer)"))
+
+
+def test_a_file_beside_it_may_read_it(run, tmp_path, monkeypatch):
+    (tmp_path / "noting_elsewhere.py").write_text("def note(optimizer):\n    print(optimizer.lr)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = HEAD + LOADER + RUN["a decay by hand"]
+    assert {each.code for each in run(script).findings} == {"OPT007"}
+    assert not run("import noting_elsewhere" + script + "noting_elsewhere.note(optimizer)").findings
+    del sys.modules["noting_elsewhere"]
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)

@@ -14,7 +14,8 @@ Look-alikes
     library, with an attribute of that name; a state that is changed and loaded back; defaults for groups that
     ``add_param_group`` makes, or for another optimizer built from them; a note that the program reads back or writes to
     the groups itself. It is named where the text shows that the optimizer is torch's, and nothing in the file may read
-    the attribute of an optimizer, nor sets that item in a group.
+    the attribute of an optimizer, nor sets that item in a group; a running program where an attribute differs from what
+    the groups have while the optimizer steps on, at two starts of a loader, and none of its files does either.
 
 Fix
     ``for group in optimizer.param_groups: group["lr"] = 1e-4``, or a schedule.
@@ -31,14 +32,36 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import ClassVar
 
+from trueloop.ground.events import Event, SettingIgnored
 from trueloop.ground.failure import Failure, Rule, Severity
+from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.loops import dotted, stands_in
 from trueloop.ground.settings import KEYS, read_of_optimizer, sets_in_groups
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix
 from trueloop.ground.source.things import MANAGED, Kind, Thing
+
+
+class Detector:
+    """Hears of attributes of optimizers that nothing reads."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (SettingIgnored,)
+
+    def observe(self, event: SettingIgnored) -> Evidence:
+        """Return evidence for each of them."""
+        return Evidence(
+            message=f"The attribute {event.key} = {event.value} of this {event.optimizer.kind} is read by nothing: it "
+            f"steps on with {event.used}, which its param_groups have.",
+            place=event.written,
+            about=(event.optimizer.kind, event.key),
+        )
+
+    def abstains(self) -> str:
+        """Nothing is left open."""
+        return ""
 
 
 def find(source: Source) -> Iterator[Hit]:
@@ -166,32 +189,37 @@ FAILURE = Failure(
     bad="""
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(8):
-    optimizer.lr = 0.05 * 0.8**step
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
+for epoch in range(4):
+    optimizer.lr = 0.05 * 0.5**epoch
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
 """,
     good="""
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for step in range(8):
+for epoch in range(4):
     for group in optimizer.param_groups:
-        group["lr"] = 0.05 * 0.8**step
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
+        group["lr"] = 0.05 * 0.5**epoch
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
 """,
     fix="Set it in every group of optimizer.param_groups, or use a schedule.",
     rule=RULE,
+    detector=Detector,
 )

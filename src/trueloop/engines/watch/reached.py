@@ -4,19 +4,64 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Final
 
-from trueloop.engines.watch.places import is_users_file
+import torch
+
+from trueloop.engines.watch.places import is_ours, is_users, is_users_file
+
+_INNER: Final = (
+    os.path.dirname(torch.__file__) + os.sep,  # noqa: PTH120
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,  # noqa: PTH120, PTH100
+    "<trueloop",
+)
+_RUNPY: Final = re.compile(r"<frozen runpy>|[/\\]runpy\.py$")
+_INSTALLED: Final = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 _BY_NAME: Final = frozenset(("import_module", "run_path", "run_module"))
 _BUILT_IN: Final = frozenset(("__import__", "exec", "eval"))
 
 
-def reached(files: Iterable[str]) -> list[ast.Module] | None:
-    """Return the texts of a program's own files; None where one of them cannot be read, or runs what none shows.
+def program_stack() -> list[FrameType]:
+    """Return the program's frames, outermost first, without torch's and whatever has started the program."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    found: list[FrameType] = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_INNER):
+            pass
+        elif is_ours(code) or _RUNPY.search(code.co_filename):
+            break
+        elif not code.co_filename.startswith("<"):
+            found.append(frame)
+        frame = frame.f_back
+    return found[::-1]
+
+
+def files_of(stack: Iterable[FrameType]) -> set[str]:
+    """Return the files of the frames that are the user's."""
+    return {each.f_code.co_filename for each in stack if is_users(each.f_code)}
+
+
+def installed(frame: FrameType) -> bool:
+    """Return True for a frame of a library."""
+    return _INSTALLED.search(frame.f_code.co_filename) is not None
+
+
+def in_notebook() -> bool:
+    """Return True where another cell may come, of which nobody knows yet."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
+
+
+def reached(files: Iterable[str]) -> dict[str, ast.Module] | None:
+    """Return the texts of a program's own files, by their names.
+
+    None where one of them cannot be read, or runs what no text shows.
 
     Args:
         files: some of them.
@@ -26,19 +71,20 @@ def reached(files: Iterable[str]) -> list[ast.Module] | None:
     modules = _users()
     by_file = {str(module.__file__): module for module in modules.values()}
     waiting, seen = list(files), set[str]()
-    found: list[ast.Module] = []
+    found: dict[str, ast.Module] = {}
     while waiting:
         file = waiting.pop()
         if file in seen:
             continue
         seen.add(file)
+        linecache.checkcache(file)
         try:
             tree = ast.parse("".join(linecache.getlines(file)))
         except (SyntaxError, ValueError, RecursionError):
             return None
         if not tree.body or any(_runs_others(each) for each in ast.walk(tree)):
             return None
-        found.append(tree)
+        found[file] = tree
         names = _imported(tree, by_file.get(file))
         waiting += [str(modules[name].__file__) for name in names if name in modules]
     return found

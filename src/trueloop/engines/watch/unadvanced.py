@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 import weakref
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Final
 
-import torch
-
-from trueloop.engines.watch.places import here, is_ours, is_users
+from trueloop.engines.watch.places import here, is_users
 from trueloop.engines.watch.program import Known, Program
-from trueloop.engines.watch.reached import reached
+from trueloop.engines.watch.reached import files_of, in_notebook, installed, program_stack, reached
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.advancing import may_advance, sets_rates
 from trueloop.ground.events import Ref, ScheduleIdle
 from trueloop.ground.findings import Place
 
 MOST: Final = 256  # optimizers that are followed; a sweep makes more
-_INNER: Final = (
-    os.path.dirname(torch.__file__) + os.sep,  # noqa: PTH120
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,  # noqa: PTH120, PTH100
-    "<trueloop",
-)
-_RUNPY: Final = re.compile(r"<frozen runpy>|[/\\]runpy\.py$")
-_INSTALLED: Final = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 @dataclass(slots=True)
@@ -91,12 +78,12 @@ class Unadvanced:
             self.waiting += 1
         parts = getattr(schedule, "_schedulers", ())
         over.made = [each for each in over.made if all(each.schedule() is not part for part in parts)]
-        stack = _stack()
+        stack = program_stack()
         direct = bool(stack) and is_users(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
         registry = self._stream.registry
         over.made.append(_Made(
             weakref.ref(schedule), registry.of(schedule), type(schedule).__name__, registry.of(schedule.optimizer),
-            known.steps, self._stream.micro, here(), [id(each) for each in stack], _files(stack),
+            known.steps, self._stream.micro, here(), [id(each) for each in stack], files_of(stack),
             driven=None if direct and not getattr(schedule, "last_epoch", 0) else True,
         ))  # fmt: skip
         if self._look not in self._stream.looks:
@@ -115,11 +102,11 @@ class Unadvanced:
     def _looked(self) -> None:
         """See who has called the step that is just being made, once for each schedule."""
         open_ = [each for over in self._over.values() for each in over.made if each.driven is None]
-        stack = _stack() if open_ else []
+        stack = program_stack() if open_ else []
         for made in open_:
             beside = [frame for at, frame in enumerate(stack) if made.frames[at : at + 1] != [id(frame)]]
-            made.driven = not stack or any(_INSTALLED.search(frame.f_code.co_filename) for frame in beside)
-            made.files |= _files(stack)
+            made.driven = not stack or any(map(installed, beside))
+            made.files |= files_of(stack)
         self._rest()
 
     def _rest(self) -> None:
@@ -129,38 +116,13 @@ class Unadvanced:
         for over in self._over.values():
             made = over.made[0] if len(over.made) == 1 and not over.advanced else None
             steps = 0 if made is None else over.known.steps - made.steps
-            if made is None or steps < 2 or made.driven is not False or _in_notebook():
+            if made is None or steps < 2 or made.driven is not False or in_notebook():
                 continue
             texts = reached(made.files)
-            if texts is not None and not any(may_advance(each) or sets_rates(each) for each in texts):
+            if texts is not None and not any(may_advance(each) or sets_rates(each) for each in texts.values()):
                 self._stream.emit(
                     ScheduleIdle(
                         place=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, steps=steps,
                         made_micro=made.micro,
                     )
                 )  # fmt: skip
-
-
-def _stack() -> list[FrameType]:
-    """Return the program's frames, outermost first, without torch's and whatever has started the program."""
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-    found: list[FrameType] = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.startswith(_INNER):
-            pass
-        elif is_ours(code) or _RUNPY.search(code.co_filename):
-            break
-        elif not code.co_filename.startswith("<"):
-            found.append(frame)
-        frame = frame.f_back
-    return found[::-1]
-
-
-def _files(stack: list[FrameType]) -> set[str]:
-    return {each.f_code.co_filename for each in stack if is_users(each.f_code)}
-
-
-def _in_notebook() -> bool:
-    """True where another cell may come, and advance it."""
-    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None

@@ -62,7 +62,14 @@ from trueloop.ground.events.states import (
     StateLoaded,
     StateUsed,
 )
-from trueloop.ground.events.stepping import OptimizerCreated, ScheduleAdvanced, ScheduleIdle, StepSkipped, StepTaken
+from trueloop.ground.events.stepping import (
+    OptimizerCreated,
+    ScheduleAdvanced,
+    ScheduleIdle,
+    SettingIgnored,
+    StepSkipped,
+    StepTaken,
+)
 
 __all__ = [
     "NONE",
@@ -110,6 +117,7 @@ __all__ = [
     "ScheduleAdvanced",
     "ScheduleIdle",
     "SeedRepeated",
+    "SettingIgnored",
     "StateCaptured",
     "StateLoaded",
     "StateUsed",

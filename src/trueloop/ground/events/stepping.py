@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trueloop.ground.events.event import NONE, Event, Ref, Refs
-from trueloop.ground.findings import Place
+from trueloop.ground.findings import Place, Site
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -115,3 +115,19 @@ class ScheduleIdle(Event):
     """Of that optimizer since it was made."""
     made_micro: int
     """Backwards before it was made."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SettingIgnored(Event):
+    """RARE. An optimizer of torch's has an attribute that is named like a setting, and steps on with another value.
+
+    Nothing in the program's own files reads the attribute, or sets that item of a group.
+    """
+
+    optimizer: Ref
+    key: str
+    value: str
+    """Of the attribute, in words, and ``used`` that of the first group."""
+    used: str
+    written: Site
+    """The line that sets it."""
