@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Final
 
@@ -23,7 +24,9 @@ _INNER: Final = (
 _RUNPY: Final = re.compile(r"<frozen runpy>|[/\\]runpy\.py$")
 _INSTALLED: Final = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
-_BY_NAME: Final = frozenset(("import_module", "run_path", "run_module"))
+_BY_NAME: Final = frozenset((
+    "import_module", "exec_module", "run_path", "run_module", "instantiate", "locate", "import_string",
+))  # fmt: skip
 _BUILT_IN: Final = frozenset(("__import__", "exec", "eval"))
 
 
@@ -78,11 +81,12 @@ def reached(files: Iterable[str]) -> dict[str, ast.Module] | None:
             continue
         seen.add(file)
         linecache.checkcache(file)
+        text = "".join(linecache.getlines(file))
         try:
-            tree = ast.parse("".join(linecache.getlines(file)))
+            tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
             return None
-        if not tree.body or any(_runs_others(each) for each in ast.walk(tree)):
+        if not (text or Path(file).exists()) or any(_runs_others(each) for each in ast.walk(tree)):
             return None
         found[file] = tree
         names = _imported(tree, by_file.get(file))
