@@ -280,6 +280,17 @@ for turn in range(3):
 }
 
 UNTOLD = {
+    "another one of the same optimizer is used": PLAIN
+    + """
+before = lr_scheduler.StepLR(optimizer, 1)
+scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+for _ in range(4):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+    scheduler.step()
+""",
     "another file may use it": """
 class Trainer:
     def __init__(self, model):

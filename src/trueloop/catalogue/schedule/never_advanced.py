@@ -14,8 +14,8 @@ Look-alikes
     one built with ``last_epoch`` to set the rate of that epoch; a notebook, whose next cell may advance it. A run is
     accused where an optimizer was stepped through two whole passes over data, by a loop of the program's own, and none
     of the program's files has a ``step()`` that may be of a schedule. In the text it shows where the name it is given
-    is never used again, but to be read, saved or handed to a function that does not use it either. Who keeps an unused
-    schedule on purpose would be named too: hence a warning.
+    is never used again, but to be read, saved or handed to a function that does not use it either, and no other one of
+    the same optimizer is advanced. Who keeps an unused schedule on purpose would be named too: hence a warning.
 
 Fix
     Call ``scheduler.step()`` behind ``optimizer.step()``, or at the end of each epoch, in the unit its length is
@@ -43,7 +43,7 @@ from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.things import Kind
+from trueloop.ground.source.things import Kind, Thing
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
@@ -94,12 +94,18 @@ def find(source: Source) -> Iterator[Hit]:
         optimizer = scheduler.of[0] if scheduler.kind is Kind.SCHEDULER and scheduler.of else None
         if optimizer is None or optimizer.kind is not Kind.OPTIMIZER or "last_epoch" in scheduler.options:
             continue
-        if not _unused(source, made) or not any(_trains(made, each) for each in source.run_of(made)):
+        run = source.run_of(made)
+        others = any(_of(each, optimizer) for each in run if each.act is Act.SCHEDULED)
+        if others or not _unused(source, made) or not any(_trains(made, each) for each in run):
             continue
         if not sets_rates(source.tree):
             yield Hit(
                 message="Nothing advances this schedule: the learning rate stays where it begins.", node=made.node
             )
+
+
+def _of(advance: Operation, optimizer: Thing) -> bool:
+    return any(each.may_be(optimizer) for each in advance.subject.of)
 
 
 def _trains(made: Operation, step: Operation) -> bool:
