@@ -47,6 +47,11 @@ def test_the_exit_code_says_clean_found_or_not_judged(project, lint):
     assert "There is no file or folder 'gone.py'" in err
 
 
+def test_a_folder_with_nothing_to_read_is_said_to_be_one(project, lint):
+    (project / "empty").mkdir()
+    assert lint("empty") == (0, "Not judged: there is no Python file and no notebook.\n", "")
+
+
 def test_people_see_the_lines_and_what_can_be_done(project, lint):
     _, out, _ = lint("bad.py")
     assert "error GRD001  Gradients are never cleared" in out

@@ -105,3 +105,22 @@ def test_a_terminal_that_is_gone_or_poor_breaks_nothing(monkeypatch: pytest.Monk
         monkeypatch.setattr(sys, "stderr", stream)
         Live(BASE).tell(finding(message="schön"))
     assert b"sch?n" in poor.buffer.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_stream_of_the_programs_own_may_only_write(monkeypatch: pytest.MonkeyPatch):
+    """As one that copies everything into a file; what is raised here would dismiss a detector."""
+
+    class Tee:
+        def __init__(self) -> None:
+            self.text = ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    tee = Tee()
+    monkeypatch.setattr(sys, "stderr", tee)
+    Live(BASE).tell(finding())
+    assert tee.text.startswith("trueloop: error GRD001")

@@ -3,7 +3,7 @@
 import pytest
 
 from trueloop.engines.store.journal import Journal
-from trueloop.engines.store.tracking import Copied, StoreDown, StoreError
+from trueloop.engines.store.tracking import Copied, StoreDown, StoreError, StoreRefused
 from trueloop.engines.store.tracking import target as target_module
 from trueloop.faces import syncing
 from trueloop.faces.syncing import sync_runs
@@ -54,9 +54,10 @@ def test_runs_by_name_beginning_and_path_each_once(root, copied):
 def test_one_that_cannot_be_copied_does_not_keep_back_the_rest(root, copied):
     copied[1]["digits-1"] = InvalidData("A line is damaged.", fix="Restore it.")
     copied[1]["digits-2"] = StoreError("It was deleted.")
+    copied[1]["other-1"] = StoreRefused("Its name is too long.")
     done = list(sync_runs([], root, "sqlite", again=False))
-    assert [each.problem for each in done] == ["A line is damaged. Restore it.", "It was deleted.", ""]
-    assert [each.copied is None for each in done] == [True, True, False]
+    said = ["A line is damaged. Restore it.", "It was deleted.", "Its name is too long."]
+    assert [(each.problem, each.copied) for each in done] == [(problem, None) for problem in said]
 
 
 def test_a_store_that_is_down_ends_it(root, copied):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import textwrap
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -100,6 +105,63 @@ def test_threads_that_begin_to_train_at_the_same_time(whole: Callable[[], Watch]
                     thread.start()
                 for thread in threads:
                     thread.join()
+        return True
+
+    assert in_a_child(again_and_again) == 7
+
+
+Job = Callable[[], None]
+
+
+def in_new_threads(jobs: list[Job]) -> None:
+    """A new thread often has the number of one that has ended."""
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def in_a_pool() -> Callable[[list[Job]], None]:
+    """Threads that stay, and get one job now and another one then."""
+    pool = ThreadPoolExecutor(4)
+
+    def run(jobs: list[Job]) -> None:
+        list(pool.map(lambda job: job(), jobs))
+
+    return run
+
+
+@forks
+@pytest.mark.parametrize("make", [lambda: in_new_threads, in_a_pool], ids=["new threads", "a pool"])
+def test_models_that_are_trained_in_another_thread_each_time(
+    make: Callable[[], Callable[[list[Job]], None]], whole: Callable[[], Watch]
+):
+    """Who looked at the gradients of a model that it trained before would read what another one is writing."""
+
+    def again_and_again() -> bool:
+        sys.setswitchinterval(1e-6)
+        draws, run = random.Random(0), make()
+        for _ in range(40):
+            models = [nn.Sequential(nn.Linear(4, 3)) for _ in range(4)]
+            pairs = [(model, torch.optim.AdamW(model.parameters(), lr=0.1)) for model in models]
+
+            def job(model: nn.Module, optimizer: torch.optim.Optimizer, start: threading.Barrier) -> None:
+                x, y = torch.randn(6, 4), torch.randint(3, (6,))
+                start.wait()
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+
+            with whole() as watch:
+                for _ in range(20):
+                    draws.shuffle(pairs)
+                    start = threading.Barrier(4)
+                    run([partial(job, *pair, start) for pair in pairs])
+            report = watch.report()
+            assert not report.problems
+            assert not report.findings
         return True
 
     assert in_a_child(again_and_again) == 7
@@ -295,3 +357,125 @@ def test_hooks_of_the_program_that_raise(whole: Callable[[], Watch], error: type
         assert (program.in_forward, program.in_backward, program.in_step) == (0, 0, 0)
     assert not watch.report().problems
     assert watch.report().updates >= 6
+
+
+class Odd(nn.Module):
+    """Takes an argument that is called as one of our own might be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor, module: int = 0, stream: int = 0, original: int = 0) -> Tensor:
+        return self.inner(x) + module + stream + original
+
+
+def test_arguments_of_any_name(whole: Callable[[], Watch]):
+    model = Odd()
+    with whole() as watch:
+        out = model(torch.zeros(1, 2), module=1, stream=2, original=3)
+    assert torch.equal(out, model.inner(torch.zeros(1, 2)) + 6)
+    assert not watch.report().problems
+
+
+def test_a_loader_whose_iterator_the_program_has_replaced(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
+    """Before the watch begins, by a generator, which takes no attributes."""
+    before = DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: (batch * 2 for batch in before(loader)))
+    with whole() as watch:
+        seen = [float(batch.sum()) for batch in DataLoader(Squares(), batch_size=4)]
+    assert seen == [112.0, 1008.0]
+    assert not watch.report().problems
+
+
+class Speechless(Exception):
+    """Cannot say itself."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_what_goes_wrong_in_here_may_be_an_error_that_cannot_say_itself(whole: Callable[[], Watch]):
+    class Model(nn.Linear):
+        def modules(self) -> Any:
+            raise Speechless
+
+    with whole() as watch:
+        model = Model(4, 3)
+        nn.Module.train(nn.Linear(1, 1))
+        out = model(torch.ones(1, 4))
+    assert out.shape == (1, 3)
+    assert any("Speechless" in problem for problem in watch.report().problems)
+
+
+def test_a_program_that_needs_nearly_all_of_the_stack(whole: Callable[[], Watch]):
+    """What fails in here for want of it is told in what is left."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    def deep(depth: int) -> None:
+        update() if depth == 0 else deep(depth - 1)
+
+    def goes(depth: int) -> bool:
+        try:
+            deep(depth)
+        except RecursionError:
+            return False
+        return True
+
+    update()
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(600)
+    try:
+        deepest = next(depth for depth in range(600, 0, -1) if goes(depth))
+    finally:
+        sys.setrecursionlimit(usual)
+    for spare in range(1, 24):  # frames
+        with whole():
+            sys.setrecursionlimit(600)
+            try:
+                assert goes(deepest - spare)
+            finally:
+                sys.setrecursionlimit(usual)
+
+
+def test_a_method_that_the_program_has_mocked_is_called_as_it_would_be(whole: Callable[[], Watch]):
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with mock.patch.object(torch.optim.Optimizer, "zero_grad") as mocked:
+        with whole():
+            optimizer.zero_grad()
+        mocked.assert_called_once_with()
+
+
+def test_seeds_given_while_another_thread_draws_a_batch_are_not_the_samples_own(whole: Callable[[], Watch]):
+    """As by a program that seeds every update, with a thread that draws ahead."""
+    drawing, seeded = threading.Event(), threading.Event()
+
+    class Slow(Squares):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Tensor:
+            drawing.set()
+            seeded.wait(5)
+            seeded.clear()
+            return super().__getitem__(index)
+
+    seen: list[Tensor] = []
+    with whole() as watch:
+        thread = threading.Thread(target=lambda: seen.extend(DataLoader(Slow(), batch_size=1)))
+        thread.start()
+        for _ in range(40):
+            drawing.wait(5)
+            drawing.clear()
+            torch.manual_seed(0)
+            seeded.set()
+        thread.join()
+        nn.Linear(4, 1)(seen[0]).sum().backward()
+    assert len(seen) == 40
+    assert not watch.report().findings

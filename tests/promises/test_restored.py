@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.sources.steps import Steps
 from trueloop.engines.watch.watch import Watch
 
 Snapshot = dict[str, Any]
@@ -265,6 +267,53 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_torch_is_as_it_was(way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]):
     way(whole)  # whatever torch does to itself on the way is done now
+    before = snapshot()
+    way(whole)
+    assert changed(before, snapshot()) == []
+
+
+def interrupted_while_it_begins(whole: Callable[[], Watch]) -> None:
+    watch = whole()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Steps, "in_full", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            watch.start()
+    train(4)
+
+
+def interrupted_while_it_ends(whole: Callable[[], Watch]) -> None:
+    watch = whole()
+    watch.start()
+    train(4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch._attachment.stream, "farewells", [interrupt])
+        with pytest.raises(KeyboardInterrupt):
+            watch.stop()
+
+
+def interrupted_between_two_states(whole: Callable[[], Watch]) -> None:
+    """Where the full view is closed."""
+    watch = whole()
+    with pytest.MonkeyPatch.context() as patch, watch:
+        full = watch._attachment._in_full
+        patch.setattr(Patches, "restore", lambda patches: interrupt() if patches is full else None)
+        with pytest.raises(KeyboardInterrupt):
+            train(20)
+        patch.undo()
+
+
+def interrupt(*args: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "way",
+    [interrupted_while_it_begins, interrupted_while_it_ends, interrupted_between_two_states],
+    ids=lambda way: way.__name__,
+)
+def test_torch_is_as_it_was_also_after_an_interruption(
+    way: Callable[[Callable[[], Watch]], None], whole: Callable[[], Watch]
+):
     before = snapshot()
     way(whole)
     assert changed(before, snapshot()) == []

@@ -12,6 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -288,3 +291,67 @@ def test_the_generators_are_not_touched_by_starting_and_stopping(whole: Callable
     with whole():
         pass
     assert bits([torch.get_rng_state(), repr(random.getstate()), repr(np.random.get_state())]) == before
+
+
+class Calls(TorchFunctionMode):
+    """Counts calls of torch's functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):
+    """Counts what these come down to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["finite", "not finite"])
+@pytest.mark.parametrize("mode", [Calls, Operations])
+def test_modes_of_the_program_see_its_own_operations_only(
+    mode: Callable[[], Calls | Operations], broken: bool, whole: Callable[[], Watch]
+):
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update() -> list[str]:
+        x = torch.full((2, 4), torch.nan if broken else 1.0)
+        with mode() as here:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), torch.tensor([0, 1])).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return here.seen
+
+    update()
+    alone = update()
+    with whole() as watch:
+        assert update() == alone
+        assert update() == alone
+    assert not watch.report().problems
+    assert watch.report().updates == 2
+
+
+def test_a_traced_update_is_the_same_program(whole: Callable[[], Watch]):
+    model = nn.Linear(2, 2)
+
+    def update(x: Tensor) -> Any:
+        model.weight.grad = model.bias.grad = None
+        model(x).sum().backward()
+        return model.weight.grad
+
+    alone = make_fx(update)(torch.ones(1, 2)).code
+    with whole() as watch:
+        assert make_fx(update)(torch.ones(1, 2)).code == alone
+    assert not watch.report().problems

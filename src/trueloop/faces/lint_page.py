@@ -104,7 +104,7 @@ def _lines(total: Total, form: Format, base: Path, *, statistics: bool, file: Te
 
 
 def _summary(total: Total, base: Path) -> Iterator[str]:
-    yield f"{headline(total.report())}."
+    yield f"{headline(total.report())}." if total.files else "Not judged: there is no Python file and no notebook."
     done = ((total.fixed, "fixed"), (total.ignored, "silenced by a comment"))
     quiet = ((total.silenced, "silenced by comments"), (total.known, "known to the baseline"))
     repairs = [finding.repair for finding in total.findings if finding.repair]

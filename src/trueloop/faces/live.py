@@ -60,9 +60,10 @@ class Live:
             return
         try:
             buffer = io.StringIO()
-            Console(file=buffer, force_terminal=stream.isatty(), soft_wrap=True, highlight=False).print(text)
+            terminal = getattr(stream, "isatty", bool)()  # a program's own stream may have no more than write and flush
+            Console(file=buffer, force_terminal=terminal, soft_wrap=True, highlight=False).print(text)
             line = buffer.getvalue()
-            encoding = stream.encoding or "utf-8"
+            encoding = getattr(stream, "encoding", None) or "utf-8"
             line = line.encode(encoding, "replace").decode(encoding)
             bars = _progress_bars()
             if bars is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trueloop.engines.store.runs.index import names
 from trueloop.engines.store.runs.named import find_run
-from trueloop.engines.store.tracking import Copied, StoreDown, copy_run, target_of
+from trueloop.engines.store.tracking import Copied, StoreDown, StoreRefused, copy_run, target_of
 from trueloop.engines.store.tracking.target import FORMS
 from trueloop.ground.errors import InvalidConfig, RunFolderError, TrueloopError
 
@@ -58,7 +58,7 @@ def _synced(runs: Sequence[Path], store: str, *, again: bool) -> Iterator[Synced
         target = target_of(store, run.resolve().parent)
         try:
             yield Synced(run=run, store=target.shown, copied=copy_run(run, target, again=again))
-        except StoreDown:
-            raise
         except TrueloopError as error:
+            if isinstance(error, StoreDown) and not isinstance(error, StoreRefused):
+                raise
             yield Synced(run=run, store=target.shown, copied=None, problem=" ".join((error.what, error.fix)).strip())

@@ -15,13 +15,17 @@ class Facts(Generic[T, F]):
 
     A ``WeakKeyDictionary`` compares objects, and takes five times as long.
 
+    Args:
+        gone: hears the fact of each object that has gone.
+
     Cost: 0.1 us to get a fact, 0.3 us to walk over them.
     """
 
-    __slots__ = ("_facts",)
+    __slots__ = ("_facts", "_gone")
 
-    def __init__(self) -> None:
+    def __init__(self, gone: Callable[[F], object] | None = None) -> None:
         self._facts: dict[int, tuple[weakref.ref[T], F]] = {}
+        self._gone = gone
 
     def get(self, thing: T) -> F | None:
         """Return what is known of an object, None where nothing is."""
@@ -56,6 +60,8 @@ class Facts(Generic[T, F]):
     def _forgetting(self, key: int) -> Callable[[weakref.ref[T]], None]:
         def forget(dead: weakref.ref[T]) -> None:  # called before anything else can be in that place of memory
             if key in self._facts and self._facts[key][0] is dead:
-                del self._facts[key]
+                fact = self._facts.pop(key)[1]
+                if self._gone is not None:
+                    self._gone(fact)
 
         return forget

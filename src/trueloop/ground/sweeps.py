@@ -39,6 +39,8 @@ class Sweep:
     again: bool = False
     """Its model went through the loader once more before the next update, or through a batch of it: several samples of
     each prediction are wanted. Another model, such as a moving average, may follow."""
+    graph_used: bool = False
+    """A graph of one of its calls was run backward before the same model was called once more on the same batch."""
     left: bool = False
     """What was trained meanwhile came after its newest call: it may have been left before its loader's end."""
     unsure: bool = False
@@ -129,7 +131,10 @@ class Sweeps:
     def _call(self, event: ModelCalled) -> None:
         if event.loader is None:  # once more on the same batch
             for sweep in self._open.values():
-                sweep.again |= bool(sweep.calls) and sweep.calls[-1].model is event.model
+                if sweep.calls and sweep.calls[-1].model is event.model:
+                    sweep.again = True
+                    if event.graph_used:
+                        sweep.graph_used = True
             return
         sweep = self._open.get(event.loader)
         if sweep is not None:

@@ -233,7 +233,8 @@ def test_look_alikes(quiet, script):
 
 def test_two_ranks_say_the_same(on_ranks):
     names = ["the module of the wrapper", "accumulated and scaled"], ["gradients reduced by hand", "the wrapper"]
-    scripts = {name: BODY + {**GUILTY, **QUIET}[name] for name in (*names[0], *names[1])}
+    head = BODY + "torch.manual_seed(dist.get_rank())\n"
+    scripts = {name: head + {**GUILTY, **QUIET}[name] for name in (*names[0], *names[1])}
     ran = on_ranks(scripts)
     for name, script in scripts.items():
         for told in ran[name]:

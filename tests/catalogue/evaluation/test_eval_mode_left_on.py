@@ -2,6 +2,9 @@
 
 import pytest
 
+from trueloop.catalogue.evaluation.eval_mode_left_on import Detector
+from trueloop.ground.events import ModelCalled, Ref
+
 HEAD = """
 import torch
 from torch import nn
@@ -40,6 +43,46 @@ for _ in range(3):
     validate(net)
 """
 
+PARTS = """
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.head = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.body(x))
+    def loss(self, x, y):
+        return nn.functional.mse_loss(self.forward(x), y)
+
+whole = Whole()
+optimizer = torch.optim.Adam(whole.parameters(), lr=0.01)
+"""
+
+PARTLY = {
+    "a model that is called by forward": PARTS
+    + """
+whole.train()
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(whole.forward(a), b).backward()
+        optimizer.step()  # <- EVL002
+    whole.eval()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(whole.forward(a), b).item() for a, b in held_out))
+""",
+    "a model that is called by a method of its own": PARTS
+    + """
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()  # <- EVL002
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+""",
+}
 GUILTY = {
     "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3"),
     "samples drawn from a part of it": """
@@ -126,6 +169,44 @@ LOOP = """
         optimizer.step()
 """
 QUIET = {
+    "a model that is called by forward and set back": PARTS
+    + """
+for _ in range(3):
+    whole.train()
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+""",
+    "of parts that are set to eval mode together only one is set back": PARTS
+    + """
+for epoch in range(3):
+    whole.head.train()
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+""",
+    "each module of a whole is set back by hand": PARTS
+    + """
+for epoch in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()
+    modes = [module.training for module in whole.modules()]
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+    for module, mode in zip(whole.modules(), modes):
+        module.training = mode
+""",
     "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0").replace("  # <- EVL002", ""),
     "a part gives the targets of each update": f"""
 {LOOP}
@@ -210,7 +291,7 @@ for _ in range(6):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+@pytest.mark.parametrize("script", (PARTLY | GUILTY).values(), ids=PARTLY | GUILTY)
 def test_found(guilty, script):
     guilty(HEAD + script)
 
@@ -477,3 +558,15 @@ def test_the_rule_finds_it(told, name):
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
 def test_the_rule_leaves_others_alone(untold, name):
     untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_what_is_known_of_a_model_goes_with_it():
+    detector = Detector()
+    for number in range(50):
+        model, held = Ref("Net", f"Net {number}"), frozenset((Ref("Parameter", "weight"),))
+        detector.observe(ModelCalled(
+            update=number, model=model, training=True, dropout_active=True, batchnorm_active=False, all_eval=False,
+            grad_mode=True, inference_mode=False, has_graph=True, autocast=None, recomputed=False, loader=None,
+            parameters=held, seconds=0.0, live=None, output=None,
+        ))  # fmt: skip
+    assert len(detector._models) == 1

@@ -76,6 +76,15 @@ epoch()
 for a, b in held_out:
     print(sum(g.norm() for g in grad(nn.functional.mse_loss(model(a), b), list(model.parameters()))))
 """,
+    "several attacks on a batch, which is then measured without a graph": """
+epoch()
+for a, b in held_out:
+    for _ in range(3):
+        attacked = a.clone().requires_grad_(True)
+        a = a + 0.1 * torch.autograd.grad(nn.functional.mse_loss(model(attacked), b), attacked)[0].sign()
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(a), b).item())
+""",
     "adversarial evaluation by backward": """
 epoch()
 for a, b in held_out:

@@ -530,6 +530,102 @@ class Module(L.LightningModule):
 }
 
 
+# By hand, in a module of Lightning's ------------------------------------------------------------------------------
+
+MODULE = """
+import lightning as L
+from helpers import polish
+class Module(L.LightningModule):
+    def __init__(self, by_hand=True):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net, self.other = nn.Linear(6, 1), nn.Linear(6, 1)
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.net.parameters())
+    def loss(self, batch):
+        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
+    def training_step(self, batch, number):
+        opt = self.optimizers()
+        loss = self.loss(batch)
+        self.manual_backward(loss)
+        opt.step()  # <- GRD001
+        self.log("loss", loss)
+"""
+OFF = "self.automatic_optimization = False"
+STEP = "opt.step()  # <- GRD001"
+
+
+def changed(*pairs):
+    text = MODULE
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+BY_HAND = {
+    "plain": MODULE,
+    "of the older package": changed(("import lightning as L", "import pytorch_lightning as L")),
+    "in a method of its own": changed((STEP, "self.advance()")) + f"""
+    def advance(self):
+        self.optimizers().{STEP[4:]}
+""",
+    "two, toggled": changed(
+        ("opt = self.optimizers()", "opt, second = self.optimizers()\n        self.toggle_optimizer(opt)"),
+        (STEP, f"{STEP}\n        self.untoggle_optimizer(opt)\n        second.{STEP[4:]}"),
+        ("return torch.optim.Adam(self.net.parameters())",
+         "return [torch.optim.Adam(each.parameters()) for each in (self.net, self.other)]"),
+    ),
+    "accumulated": changed((STEP, f"if number % 4 == 3:\n            {STEP}")),
+}  # fmt: skip
+
+NOT_BY_HAND = {
+    "automatic": changed((OFF, "self.automatic_optimization = True")),
+    "not said": changed((OFF, "pass")),
+    "as it is told": changed((OFF, "self.automatic_optimization = not by_hand")),
+    "only where told": changed((OFF, f"if by_hand: {OFF}")),
+    "cleared in another hook": MODULE + """
+    def on_train_batch_start(self, batch, number):
+        self.optimizers().zero_grad()
+""",
+    "cleared in a method of its own": changed(("opt = self.optimizers()", "opt = self.cleared()")) + """
+    def cleared(self):
+        opt = self.optimizers()
+        opt.zero_grad(set_to_none=True)
+        return opt
+""",
+    "the model is cleared": changed((STEP, "opt.step()\n        self.zero_grad()")),
+    "by hand": changed((STEP, "opt.step()\n        for p in self.parameters(): p.grad = None")),
+    "in a callback": MODULE + """
+class Clear(L.Callback):
+    def on_train_batch_end(self, trainer, module, *rest):
+        module.optimizers().zero_grad()
+""",
+    "a stranger gets the optimizer": changed((STEP, "opt.step()\n        polish(opt)")),
+    "a stranger gets the module": changed((STEP, "opt.step()\n        polish(self)")),
+    "a stranger gets the network": changed((STEP, "opt.step()\n        polish(model=self.net)")),
+    "a stranger gets an optimizer of a list": changed(
+        ("opt = self.optimizers()", "opts = self.optimizers()\n        opt = opts[0]"),
+        (STEP, "opt.step()\n        polish(opt)"),
+    ),
+    "an optimizer of somebody else's": changed(("torch.optim.Adam(", "polish(")),
+    "DeepSpeed steps": MODULE + 'L.Trainer(strategy="deepspeed_stage_2").fit(Module())\n',
+    "a closure": changed((STEP, "opt.step(lambda: self.again(batch))")),
+    "a mixin": changed(("L.LightningModule", "polish, L.LightningModule")),
+    "nothing goes backward": changed(("self.manual_backward(loss)", "pass")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_module_that_optimizes_by_hand_and_never_clears_is_told(told, name):
+    told(HEAD + BY_HAND[name])
+
+
+@pytest.mark.parametrize("name", NOT_BY_HAND)
+def test_a_module_that_clears_somewhere_or_is_not_known_whole_is_not_told(untold, name):
+    untold(HEAD + NOT_BY_HAND[name])
+
+
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
 def test_the_rule_finds_it(told, name):
     told(HEAD + {**GUILTY, **WRITTEN}[name])

@@ -94,6 +94,11 @@ def loss_of(model):
     + LOOP,
 }
 QUIET = {
+    "a teacher's probabilities, named before the logits": """
+model, teacher = nn.Linear(6, 1), nn.Linear(6, 1).requires_grad_(False)
+loss_of = lambda m: F.binary_cross_entropy_with_logits(target=torch.sigmoid(teacher(x)), input=m(x))
+"""
+    + LOOP,
     "a_loss_for_each_task": TASKS % ("F.log_softmax(self.a(h), dim=1)", "") + LOOP,
     "nll_of_log_softmax": "model = nn.Linear(6, 4)\nloss_of = lambda m: F.nll_loss(m(x).log_softmax(1), y)" + LOOP,
     "cross_entropy": "model = nn.Linear(6, 4)\nloss_of = lambda m: F.cross_entropy(m(x), y)" + LOOP,

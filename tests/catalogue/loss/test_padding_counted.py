@@ -53,6 +53,29 @@ for tokens in loader:
     optimizer.step()
     optimizer.zero_grad()
 """,
+    "time_first_and_likelihoods_kept_one_by_one": """
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(VOCABULARY, 8, padding_idx=PAD)
+        self.cell = nn.GRUCell(8, 8)
+        self.out = nn.Linear(8, VOCABULARY)
+    def forward(self, targets):
+        kept = torch.zeros(*targets.shape, VOCABULARY)
+        state = torch.zeros(targets.shape[1], 8)
+        for t in range(1, len(targets)):
+            state = self.cell(self.emb(targets[t - 1]), state)
+            kept[t] = F.log_softmax(self.out(state), dim=1)
+        return kept
+model = Decoder()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for tokens in loader:
+    kept = model(tokens.T)
+    loss = F.nll_loss(kept[1:].reshape(-1, VOCABULARY), tokens.T[1:].reshape(-1))  # <- LOS004
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "smoothed_and_accumulated": """
 class Trainer:
     def __init__(self):
@@ -100,6 +123,10 @@ loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), weight=weig
     + LOOP,
     "no_padding_named": "model = Net(padding=None)\n"
     "loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten())" + LOOP,
+    "time_first_and_ignored": """
+loss_of = lambda z, y: F.cross_entropy(z.transpose(0, 1).flatten(0, 1), y.T.flatten(), ignore_index=PAD)
+"""
+    + LOOP,
     "tagger": "model = Net(classes=3)\nloss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten() % 3)" + LOOP,
     "one_end_of_sequence": """
 loader = [torch.cat([torch.randint(1, VOCABULARY, (4, 7)), torch.zeros(4, 1, dtype=torch.long)], 1) for _ in range(3)]

@@ -165,6 +165,32 @@ def test_a_block_counts_once(guilty):
 
 SILENT = {"a closure"}
 
+NET = """
+import copy
+EXTRA = []
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+    def forward(self, x):
+        return x + self.fc(x)
+def clones(layer, count):
+    return [copy.deepcopy(layer) for _ in range(count)]
+def noted(layer, count):
+    layers = [copy.deepcopy(layer) for _ in range(count)]
+    EXTRA.extend(p for layer in layers for p in layer.parameters())
+    return layers
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+        {}
+    def forward(self, x):
+        for layer in self.layers:
+            x = {}
+        return self.head(x)
+"""
+
 WRITTEN = {
     "heads for several tasks, in a dictionary": """
 class MultiTask(nn.Module):
@@ -247,9 +273,39 @@ class Net(nn.Module):
     def forward(self, x):
         return self.fc(self.features(x).mean((2, 3)))
 """,
+    "copies of a block": NET.format(
+        "block = Block(); self.layers = [copy.deepcopy(block) for _ in range(3)]", "layer(x)  # <- MDL001"
+    ),
+    "copies of a chain that it holds itself": NET.format(
+        "self.first = nn.Sequential(nn.Linear(6, 6)); self.layers = [copy.deepcopy(self.first) for _ in range(2)]",
+        "layer(x)  # <- MDL001",
+    ),
+    "copies by a function": NET.format("self.layers = clones(Block(), 3)", "layer(x)  # <- MDL001"),
+    "one layer, again and again": NET.format("self.layers = [nn.Linear(6, 6)] * 3", "layer(x)  # <- MDL001"),
 }
 
 UNWRITTEN = {
+    "copies that are held": NET.format("self.layers = nn.ModuleList(clones(Block(), 3))", "layer(x)"),
+    "one layer again and again, that is held": NET.format(
+        "self.first = nn.Linear(6, 6); self.layers = [self.first] * 3", "layer(x)"
+    ),
+    "shallow copies have the parameters that are held": NET.format(
+        "self.first = nn.Linear(6, 6); self.layers = [copy.copy(self.first) for _ in range(3)]", "layer(x)"
+    ),
+    "a frozen copy": NET.format(
+        "self.first = Block(); self.layers = [copy.deepcopy(self.first).requires_grad_(False)]", "layer(x)"
+    ),
+    "copies of what is frozen": NET.format("self.layers = clones(Block().requires_grad_(False), 2)", "layer(x)"),
+    "a teacher in eval mode": NET.format(
+        "self.first = Block(); self.layers = [copy.deepcopy(self.first).eval()]", "layer(x)"
+    ),
+    "copies that somebody else has too": NET.format("self.layers = noted(Block(), 2)", "layer(x)")
+    + "fit(Net(), extra=EXTRA)",
+    "copies for an optimizer of their own": NET.format("self.layers = clones(Block(), 2)", "layer(x)")
+    + """
+net = Net()
+fit(net, extra=[p for layer in net.layers for p in layer.parameters()])
+""",
     "registered one by one": """
 class Net(nn.Module):
     def __init__(self, depth):

@@ -67,7 +67,42 @@ for i in range(60):
         optimizer.zero_grad()
 """,
 }
+BELOW = {
+    "a_line_in_epochs_advanced_per_update": """
+class Decay:
+    def __init__(self, epochs, start):
+        self.epochs, self.start = epochs, start
+    def at(self, epoch):
+        return 1.0 - max(0, epoch - self.start) / (self.epochs - self.start)
+scheduler = lr_scheduler.LambdaLR(optimizer, Decay(4, 2).at)
+for epoch in range(4):
+    for _ in range(3):
+        update()
+        scheduler.step()  # <- SCH003
+""",
+    "more_epochs_than_the_line_has": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / 4.5)
+for epoch in range(8):
+    for _ in range(10):
+        update()
+    scheduler.step()  # <- SCH003
+""",
+}
 QUIET = {
+    "a_line_down_to_zero": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / 12)
+for _ in range(12):
+    update()
+    scheduler.step()
+""",
+    "the_advance_below_zero_is_the_last": """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / 12)
+for _ in range(12):
+    update()
+    scheduler.step()
+scheduler.step()
+scheduler.step()
+""",
     "exact": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)
 for _ in range(12):
@@ -140,6 +175,11 @@ for stage in range(3):
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
 def test_it_is_found_at_its_line(guilty, script: str):
     assert "was made for" in guilty(DATA + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", BELOW.values(), ids=BELOW)
+def test_a_rate_below_zero_is_found_at_its_line(guilty, script: str):
+    assert "has gone below zero" in guilty(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)

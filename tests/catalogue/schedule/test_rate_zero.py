@@ -20,6 +20,25 @@ def update():
     optimizer.step()
 """
 GUILTY = {
+    "steps_of_epochs_in_batches": """
+scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+for epoch in range(6):
+    for _ in range(40):
+        update()
+        scheduler.step()  # <- SCH004
+""",
+    "milestones_of_epochs_in_batches": """
+class Trainer:
+    def __init__(self):
+        self.schedule = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    def batch(self):
+        update()
+        self.schedule.step()  # <- SCH004
+trainer = Trainer()
+for epoch in range(4):
+    for _ in range(60):
+        trainer.batch()
+""",
     "a_whole_first_epoch": """
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, epoch / 3))
 for epoch in range(5):
@@ -106,6 +125,20 @@ for _ in range(7):
     update()
     scheduler.step()
 """,
+    "cosine_to_its_end": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=300)
+for _ in range(300):
+    update()
+    scheduler.step()
+""",
+    "long_decays": """
+scheduler = lr_scheduler.ChainedScheduler([
+    lr_scheduler.PolynomialLR(optimizer, total_iters=150, power=4.0), lr_scheduler.ExponentialLR(optimizer, 0.96),
+])
+for _ in range(150):
+    update()
+    scheduler.step()
+""",
     "plateau": """
 scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
 for _ in range(8):
@@ -127,7 +160,8 @@ for _ in range(4):
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
 def test_it_is_found_at_its_line(guilty, script: str):
-    assert "rate of 0" in guilty(DATA + script).findings[0].message
+    message = guilty(DATA + script).findings[0].message
+    assert "rate of 0" in message or "less than 1e-13, where it was 0.1 before" in message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)

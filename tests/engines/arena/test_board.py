@@ -10,6 +10,7 @@ import pytest
 
 from trueloop.engines.arena.board import ATTEMPTS, WAITING, Board, State, Submission, verdict
 from trueloop.engines.arena.entry import Entry
+from trueloop.engines.arena.ranking import standings
 from trueloop.engines.arena.trial import Found, Trial
 from trueloop.ground.errors import BoardError
 
@@ -67,6 +68,37 @@ def test_what_an_ended_judge_left_behind_is_begun_anew_but_not_for_ever(board: B
     assert board.begin() is None
     row = board.entry(number)
     assert (row.state, str(ATTEMPTS) in row.why) == (State.FAILED, True)
+
+
+def test_a_judging_ended_on_purpose_is_no_attempt(board: Board):
+    number = board.submit(given(), 1.0)
+    for _ in range(3 * ATTEMPTS):
+        assert board.begin() is not None
+        board.spare(number)
+    assert board.entry(number).state == State.JUDGING
+
+
+def test_an_entry_that_failed_counts_among_the_tries_where_anything_was_seen_of_it(board: Board):
+    lost = Trial(seed=3, end="failed", why="It raised.")
+    for runs in ([reached(3), reached(4)], [lost]):
+        board.judged(board.submit(given(), 1.0), runs, {}, versions={}, now=2.0)
+    (row,) = standings(board.judged_on("digits", "m"), "updates")
+    assert (row.seeds, row.missed, row.rank, row.ids) == (3, 1, None, (1, 2))
+    for update in (0, 7):  # killed, again and again: before anything was seen, and when it went badly
+        number = board.submit(given(), 3.0)
+        for _ in range(ATTEMPTS):
+            board.begin()
+            board.tell(number, {"seed": 0, "of": 2, "done": [], "update": update})
+        board.begin()
+    (row,) = standings(board.judged_on("digits", "m"), "updates")
+    assert (row.seeds, row.missed, row.ids) == (5, 3, (1, 2, 4))
+
+
+def test_a_baseline_that_failed_is_no_try(board: Board):
+    lost = Trial(seed=3, end="failed", why="The data could not be read.")
+    board.judged(board.submit(given("baseline", baseline=True), 1.0), [lost], {}, versions={}, now=2.0)
+    assert board.judged_on("digits", "m") == []
+    assert not board.has_baseline("digits", "m")
 
 
 def test_the_queue_is_bounded_and_says_so(board: Board):

@@ -14,8 +14,7 @@ def judged(number: int, config: str, updates: list[int | None], **given) -> Judg
         for k, each in enumerate(updates)
     )
     return Judged(
-        id=number, name=given.get("name", f"n{number}"), config=config, baseline=False, submitted=float(number),
-        trials=trials,
+        id=number, name=given.get("name", f"n{number}"), config=config, baseline=False, trials=trials,
     )  # fmt: skip
 
 
@@ -41,9 +40,7 @@ def test_who_misses_on_one_seed_is_not_ranked_and_stands_behind():
 
 def test_a_finding_on_any_seed_of_any_of_its_entries_disqualifies_a_configuration():
     found = Found(code="GRD007", title="t", severity="error", message="m")
-    bad = Judged(
-        id=2, name="n2", config="a", baseline=False, submitted=2.0, trials=(Trial(seed=0, end="found", found=found),)
-    )
+    bad = Judged(id=2, name="n2", config="a", baseline=False, trials=(Trial(seed=0, end="found", found=found),))
     rows = standings([judged(1, "a", [1, 1]), bad, judged(3, "b", [None, None])], "updates")
     assert [(row.rank, row.name, row.disqualified) for row in rows] == [(None, "n3", ""), (None, "n1", "GRD007")]
 

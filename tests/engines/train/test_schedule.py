@@ -281,6 +281,16 @@ def test_a_plateau_scheduler_hears_evaluations_and_not_updates():
     assert [group["lr"] for group in built.param_groups] == [peak * 0.5 for peak in PEAKS]
 
 
+def test_a_first_update_that_is_skipped_is_no_wrong_order():
+    built = optimizer()
+    parts = [lr_scheduler.LinearLR(built, 0.5, total_iters=2), lr_scheduler.ExponentialLR(built, 0.9)]
+    adapter = GivenSchedule(lr_scheduler.SequentialLR(built, parts, [1]))
+    for update in range(2):  # nothing was finite, so nothing was stepped: torch would warn, which here is an error
+        adapter.set(update)
+        adapter.advance()
+    assert adapter.scheduler.last_epoch == 2
+
+
 def test_something_else_is_refused_as_a_scheduler():
     with pytest.raises(InvalidConfig, match="is a function, not"):
         GivenSchedule(lambda update: 0.1)

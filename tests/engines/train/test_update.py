@@ -95,6 +95,24 @@ def test_nothing_that_is_not_finite_is_stepped(bad, kind, name):
             assert value is now is None or torch.equal(value, now), (number, key)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("clip", [None, CLIP])
+@pytest.mark.parametrize("way", [HostUpdate, DeviceUpdate])
+def test_without_a_guard_what_is_not_finite_is_stepped_unclipped_and_alone(bad, clip, way):
+    model = model_with_gradients()
+    parameters = list(model.parameters())
+    parameters[1].grad[0] = bad
+    expected = kept_gradients(model)
+    for p in expected.parameters():
+        p.grad /= 4.0
+    torch.optim.SGD(expected.parameters(), lr=0.1).step()
+    rides = {"rides": True} if way is HostUpdate else {}
+    update = way(torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, guarded=False, **rides)
+    assert float(update.step(torch.tensor(4.0)).skipped) == 0
+    torch.testing.assert_close(weights(model), weights(expected), equal_nan=True)
+    assert weights(model).isfinite().sum() == len(weights(model)) - 1
+
+
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_a_window_that_counts_nothing_is_skipped(kind):
     model = model_with_gradients()

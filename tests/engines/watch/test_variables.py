@@ -40,6 +40,39 @@ def test_what_the_program_was_given_does_not_change():
     assert (first, second) == (1, 2)
 
 
+def test_under_a_debugger_the_functions_variables_stay():
+    """At a breakpoint torch is called from within a trace function; then what is in the dictionary is put back."""
+    seen: list[Any] = []
+
+    def stop(frame: Any, event: str, argument: Any) -> Any:
+        seen.append(variables(frame))
+        return stop
+
+    def stopped() -> int:
+        one = 1
+        two = one + 1
+        return one + two
+
+    before = sys.gettrace()
+    sys.settrace(stop)
+    try:
+        result = stopped()
+    finally:
+        sys.settrace(before)
+    assert result == 3
+    assert seen
+
+
+def test_what_somebody_else_holds_is_not_emptied():
+    """As a shell does that was opened here, by a function that is not called ``locals``."""
+    first = 1
+    frame: Any = sys._getframe()
+    held = getattr(frame, "f_" + "locals")
+    found = dict(variables(frame))
+    del frame
+    assert (found["first"], held["first"], first) == (1, 1, 1)
+
+
 def test_a_modules_own_are_its_dictionary():
     space: dict[str, Any] = {"sys": sys}
     exec("frame = sys._getframe()\nx = 1", space)

@@ -157,3 +157,14 @@ def test_nothing_is_heard_of_what_is_done_aside():
         assert watch.report().updates == 1
         optimizer.zero_grad()
     assert watch.report().updates == 2
+
+
+def test_a_model_that_is_known_early_has_the_first_number(made_up: None):
+    watch, models = Watch(WATCHED), [torch.nn.Linear(2, 1) for _ in range(2)]
+    watch.start()
+    try:
+        watch.know(models[1])
+        names = [watch._attachment.stream.registry.of(model).name for model in models]
+    finally:
+        watch.stop()
+    assert names == ["Linear 2", "Linear"]

@@ -20,7 +20,7 @@ class Net(nn.Module):
 
     def named(self, registry):
         for part in (self.body, self.head):
-            registry.name_parameters(part, registry.of(part))
+            registry.name_parameters(part)
 
 
 def test_it_is_the_module_whose_method_runs_and_those_around():
@@ -44,6 +44,12 @@ def test_parameters_have_their_names_in_the_largest():
 
 def test_a_parameter_of_its_own_has_none():
     registry, layer = Registry(), nn.Linear(2, 1)
-    registry.name_parameters(layer, registry.of(layer))
+    registry.name_parameters(layer)
     assert registry.of(layer.weight).name == "weight"
     assert registry.parameter(nn.Parameter(torch.ones(2))).name == "Parameter 2"
+
+
+def test_who_is_asked_for_names_of_parameters_is_not_numbered():
+    registry, first, second = Registry(), nn.Linear(2, 1), nn.Linear(2, 1)
+    registry.name_parameters(first)
+    assert [registry.of(each).name for each in (second, first)] == ["Linear", "Linear 2"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trueloop.engines.arena.board import Board, State
+from trueloop.engines.arena.board import ATTEMPTS, Board, State
 from trueloop.engines.arena.entry import Entry
 from trueloop.engines.arena.tracks import DIGITS
 from trueloop.engines.arena.turn import turn
@@ -37,6 +38,31 @@ def test_an_interrupted_wait_takes_the_entry_back(board: Board, made_up_referee:
     with turn(board.path), pytest.raises(KeyboardInterrupt):
         see_through(board, number, interrupt)
     assert [row.name for row in board.open_entries()] == ["baseline"]
+
+
+def test_an_interrupted_judging_is_gone_on_with_however_often(board: Board, monkeypatch: pytest.MonkeyPatch):
+    begun: list[int] = []
+
+    def run(referee: Referee, job: Any, *_a: Any, **_k: Any) -> None:
+        begun.append(job.seed)
+        while not referee.closed:
+            time.sleep(0.01)
+        raise BoardError("The referee's process ended.")
+
+    def interrupt(row: Any, ahead: int) -> None:
+        if len(begun) > len(waits):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Referee, "run", run)
+    monkeypatch.setattr(Board, "has_baseline", lambda *_: True)
+    number = hand_in(board, DIGITS, Entry(), "ada")
+    waits: list[int] = []
+    while len(waits) < 2 * ATTEMPTS:
+        with pytest.raises(KeyboardInterrupt):
+            see_through(board, number, interrupt)
+        waits.append(number)
+    assert begun == [board.entry(number).seeds[0]] * (2 * ATTEMPTS)
+    assert board.entry(number).state == State.JUDGING
 
 
 def test_it_waits_while_another_process_judges_and_then_goes_on(board: Board, made_up_referee: list[Any]):

@@ -100,6 +100,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def train(rank, meeting):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(6, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (rank + 1))  # each rank at a rate of its own
     for step in range(16):
@@ -129,6 +130,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def train(rank, meeting):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(6, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(16):

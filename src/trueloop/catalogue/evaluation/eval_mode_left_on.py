@@ -12,7 +12,8 @@ Look-alikes
     of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
     train mode with dropout or batch normalisation at work, was then set to eval mode, went through data, or a part of
     it did, without being trained, and was stepped three times with every module still in eval mode, without anybody
-    having set the mode again, other than the same line before the next measurement. The text shows a loop in which a
+    having set the mode again, other than the same line before the next measurement. Parts of a model that is never
+    called itself are set with it, and left alone once anything is set to train mode. The text shows a loop in which a
     model is stepped, then set to eval mode, and never set back; a warning where it shows no dropout or normalisation.
 
 Fix
@@ -27,7 +28,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, StepTaken
+from trueloop.ground.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, Refs, StepTaken
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.loops import comes_back
@@ -43,7 +45,7 @@ STEPS = 3
 class _Model:
     """What is known of one model."""
 
-    __slots__ = ("fresh", "lively", "measured", "parameters", "sampled", "set_at", "steps", "unused", "waits")
+    __slots__ = ("fresh", "lively", "measured", "parameters", "part", "sampled", "set_at", "steps", "unused", "waits")
 
     def __init__(self) -> None:
         self.lively = False
@@ -52,10 +54,11 @@ class _Model:
         """No step has followed its being set to eval mode; a part of it was then called without being trained."""
         self.set_at: Place | None = None
         """Where it was set to eval mode; None while it is in train mode."""
+        self.part = False  # it was set with a whole that is never called itself
         self.measured = False
         """Since then, it was called without being trained."""
-        self.waits: ModelCalled | None = None
-        """The latest call, not yet followed by a step."""
+        self.waits: tuple[Refs, bool, bool] | None = None
+        """Of the latest call, not yet followed by a step: its parameters, all in eval mode, something at work."""
         self.unused = False
         """No backward has followed it."""
         self.steps, self.parameters = 0, NONE
@@ -67,27 +70,29 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, Gap)
 
     def __init__(self) -> None:
-        self._models: dict[Ref, _Model] = {}
+        self._models = Facts[Ref, _Model]()
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         if isinstance(event, StepTaken):
             return self._step(event)
         if isinstance(event, BackwardStarted):
-            for model in self._models.values():
+            for model in self._models.facts():
                 model.unused = False
         elif isinstance(event, ModelCalled):
             self._called(event)
         elif isinstance(event, ModeSet):
             self._set(event)
         else:
-            for model in self._models.values():
+            for model in self._models.facts():
                 model.waits, model.unused = None, False
         return None
 
     def _set(self, event: ModeSet) -> None:
+        called = self._models.get(event.module) is not None
         for ref, model in self._models.items():
-            if ref is event.module:
+            if ref is event.module or (not called and model.parameters <= event.parameters):
+                model.part = not called
                 anew = event.training or event.place is None or model.set_at != event.place
                 model.set_at = None if event.training else event.place
                 model.steps = 0 if anew else model.steps  # by the same line: the next evaluation, one update later
@@ -95,31 +100,30 @@ class Detector:
                 model.fresh, model.sampled = not event.training, False
             elif event.training:
                 model.steps = 0  # a part of it, perhaps
+                model.set_at = None if model.part else model.set_at
 
     def _called(self, event: ModelCalled) -> None:
-        model = self._models.get(event.model)
-        if model is None:
-            model = self._models[event.model] = _Model()
+        model = self._models.get(event.model) or self._models.put(event.model, _Model())
         model.parameters = event.parameters
-        for whole in self._models.values():
+        for whole in self._models.facts():
             asked = (whole.fresh or whole.sampled) and whole is not model and not event.has_graph
             if asked and event.parameters <= whole.parameters:
                 whole.sampled = whole.fresh  # between two steps, it takes part in the update
         if model.set_at is not None and (model.unused or not event.has_graph):
             model.measured = True  # the call before was not trained on, or this one cannot be
         trains = event.has_graph and not event.recomputed
-        model.waits = event if trains else None
+        works = event.dropout_active or event.batchnorm_active
+        model.waits = (event.parameters, event.all_eval, works) if trains else None
         model.unused = trains
 
     def _step(self, event: StepTaken) -> Evidence | None:
         found = None
         for ref, model in self._models.items():
             call, model.waits = model.waits, None
-            if call is None or call.parameters.isdisjoint(event.with_gradient):
+            if call is None or call[0].isdisjoint(event.with_gradient):
                 model.waits = call
-            elif not call.all_eval:
-                model.lively |= call.dropout_active or call.batchnorm_active
-                model.steps = 0
+            elif not call[1]:
+                model.lively, model.steps = model.lively or call[2], 0
             elif model.lively and model.set_at is not None and (model.measured or model.sampled):
                 model.steps, model.fresh = model.steps + 1, False
                 found = self._evidence(event, ref, model) if model.steps == STEPS else found
@@ -208,7 +212,6 @@ from torch.utils.data import DataLoader, TensorDataset
 x = torch.randn(160, 8)
 y = x.sum(1, keepdim=True)
 train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(3):
@@ -218,8 +221,7 @@ for epoch in range(3):
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
+        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
 """,
     good="""
 import torch
@@ -229,7 +231,6 @@ from torch.utils.data import DataLoader, TensorDataset
 x = torch.randn(160, 8)
 y = x.sum(1, keepdim=True)
 train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(3):
@@ -240,8 +241,7 @@ for epoch in range(3):
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
+        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
 """,
     fix="Call model.train() at the beginning of every epoch.",
     rule=RULE,

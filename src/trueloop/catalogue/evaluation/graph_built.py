@@ -56,7 +56,9 @@ class Detector:
 
 def _judge(sweep: Sweep) -> Evidence | None:
     first = sweep.calls[0]
-    if len(sweep.calls) < 2 or not all(c.has_graph and c.all_eval and not c.graph_used for c in sweep.calls):
+    if len(sweep.calls) < 2 or sweep.graph_used:
+        return None
+    if not all(call.has_graph and call.all_eval and not call.graph_used for call in sweep.calls):
         return None
     return Evidence(
         message=f"{first.model.name} went through {counted(sweep.batches, 'held-out batch')} in eval mode and built "

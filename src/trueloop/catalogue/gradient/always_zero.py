@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.ground.events import NONE, Event, Ref, Refs, StepTaken, WatchEnded
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import Piece, adding
@@ -53,8 +54,10 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
 
     def __init__(self) -> None:
-        self._held: dict[Ref, _Held] = {}
-        self._stepped = False
+        self._held = Facts[Ref, _Held]()
+        self._owing: dict[Ref, _Held] = {}
+        """Those with gradients that were always zero, until it is decided; they count also where they have gone."""
+        self._stepped = self._read = self._enough = False
 
     def observe(self, event: StepTaken | WatchEnded) -> list[Evidence] | None:
         """Return evidence for an optimizer, once."""
@@ -62,25 +65,31 @@ class Detector:
             self._stepped = True
             if event.norm is not None and not self._step(event):
                 return None  # the usual case
-        return [
-            self._evidence(optimizer, held, names, event.update)
-            for optimizer, held in self._held.items()
-            if held.zero and held.others and not held.told
-            if held.steps >= FEWEST and event.update - held.first >= ENOUGH
-            if (names := _dead(held))
-        ]
+        found: list[Evidence] = []
+        for optimizer, held in list(self._owing.items()):
+            if event.update - held.first >= ENOUGH:
+                del self._owing[optimizer]  # its next step puts it back, if it is not told
+                if held.others and (names := _dead(held)):
+                    found.append(self._evidence(optimizer, held, names, event.update))
+        return found
 
     def _step(self, event: StepTaken) -> bool:
         """Take in a step; return whether some gradients of its optimizer were always zero."""
         held = self._held.get(event.optimizer)
         if held is None:
-            held = self._held[event.optimizer] = _Held(event)
+            held = self._held.put(event.optimizer, _Held(event))
+            self._read = True
         held.steps += 1
+        self._enough |= held.steps >= FEWEST
         if not held.zero:
             return False
         held.zero &= event.zero
         held.others |= event.with_gradient - event.zero
         held.place = event.place
+        if not held.zero:
+            self._owing.pop(event.optimizer, None)
+        elif held.steps >= FEWEST and not held.told:
+            self._owing[event.optimizer] = held
         return True
 
     def _evidence(self, optimizer: Ref, held: _Held, names: list[str], update: int) -> Evidence:
@@ -96,14 +105,13 @@ class Detector:
 
     def abstains(self) -> str:
         """Return a reason where no gradient could be read, or too few."""
-        if not self._held:
+        if not self._read:
             return (
                 "no gradient could be read: there was none, or not on the CPU"
                 if self._stepped
                 else "no optimizer stepped"
             )
-        enough = any(held.steps >= FEWEST for held in self._held.values())
-        return "" if enough else f"no optimizer had {FEWEST} updates whose gradients were read"
+        return "" if self._enough else f"no optimizer had {FEWEST} updates whose gradients were read"
 
 
 def _dead(held: _Held) -> list[str]:

@@ -14,7 +14,8 @@ Look-alikes
     ``p.grad = None``, ``p.grad.zero_()``, gradients that are decayed by hand, closures and SAM are all right.
     Certain because it is followed for every parameter: its gradient was used by a step, was still the same object with
     the same numbers when a backward began, was added to, and then used by a step again. So a ``zero_grad()`` of the
-    wrong optimizer, or of one half of the model, is found too.
+    wrong optimizer, or of one half of the model, is found too. The text of a Lightning module that optimizes by hand is
+    told as a warning, since DeepSpeed's engine clears by itself, and only where nothing in the file clears anything.
 
 Fix
     Call ``optimizer.zero_grad()`` once per update, before the first backward or after the step. Where a model has
@@ -36,6 +37,7 @@ from trueloop.ground.events import Event, Ref, StepTaken
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
+from trueloop.ground.questions.lightning import uncleared
 from trueloop.ground.questions.modes import renewed
 from trueloop.ground.source.operations import Act, Loop
 from trueloop.ground.source.operations import Operation as Deed
@@ -80,6 +82,7 @@ class Detector:
         return ""
 
 
+_WORDS: Final = "Clear the gradients after the step"
 HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
@@ -101,6 +104,21 @@ def find(source: Source) -> Iterator[Hit]:
             node=step.node,
             related=((backward.node, "adds to the gradients that are there"),),
             fix=_cleared(source, step),
+        )
+
+
+def find_all(source: Source) -> Iterator[Hit]:
+    """Yield what `find` does, and the steps of Lightning modules that do by hand what Lightning otherwise does."""
+    yield from find(source)
+    for step, statement, backward in uncleared(source):
+        after = f"{source.text.of(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
+        edit = source.text.after(statement, after) if statement and after else None
+        yield Hit(
+            message="Each training_step adds to the gradients and steps by hand, and none clears them.",
+            node=step,
+            related=((backward, "adds to the gradients that are there"),),
+            fix=Fix((edit,), safe=True, words=_WORDS) if edit else None,
+            severity=Severity.WARNING,
         )
 
 
@@ -134,10 +152,10 @@ def _cleared(source: Source, step: Deed) -> Fix | None:
     if not isinstance(statement, ast.Expr) or statement.value is not step.node or step.things:
         return None
     edit = source.text.after(statement, f"{source.text.of(step.node.func.value)}.zero_grad()")
-    return Fix((edit,), safe=True, words="Clear the gradients after the step") if edit else None
+    return Fix((edit,), safe=True, words=_WORDS) if edit else None
 
 
-RULE = Rule(words=("backward(", ".step("), find=find)
+RULE = Rule(words=("backward(", ".step("), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

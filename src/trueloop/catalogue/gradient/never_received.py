@@ -26,9 +26,11 @@ References
 
 from __future__ import annotations
 
+import weakref
 from typing import ClassVar
 
 from trueloop.ground.events import NONE, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
+from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.teaching import Piece, changing
@@ -58,15 +60,21 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, LoaderExhausted, WatchEnded)
 
     def __init__(self) -> None:
-        self._held: dict[Ref, _Held] = {}
+        self._received: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """What had a gradient from optimizers that have gone."""
+        self._held = Facts[Ref, _Held](lambda held: self._received.update(held.received))
+        self._owing: dict[Ref, _Held] = {}
+        """Those with parameters that still lack one, until it is decided; they count also where they have gone."""
+        self._enough = False
 
     def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence] | None:
         """Return evidence for each optimizer, once, when an epoch or enough updates are over."""
         if isinstance(event, StepTaken):
             held = self._held.get(event.optimizer)
             if held is None:
-                held = self._held[event.optimizer] = _Held(event)
+                held = self._held.put(event.optimizer, _Held(event))
             held.steps += 1
+            self._enough |= held.steps >= FEWEST
             held.place = event.place
             had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 tells of those
             latest = (event.parameters, had, event.frozen)
@@ -75,15 +83,19 @@ class Detector:
                 held.received |= had
                 held.missing = event.parameters - event.frozen - held.received
             if not held.missing:  # the usual case
+                self._owing.pop(event.optimizer, None)
                 return None
-        return [
-            self._evidence(optimizer, held, missing)
-            for optimizer, held in self._held.items()
-            if held.missing and not held.told and held.steps >= FEWEST and self._over(event, held)
-            if held.received
-            or event.micro - held.backwards >= FEWEST  # or else it may be stepped for its schedule only
-            if (missing := held.missing.difference(*(each.received for each in self._held.values())))
-        ]
+            if held.steps >= FEWEST and not held.told:
+                self._owing[event.optimizer] = held
+        found: list[Evidence] = []
+        for optimizer, held in list(self._owing.items()):
+            # Without any, it may be stepped for its schedule only.
+            if self._over(event, held) and (held.received or event.micro - held.backwards >= FEWEST):
+                del self._owing[optimizer]  # its next step puts it back, if it is not told
+                missing = held.missing.difference(*(each.received for each in self._held.facts()))
+                if missing := frozenset(ref for ref in missing if ref not in self._received):
+                    found.append(self._evidence(optimizer, held, missing))
+        return found
 
     def _over(self, event: Event, held: _Held) -> bool:
         if isinstance(event, LoaderExhausted):
@@ -105,8 +117,7 @@ class Detector:
 
     def abstains(self) -> str:
         """Return a reason where the run was too short."""
-        enough = any(held.steps >= FEWEST for held in self._held.values())
-        return "" if enough else f"fewer than {FEWEST} updates were watched"
+        return "" if self._enough else f"fewer than {FEWEST} updates were watched"
 
 
 FAILURE = Failure(

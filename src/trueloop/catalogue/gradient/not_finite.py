@@ -10,7 +10,8 @@ Why nothing raises
 Look-alikes
     A GradScaler probes for infinities and leaves such steps out; a program that looks at its loss or gradients and
     skips the batch takes no step either. Certain because the gradients were read as the step used them. The norms are
-    read on the CPU only: on an accelerator that would hold the device up, so it is not judged there.
+    read on the CPU only: on an accelerator that would hold the device up, so it is not judged there. Gradients of a
+    loss whose prediction and target are swapped (LOS008) are not told of as well.
 
     Where it came from is found by running the batch once more just before that step, on copies of all that the model
     holds, and in the graph of the loss. It is not told where that cannot be done unnoticed: in several processes, with
@@ -31,7 +32,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardEnded, Event, NotFinite, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, LossSwapped, NotFinite, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import Piece, adding
@@ -41,7 +42,7 @@ from trueloop.ground.words import counted
 class Detector:
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken)
+    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken, LossSwapped)
 
     def __init__(self) -> None:
         self._loss: NotFinite | None = None
@@ -49,9 +50,9 @@ class Detector:
         """What running the batch again has shown."""
         self._value: float | None = None
         """Of the newest loss."""
-        self._read = self._stepped = False
+        self._read = self._stepped = self._swapped = False
 
-    def observe(self, event: NotFinite | BackwardEnded | StepTaken) -> Evidence | None:
+    def observe(self, event: NotFinite | BackwardEnded | StepTaken | LossSwapped) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
         if isinstance(event, BackwardEnded):
             self._value = event.value
@@ -62,13 +63,19 @@ class Detector:
             else:
                 self._loss = self._loss or event
             return None
+        if isinstance(event, LossSwapped):
+            self._swapped |= bool(event.labels)
+            return None
         self._stepped = True
         self._read |= event.norm is not None
         if not event.not_finite:
+            self._swapped = False
             if self._loss is not None and self._loss.update < event.update:  # that batch was left out
                 self._loss = None
             return None
-        return None if event.scaler is not None else self._evidence(event)  # a fused optimizer leaves it out itself
+        if event.scaler is not None or self._swapped:  # a fused optimizer leaves it out itself; LOS008 tells why
+            return None
+        return self._evidence(event)
 
     def _evidence(self, event: StepTaken) -> Evidence:
         loss, count = self._loss, len(event.not_finite)

@@ -68,7 +68,7 @@ class Detector:
             self._learn(event)
             return None
         for loss in event.losses if self._vocabularies else ():
-            if self._looks < MOST_LOOKS and loss.kind == "cross_entropy" and loss.reduction != "none":
+            if self._looks < MOST_LOOKS and loss.kind in ("cross_entropy", "nll") and loss.reduction != "none":
                 found = self._padded(loss)
                 if found is not None:
                     return _evidence(event, loss, found)
@@ -105,7 +105,7 @@ class Detector:
                 continue
             self._looks += 1
             for rows in self._sequences(targets):
-                found = _tails(rows, padding)
+                found = _tails(rows, padding) or _tails(rows.T, padding)  # time may come first
                 if found is not None:
                     return found
         return None

@@ -2,21 +2,24 @@
 
 Symptom
     The learning rate was almost zero and the loss settled; then the rate climbs back to where it began and the loss
-    with it. With a polynomial decay it stays at zero, and nothing is learned any more.
+    with it. With a polynomial decay it stays at zero, and nothing is learned any more. A straight line that was written
+    by hand goes on below zero: the updates climb the loss in place of descending it.
 
 Why nothing raises
     A cosine goes on for ever: beyond ``T_max`` it rises again. Only ``OneCycleLR`` refuses to be advanced beyond its
-    end. A ``T_max`` in epochs with a ``step()`` in every batch, or more epochs than planned, is all it takes.
+    end, and only where it is built does an optimizer refuse a rate below zero. A ``T_max`` in epochs with a ``step()``
+    in every batch, or more epochs than planned, is all it takes.
 
 Look-alikes
     ``CosineAnnealingWarmRestarts`` and ``CyclicLR``, which go up again by design; the one advance after the last
     update; linear warm-ups and milestones, after which the rate stays; advances with no updates between them. Reported
-    is a schedule that ends in a minimum, once updates have been made beyond its end. A ``CosineAnnealingLR`` that is
-    used for waves on purpose is named too: hence a warning. ``CosineAnnealingWarmRestarts`` says what is meant.
+    is a schedule that ends in a minimum, once updates have been made beyond its end, and any schedule that has brought
+    a rate from above zero to below it, once updates have been made there. A ``CosineAnnealingLR`` that is used for
+    waves on purpose is named too: hence a warning. ``CosineAnnealingWarmRestarts`` says what is meant.
 
 Fix
     Give the schedule the length of the run in the unit it is advanced in: ``T_max=epochs`` with a step per epoch,
-    ``T_max=epochs * len(loader)`` with a step per update.
+    ``T_max=epochs * len(loader)`` with a step per update. One written by hand wants a ``max(0.0, ...)`` as well.
 
 References
     torch.optim.lr_scheduler.CosineAnnealingLR,
@@ -43,36 +46,50 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced,)
 
     def __init__(self) -> None:
-        self._first: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._first: weakref.WeakKeyDictionary[Ref, ScheduleAdvanced] = weakref.WeakKeyDictionary()
         self._steps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._ends = False
 
     def observe(self, event: ScheduleAdvanced) -> Evidence | None:
         """Return evidence at the first advance behind such an update."""
-        scheduler, horizon = event.scheduler, event.horizon
-        if horizon is None or event.kind not in ENDING or scheduler in self._told:
+        scheduler = event.scheduler
+        if scheduler in self._told:
             return None
-        first_count, first_steps = self._first.setdefault(scheduler, (event.count, event.optimizer_steps))
+        first = self._first.setdefault(scheduler, event)
         steps_before = self._steps.get(scheduler, event.optimizer_steps)
         self._steps[scheduler] = event.optimizer_steps
-        updates = event.optimizer_steps - first_steps
-        used = event.count - 1 > horizon and event.optimizer_steps > steps_before
-        if not used or _counts_micro_batches(event.count - first_count, updates):
+        self._ends |= event.kind in ENDING and event.horizon is not None
+        updates = event.optimizer_steps - first.optimizer_steps
+        if event.optimizer_steps == steps_before or _counts_micro_batches(event.count - first.count, updates):
             return None
-        stuck = bool(event.before) and not any(event.before) and not any(event.after)
-        if not stuck and not any(after > before for before, after in zip(event.before, event.after, strict=False)):
+        message = _below_zero(first, event) or _beyond(event)
+        if not message:
             return None
         self._told.add(scheduler)
-        after = "the rate stays at 0" if stuck else f"the rate climbs again, to {max(event.after):.3g} by now"
-        often = " It is advanced once per update." if updates == event.count - first_count > 2 else ""
-        return Evidence(
-            message=f"{event.kind} was made for {horizon} advances and has made {event.count}: {after}.{often}",
-            place=event.place,
-        )
+        often = " It is advanced once per update." if updates == event.count - first.count > 2 else ""
+        return Evidence(message=f"{event.kind} {message}.{often}", place=event.place)
 
     def abstains(self) -> str:
         """Say so where there was nothing that ends."""
-        return "" if self._first else "no schedule that ends was seen"
+        return "" if self._ends else "no schedule that ends was seen"
+
+
+def _below_zero(first: ScheduleAdvanced, event: ScheduleAdvanced) -> str:
+    """Return that updates were made at a rate below zero, which was above it once."""
+    below = [rate for rate, once in zip(event.before, first.before, strict=False) if rate < 0 < once]
+    return f"has gone below zero: updates at a rate of {min(below):.3g} climb the loss" if below else ""
+
+
+def _beyond(event: ScheduleAdvanced) -> str:
+    """Return that updates were made beyond the end of a schedule that has one."""
+    if event.horizon is None or event.kind not in ENDING or event.count - 1 <= event.horizon:
+        return ""
+    stuck = bool(event.before) and not any(event.before) and not any(event.after)
+    if not stuck and not any(after > before for before, after in zip(event.before, event.after, strict=False)):
+        return ""
+    after = "the rate stays at 0" if stuck else f"the rate climbs again, to {max(event.after):.3g} by now"
+    return f"was made for {event.horizon} advances and has made {event.count}: {after}"
 
 
 def _counts_micro_batches(advances: int, updates: int) -> bool:

@@ -1,4 +1,4 @@
-"""Updates are made at a learning rate of zero.
+"""Updates are made at a learning rate of zero, or next to it.
 
 Symptom
     The loss of an epoch is exactly that of an untrained model, or stands still from some epoch on, while everything
@@ -6,17 +6,21 @@ Symptom
 
 Why nothing raises
     Zero is a rate like any other. A warm-up that begins at 0 costs one update if it is advanced with every update, and
-    a whole epoch if it is advanced with every epoch; an integer division makes it longer still.
+    a whole epoch if it is advanced with every epoch; an integer division makes it longer still. A decay that was meant
+    for epochs, ``StepLR(step_size=30)``, and is advanced with every batch, is next to zero within the first epoch.
 
 Look-alikes
     One update at zero, where a warm-up begins or a cycle turns; groups of which only some are at zero, frozen that
     way; another optimizer that trains meanwhile; an optimizer built with rate 0 and no schedule; the end of a schedule
     that has run its length (SCH003 tells what comes after). Reported is a schedule under which two updates or more were
-    made with the rates of all groups at zero, while no other optimizer trained. Updates that only refresh statistics
-    would be named too: hence a warning.
+    made with the rates of all groups at zero, while no other optimizer trained, or 16 with all of them below a
+    trillionth of the highest: that is 100,000 times less than what moves a weight in float32, and decays that end near
+    zero, as a cosine does, are there for an update or two. Updates that only refresh statistics would be named too:
+    hence a warning.
 
 Fix
-    Begin the warm-up above zero, ``(step + 1) / warmup``, and advance it with every update.
+    Begin the warm-up above zero, ``(step + 1) / warmup``, and advance it with every update. Advance a schedule that
+    counts epochs once per epoch, outside the loop over batches.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -26,7 +30,7 @@ References
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from trueloop.ground.events import Event, Ref, ScheduleAdvanced, StepTaken
 from trueloop.ground.facts import Facts
@@ -35,15 +39,20 @@ from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import Piece, TeachingLoop
 from trueloop.ground.words import counted
 
+NOTHING: Final = 1e-12  # of the highest rate: float32 has 1e-7 of a weight
+LONGEST: Final = 16  # updates next to zero, such as a decay ends in
+
 
 class Detector:
-    """Counts the updates between advances of a schedule whose rates were zero all the while."""
+    """Counts the updates between advances of a schedule whose rates were next to zero all the while."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced, StepTaken)
 
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._zero: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._highest: weakref.WeakKeyDictionary[Ref, float] = weakref.WeakKeyDictionary()
+        """Of the rates a schedule has given so far."""
         self._training = Facts[Ref, bool]()
         """Optimizers whose latest update had a rate."""
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -58,20 +67,23 @@ class Detector:
             return None
         last = self._last.get(event.scheduler)
         self._last[event.scheduler] = (event.count, event.optimizer_steps)
-        at_zero = bool(event.before) and not any(event.before)
+        rate = max(map(abs, event.before), default=0.0)
+        self._highest[event.scheduler] = highest = max(rate, self._highest.get(event.scheduler, 0.0))
+        at_zero = bool(event.before) and rate <= NOTHING * highest
         ended = event.horizon is not None and event.count > event.horizon
         if not at_zero or ended or self._others_train(event.optimizer):
             self._zero[event.scheduler] = 0
             return None
         updates = _updates_between(last, event)
         self._zero[event.scheduler] = zero = self._zero.get(event.scheduler, 0) + updates
-        if zero < 2 or event.scheduler in self._told:
+        if zero < (LONGEST if rate else 2) or event.scheduler in self._told:
             return None
         self._told.add(event.scheduler)
-        where = "the first" if event.optimizer_steps == zero else "the latest"
+        where = "The first " if event.optimizer_steps == zero else "The latest " if not rate else ""
+        at = f"less than {NOTHING * highest:.2g}, where it was {highest:.2g} before" if rate else "0"
         return Evidence(
-            message=f"{where.capitalize()} {counted(zero, 'update')} under this {event.kind} were made at a learning "
-            "rate of 0: nothing was learned.",
+            message=f"{where}{counted(zero, 'update')} under this {event.kind} were made at a learning rate of {at}: "
+            "nothing was learned.",
             place=event.place,
             update=max(0, event.update - zero),
         )
@@ -141,7 +153,7 @@ for epoch in range(5):
     warmup.step()
     print(epoch, optimizer.param_groups[0]["lr"], loss.item())
 """,
-    fix="Let the warm-up begin above zero, and advance it with every update.",
+    fix="Let the warm-up begin above zero and advance it with every update; advance a decay by epochs once per epoch.",
     detector=Detector,
     inject=inject,
 )

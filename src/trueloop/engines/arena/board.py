@@ -214,6 +214,11 @@ class Board:
                 )
         return row
 
+    def spare(self, entry: int) -> None:
+        """Count a judging that was ended on purpose as none; the entry stays where it is, with its seeds."""
+        with self._open() as base:
+            base.execute("UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'", (entry,))
+
     def tell(self, entry: int, progress: Mapping[str, Any]) -> None:
         """Say how far the judging of an entry is."""
         with self._open() as base:
@@ -272,20 +277,18 @@ class Board:
             raise BoardError(f"A curve of entry {entry} is not as it was written: {error}.") from error
 
     def judged_on(self, track: str, mark: str) -> list[Judged]:
-        """Return the entries of a track that count: judged, on the track as it is now, and not refused."""
+        """Return the entries of a track that count: run, if only to fail, on the track as it is now; not refused."""
         with self._open() as base:
             found = base.execute(
-                f"{_SELECT} WHERE track = ? AND mark = ?"
-                " AND state IN ('reached', 'not reached', 'disqualified') ORDER BY id",
+                f"{_SELECT} WHERE track = ? AND mark = ? AND state NOT IN ('queued', 'judging')"
+                " AND NOT (baseline AND state = 'failed') ORDER BY id",
                 (track, mark),
             ).fetchall()
         return [
-            Judged(
-                id=row.id, name=row.name, config=row.config, baseline=row.baseline, submitted=row.submitted,
-                trials=row.trials,
-            )
+            Judged(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
             for row in _whole(found)
-        ]  # fmt: skip
+            if (trials := _tries(row))
+        ]
 
     def refused(self, track: str) -> list[Refused]:
         """Return the rows of a track that are not as they were written, the oldest first."""
@@ -333,6 +336,13 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
     stopped = by_end.get(End.STOPPED)
     why = f"It did not reach the target on {len(missed)} of {len(trials)} seeds."
     return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
+
+
+def _tries(row: Row) -> tuple[Trial, ...]:
+    """Return the runs that count: of one whose judge was ended too often, every seed, where anything was seen of it."""
+    if row.trials or not (row.progress.get("update") or row.progress.get("done")):
+        return row.trials
+    return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)
 
 
 def _whole(found: Iterable[Sequence[Any]]) -> Iterator[Row]:

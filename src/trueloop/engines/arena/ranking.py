@@ -22,7 +22,6 @@ class Judged:
     config: str
     """As JSON; equal texts are equal configurations."""
     baseline: bool
-    submitted: float
     trials: tuple[Trial, ...]
 
 

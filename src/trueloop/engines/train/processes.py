@@ -185,8 +185,8 @@ def join(device: torch.device, *, patience_s: float = PATIENCE_S, silence_s: flo
         silence_s: how long another machine may show no sign of life.
 
     Raises:
-        InvalidConfig: the launcher's variables contradict one another; or the program's group has no way for numbers
-            on the host.
+        InvalidConfig: the launcher's variables contradict one another; the program's group has no way for numbers on
+            the host; or two processes have one GPU.
         ProcessLost: the others do not come.
     """
     if not dist.is_available():
@@ -206,7 +206,22 @@ def join(device: torch.device, *, patience_s: float = PATIENCE_S, silence_s: flo
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     meet(here, backend, patience_s=patience_s, silence_s=silence_s)
     atexit.register(_part)
-    return Processes(here.rank, here.size, device, by=here.by)
+    processes = Processes(here.rank, here.size, device, by=here.by)
+    if device.type == "cuda":
+        _refuse_shared(processes, str(torch.cuda.get_device_properties(device).uuid))
+    return processes
+
+
+def _refuse_shared(processes: Processes, gpu: str) -> None:
+    """Refuse two processes on one GPU, alike on every process: each that sees a single one takes that for its own."""
+    gpus = processes.gather(gpu)
+    for rank, each in enumerate(gpus):
+        if (other := gpus.index(each)) != rank:
+            raise InvalidConfig(
+                f"Processes {other} and {rank} have one GPU between them: {each}.",
+                why="NCCL, by which GPUs add their gradients up, takes one process for each.",
+                fix="Start one process per GPU, or train on the CPU: --device cpu.",
+            )
 
 
 def refuse_several(what: str) -> None:
@@ -229,19 +244,24 @@ def refuse_several(what: str) -> None:
 
 
 def local_device(name: str) -> str:
-    """Return the device of this process: its own GPU where "auto" or "cuda" stands for several."""
+    """Return the device of this process: its own GPU where "auto" or "cuda" stands for several.
+
+    One that sees a single GPU takes it, whatever its number: ``srun --gpus-per-task=1`` shows each task its own only.
+    Whether another process takes the same is seen when they meet.
+    """
     here = launched() if dist.is_available() else None
     if here is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
         return name
     gpus = torch.cuda.device_count()
-    if here.local_rank >= gpus:
+    own = 0 if gpus == 1 else here.local_rank
+    if own >= gpus:
         raise InvalidConfig(
             f"Process {here.local_rank} of {here.local_size} on this machine has no GPU: there are {gpus}.",
             fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu. Under srun, every task has to "
-            "see all GPUs of its machine: --gpus-per-node, not --gpus-per-task.",
+            "see all GPUs of its machine, or one of its own: --gpus-per-node, or --gpus-per-task=1.",
         )
-    torch.cuda.set_device(here.local_rank)
-    return f"cuda:{here.local_rank}"
+    torch.cuda.set_device(own)
+    return f"cuda:{own}"
 
 
 def _part() -> None:

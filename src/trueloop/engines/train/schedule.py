@@ -207,6 +207,8 @@ class GivenSchedule:
                 fix="Pass a scheduler built over the run's optimizer, or none and set `schedule` in the config.",
             )
         self.scheduler: Final = scheduler
+        # Or torch warns of a wrong order where the first update is skipped: its step was not called, and rightly so.
+        scheduler.optimizer._opt_called = True  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
     def set(self, update: int) -> None:
         """Do nothing: the scheduler wrote the rates when it was stepped."""

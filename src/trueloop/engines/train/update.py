@@ -151,10 +151,13 @@ class DeviceUpdate(_Clearing):
         """Divide, clip and step without waiting for the device."""
         gradients = gradients_of(self._parameters)
         norm = total_norm(gradients) / divisor
-        finite = torch.isfinite(norm) if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
-        skipped = 1.0 - finite.float()
-        by = (norm / self._bound).clamp(min=1.0) * divisor
-        _lend(self._optimizer, by.float(), skipped)
+        finite = torch.isfinite(norm)
+        taken = finite if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
+        skipped = 1.0 - taken.float()
+        by = (norm / self._bound).clamp(min=1.0)
+        if not self._guarded:  # it is stepped: by a norm of infinity nothing is clipped, as on the host
+            by = torch.where(finite, by, 1.0)
+        _lend(self._optimizer, (by * divisor).float(), skipped)
         self._optimizer.step()
         return Outcome(norm, skipped)
 

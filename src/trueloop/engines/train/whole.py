@@ -26,7 +26,8 @@ from trueloop.engines.train.objective import describe
 from trueloop.engines.train.region import Ingredients, Stepping, make_gradient_region, make_region
 
 MANY: Final = 32
-"""Windows of another shape than the ordinary one before these are compiled, too: fewer would not pay for it."""
+"""Batches of another shape than the ordinary one, each of which a program would run, before one is compiled for these,
+too: fewer would not pay for it."""
 _UPDATE, _GRADIENT = "The whole update", "The gradient of a micro-batch"
 _NO_COMPILER: Final = ("No working C++ compiler", "Failed to find C compiler", "InvalidCxxCompiler")
 _PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')

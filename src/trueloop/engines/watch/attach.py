@@ -60,16 +60,13 @@ class Attachment:
                 self._left_behind()
             self.stream.listen(listener)
             self._listeners.append(listener)
-            if len(self._listeners) == 1:
-                hide_package("trueloop")
-                self.stream.on = True
-                self.stream.begin()
-                self.program.begin()
-                self.levels.begin()
-                self.unseen = {}
-                for source in self._sources:
-                    self._put(source, source.always, self._always)
-            self.levels.start()
+            try:
+                if len(self._listeners) == 1:
+                    self._begin()
+                self.levels.start()
+            except BaseException:  # Ctrl-C: who asked for this has nothing to end it by
+                self.detach(listener)
+                raise
 
     def detach(self, listener: Listener) -> None:
         """Stop doing so; with the last listener torch becomes as it was."""
@@ -85,9 +82,20 @@ class Attachment:
                     self._end()
                     raise
 
+    def _begin(self) -> None:
+        hide_package("trueloop")
+        self.stream.on = True
+        self.stream.begin()
+        self.program.begin()
+        self.levels.begin()
+        self.unseen = {}
+        for source in self._sources:
+            self._put(source, source.always, self._always)
+
     def _end(self) -> None:
         self.levels.stop()
         self.stream.on = False
+        self._in_full.restore()  # where Ctrl-C came while the full view was closed
         self._always.restore()
 
     def _left_behind(self) -> None:

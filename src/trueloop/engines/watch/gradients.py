@@ -70,6 +70,12 @@ class Account:
         self._suspects.clear()
         self._mixed.clear()
 
+    def keep(self, parameters: Iterable[Tensor]) -> None:
+        """Forget the gradients of all others."""
+        kept = set(map(id, parameters))
+        self._used = {key: seen for key, seen in self._used.items() if key in kept}
+        self._mixed = {key: mixed for key, mixed in self._mixed.items() if key in kept}
+
     def stepped(self, parameters: Iterable[Tensor]) -> None:
         """An optimizer has used the gradients of these."""
         used, mixed = self._used, self._mixed

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from trueloop.engines.watch.stream import in_words
 from trueloop.ground.events import Event
 from trueloop.ground.failure import Detector, Failure
 from trueloop.ground.findings import UNPROVEN, Evidence, Finding, Judged, Place, Severity, Site, Verdict
@@ -130,7 +131,7 @@ class Judge:
 
     def _dismiss(self, watched: Watched, error: Exception) -> None:
         code = watched.failure.code
-        self._broken[code] = f"its detector failed: {type(error).__name__}: {error}"
+        self._broken[code] = f"its detector failed: {in_words(error)}"
         for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
             self._hearing[kind] = [seat for seat in hearing if seat[0] is not watched]
         self._trouble(f"{code} cannot be judged any more", error)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
+from trueloop.engines.watch.aside import are_aside
 from trueloop.engines.watch.pairs import paired_difference
 from trueloop.engines.watch.saved import given_shape, made_shape, saved, unread
 from trueloop.ground.events import LossSeen
@@ -117,7 +118,7 @@ class LossProbe:
         self._losses = tuple([_seen(each, weights) for each in found])
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
-        if weights and found and root.is_cpu and not _compiled_autograd():
+        if weights and found and root.is_cpu and not _compiled_autograd() and not are_aside():
             for place, each in enumerate(found):
                 self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
 
@@ -199,7 +200,8 @@ def _walk(root: Any) -> list[Found]:
 def _plain(node: Any, name: str, top: Any, reduced: str = "") -> Found:
     """A loss that has a node of its own."""
     reduction = reduced or REDUCTIONS[getattr(node, "_saved_reduction", 0)]
-    return Found(KINDS[name], reduction, top, node, first_parent(node))
+    source = parent(node) if KINDS[name].startswith("bce") else first_parent(node)  # its target has a gradient, too
+    return Found(KINDS[name], reduction, top, node, source)
 
 
 def _mean(node: Any) -> Found | None:

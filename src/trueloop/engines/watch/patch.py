@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
@@ -36,7 +37,12 @@ class Patches:
             name: of a function in it, own or inherited.
             make: gets the original, returns the function to put there; it must look for itself whether anybody still
                 listens, since it stays in use where somebody else has wrapped it meanwhile.
+
+        Raises:
+            TypeError: what the program has put there is not called as a method is, such as a mock: it stays as it is.
         """
+        if isinstance(owner, type) and not hasattr(type(inspect.getattr_static(owner, name)), "__get__"):
+            raise TypeError(f"the program has put something in the place of {owner.__name__}.{name}")
         own = vars(owner).get(name, MISSING)
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))

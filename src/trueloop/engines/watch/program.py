@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -66,6 +67,20 @@ class Known:
         return self.left is not None and gradient is not None and self.left[1]() is not gradient
 
 
+class _Stay:
+    """Lies among what belongs to the thread that trains, and goes with it: no other one has its number yet."""
+
+    def __init__(self, program: Program, thread: int) -> None:
+        self._program, self._thread = program, thread
+
+    def __del__(self) -> None:
+        if self._program.thread == self._thread:
+            self._program.thread = None
+
+
+_numbers = itertools.count()
+
+
 @dataclass(slots=True)
 class Program:
     """Grows while the program runs; keeps nothing of it alive."""
@@ -73,8 +88,12 @@ class Program:
     thread: int | None = None
     """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
     them from there at any moment. What others do is not followed."""
-    models: Facts[nn.Module, int] = field(default_factory=Facts[nn.Module, int])
-    """Outermost modules with parameters that were called -> the thread that called them last."""
+    crowded: bool = False
+    """Another thread runs backward, too, and may train tomorrow what this one trains today: only gradients of models
+    that were called since the latest step are looked at."""
+    models: Facts[nn.Module, tuple[int, int]] = field(default_factory=Facts[nn.Module, tuple[int, int]])
+    """Outermost modules with parameters that were called -> the thread that called them last, by `number`, and the
+    updates before."""
     structures: int = 0
     """Times the parameters of a model were found to be others than before."""
     optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
@@ -85,8 +104,14 @@ class Program:
     """The loader that gave the latest batch."""
     batch: int = 0
     """Batches drawn so far, from all loaders."""
+    drawn: frozenset[tuple[int, int]] | None = None
+    """First dimension and number of values of each tensor in the latest batch drawn while watching in full, if
+    somebody ``wants_drawn`` to be noted."""
+    wants_drawn: bool = False
     drawing: Any = None
     """The pass over a loader that is just fetching a batch."""
+    drawing_in: int = 0
+    """The thread in which it does."""
     anomaly_at: Place | None = None
     """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: Place | None = None
@@ -121,6 +146,10 @@ class Program:
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
     """The type of autocast the newest call of a model ran under that made a graph."""
+    changes_thread: Callable[[], None] = lambda: None
+    """Called before another thread trains: what is known of gradients is of no use, nor safe to look at."""
+    _own: threading.local = field(default_factory=threading.local)
+    _choosing: Any = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         if hasattr(os, "register_at_fork"):
@@ -129,13 +158,25 @@ class Program:
     def trains_here(self) -> bool:
         """True on the thread that trains; where there is none, or it has ended, this one becomes it."""
         here = threading.get_ident()
-        if self.thread == here:
-            return True
-        if self.thread is not None and any(other.ident == self.thread for other in threading.enumerate()):
-            return False
-        self.thread = here
-        self._nobodys()
-        return True
+        if self.thread is None:
+            with self._choosing:
+                if self.thread is None:
+                    self._becomes(here)
+        return self.thread == here
+
+    def number(self) -> int:
+        """Return a number of this thread that, unlike Python's own, is never given to another one."""
+        try:
+            return self._own.number
+        except AttributeError:
+            number = self._own.number = next(_numbers)
+            return number
+
+    def shared(self) -> None:
+        """Note that backward runs on another thread, unless that is torch's own, for the one that trains."""
+        here = threading.get_ident()
+        if not self.crowded:
+            self.crowded = not self.in_backward or any(each.ident == here for each in threading.enumerate())
 
     def elsewhere(self) -> bool:
         """True on another thread than the one that trains."""
@@ -148,18 +189,33 @@ class Program:
     def _left_behind(self) -> None:
         """In a forked child no thread is the one that trains: nothing is watched there."""
         self.thread = None
+        self._choosing = threading.RLock()
+
+    def _becomes(self, thread: int) -> None:
+        self._nobodys()
+        self.changes_thread()
+        number = self.number()
+        calls = [call for call in list(self.calls) if call.thread == number]  # others note theirs meanwhile
+        self.calls.clear()
+        self.calls.extend(calls)
+        self.suspects, self.leftover = (), None
+        self._own.stay = _Stay(self, thread)
+        self.thread = thread
 
     def _nobodys(self) -> None:
         for known in self.optimizers.facts():
-            known.trains = False
+            if known.trains:
+                known.trains = False
+                known.begin(whole=False)
 
     def begin(self) -> None:
         """Forget what was going on when somebody listened before; what objects there are stays known."""
-        self.thread = None
+        self.thread, self.crowded = None, False
         self._nobodys()
         self.calls.clear()
         self.suspects, self.replayed = (), False
         self.stepped_micro = self.window = self.alike = 0
         self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
+        self.drawn, self.wants_drawn = None, False
         self.loader = self.leftover = self.scaler = self.stepping_scaler = self.autocast = None

@@ -83,7 +83,7 @@ class Registry:
         """
         return frozenset(map(self.of, things))
 
-    def name_parameters(self, model: nn.Module, ref: Ref) -> None:
+    def name_parameters(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it, or in a larger one that the program has in its hands."""
         held = {id(parameter) for parameter in model.parameters()}
         for whole in (model, *wholes(model)):

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import os
 import threading
-import traceback
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from trueloop.engines.watch.aside import are_on, dispatch_modes, function_modes, modes_aside
 from trueloop.engines.watch.patch import set_compiler
 from trueloop.engines.watch.registry import Registry
 from trueloop.ground.events import Event
 
 Listener = Callable[[Event], None]
+
+
+def in_words(error: BaseException) -> str:
+    """Say an error's class and message; never raises, where the stack is full or the error cannot say itself."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - it may be a class of the program's
+        return type(error).__name__
 
 
 class Stream:
@@ -93,7 +101,7 @@ class Stream:
             source: what it sees, for people: "optimizer steps".
             handler: runs inside the program's own call.
         """
-        broken = -1
+        broken, functions, dispatches = -1, function_modes, dispatch_modes
 
         def run(*args: Any) -> Any:
             nonlocal broken
@@ -102,6 +110,9 @@ class Stream:
             start = perf_counter()
             compiling = set_compiler(None)
             try:
+                if (functions() or dispatches()) and are_on():
+                    with modes_aside():
+                        return handler(*args)
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - the host is sacred
                 broken = self._session
@@ -116,9 +127,13 @@ class Stream:
 
     def trouble(self, what: str, error: BaseException) -> None:
         """Remember something that broke in here, with the place, for the report."""
-        last = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f" ({os.path.basename(last[0].filename)}:{last[0].lineno})" if last else ""  # noqa: PTH119
-        self.problems.append(f"{what}: {type(error).__name__}: {error}{where}")
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = ""
+        if trace is not None:
+            where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"  # noqa: PTH119
+        self.problems.append(f"{what}: {in_words(error)}{where}")
 
     def _left_behind(self) -> None:
         """In a forked child, such as a loader's worker, nothing is watched."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 _ASKS: Final = frozenset(("locals", "vars", "eval", "exec"))
 _SNAPSHOTS: Final = sys.version_info < (3, 13)
+_OWN: Final = 3  # references to that dictionary: the frame's, the one here, and the one of who counts them
 
 
 def variables(frame: FrameType) -> Mapping[str, Any]:
@@ -19,19 +20,27 @@ def variables(frame: FrameType) -> Mapping[str, Any]:
 
     Before Python 3.13 a function's frame keeps the dictionary it was asked for, and with it everything in it, as long
     as it runs; and ``locals()`` gives the program that very dictionary, which asking again brings up to date. So it is
-    emptied, and where the function may have asked for it itself there are no variables.
+    emptied, and where the function may have asked for it itself there are no variables; nor under a debugger, which
+    makes the function's variables anew from what is in it. Where somebody else holds it, as a shell that was opened
+    within the function does, it stays as it is.
     """
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:
         return frame.f_locals  # a module's or a class's own dictionary
     if not _SNAPSHOTS:
         return dict(frame.f_locals)
-    if _asks(code):
+    if _asks(code) or _is_debugged():
         return {}
     given = frame.f_locals
     copy = dict(given)
-    given.clear()
+    if sys.getrefcount(given) <= _OWN:
+        given.clear()
     return copy
+
+
+def _is_debugged() -> bool:
+    tracer = sys.gettrace()
+    return tracer is not None and type(tracer).__module__ != "coverage.tracer"  # which never stops anywhere
 
 
 @lru_cache(maxsize=512)

@@ -18,6 +18,7 @@ from trueloop.engines.watch.raised.explain import Context, explain
 from trueloop.engines.watch.raised.past import Recent
 from trueloop.engines.watch.recorder import Recorder
 from trueloop.engines.watch.sources import all_sources
+from trueloop.engines.watch.stream import in_words
 from trueloop.ground.events import ErrorRaised, Event, WatchEnded
 from trueloop.ground.findings import Explained, Finding, Place, Report, Site, UpdateRate
 from trueloop.ground.raised import KnownError
@@ -102,11 +103,13 @@ class Watch:
     def stop(self) -> Report:
         """End watching; torch becomes as it was, unless another watch goes on."""
         stream = self._attachment.stream
-        for farewell in stream.farewells:
-            farewell()
-        if self._look in stream.looks:
-            stream.looks.remove(self._look)
-        self._attachment.detach(self._hear)
+        try:
+            for farewell in stream.farewells:
+                farewell()
+        finally:  # Ctrl-C, while answers of other ranks are waited for
+            if self._look in stream.looks:
+                stream.looks.remove(self._look)
+            self._attachment.detach(self._hear)
         self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
         self._final = self._report()
         return self._final
@@ -118,7 +121,8 @@ class Watch:
     def know(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
         registry = self._attachment.stream.registry
-        registry.name_parameters(model, registry.of(model))
+        registry.of(model)  # which numbers it before others of its class that are called earlier
+        registry.name_parameters(model)
 
     @property
     def updates(self) -> int:
@@ -226,4 +230,4 @@ class Watch:
             self._trouble("the error is not explained", fault)
 
     def _trouble(self, what: str, error: BaseException) -> None:
-        self._problems.append(f"{what}: {type(error).__name__}: {error}")
+        self._problems.append(f"{what}: {in_words(error)}")

@@ -43,14 +43,20 @@ class Windows:
     _known_for: tuple[int, ...] = ()
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 
+    def __post_init__(self) -> None:
+        self.program.changes_thread = self._forget
+
     def interrupted(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
+        self._forget()
+        for known in self.program.optimizers.facts():
+            known.begin(whole=False)
+
+    def _forget(self) -> None:
         self.account.forget()
         self.fresh = self.scaled = NONE
         self._as_scaled.clear()
-        self._known_for = ()
-        for known in self.program.optimizers.facts():
-            known.begin(whole=False)
+        self._known_for = self._before = ()
 
     def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: Place | None) -> None:
         """An optimizer has stepped: its window begins anew.
@@ -69,10 +75,13 @@ class Windows:
 
     def backward_begins(self) -> None:
         """Note every gradient as it is."""
+        parameters = self._parameters()
+        if self.program.crowded:
+            self.account.keep(parameter for known, _ in parameters if (parameter := known()) is not None)
         self.account.backward_begins()
         self._before = [
             (known, None if (gradient := parameter.grad) is None else _mark(gradient))
-            for known, held in self._parameters()
+            for known, held in parameters
             if (parameter := known()) is not None and (held or parameter.is_leaf)
         ]
 
@@ -136,12 +145,18 @@ class Windows:
     def _parameters(self) -> Sequence[tuple[weakref.ref[Tensor], bool]]:
         """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
         program, optimizers = self.program, self.program.mine()
+        if program.crowded:
+            now = (program.number(), self.stream.update)
+            found = {id(p): p for model, called in program.models.items() if called == now for p in model.parameters()}
+            held = {id(p) for o in optimizers for p in parameters_of(o)}
+            return [(weakref.ref(p), key in held) for key, p in found.items()]
         key = (program.structures, *[len(optimizer.param_groups) for optimizer in optimizers])
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
             held = len(found)
-            for model, thread in program.models.items():
-                if thread == program.thread:
+            here = program.number()
+            for model, (thread, _) in program.models.items():
+                if thread == here:
                     found.update((id(p), p) for p in model.parameters())
             self._known = [(weakref.ref(p), place < held) for place, p in enumerate(found.values())]
             self._known_for = key

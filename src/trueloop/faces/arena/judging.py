@@ -17,7 +17,7 @@ from trueloop.engines.arena.turn import turn
 from trueloop.faces.arena.job import MISSES, SEEDS, Job
 from trueloop.faces.arena.referee import Referee
 from trueloop.ground.asked import Within, read
-from trueloop.ground.errors import InvalidConfig
+from trueloop.ground.errors import BoardError, InvalidConfig
 
 TELL_S: Final = 0.2
 """Between two notes of progress on the board."""
@@ -74,7 +74,12 @@ def judge_waiting(
             return False
         while (row := board.begin()) is not None:
             told(row)
-            _judge(board, referee, row)
+            try:
+                _judge(board, referee, row)
+            except BoardError:
+                if referee.closed:
+                    board.spare(row.id)
+                raise
             if row.id == until:
                 break
     return True

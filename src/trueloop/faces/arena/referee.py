@@ -127,6 +127,11 @@ class Referee:
         """Return the versions that decide the bits of a run; known once a job has run."""
         return self._versions
 
+    @property
+    def closed(self) -> bool:
+        """True once it was ended on purpose."""
+        return self._closed
+
     def close(self) -> None:
         """End the process, and what runs in it, for good."""
         with self._lock:

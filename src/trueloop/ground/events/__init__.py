@@ -19,6 +19,7 @@ from trueloop.ground.events.backward import (
     GradientsUnscaled,
     LossScaled,
     LossSeen,
+    LossSwapped,
     ScalerCreated,
     WindowLeftOver,
 )
@@ -46,6 +47,7 @@ from trueloop.ground.events.forward import (
     Mark,
     ModelCalled,
     ModeSet,
+    SequenceRun,
     StatisticsForgotten,
     StrangerCalled,
 )
@@ -69,6 +71,7 @@ from trueloop.ground.events.stepping import (
     SettingIgnored,
     StepSkipped,
     StepTaken,
+    UnitsCompared,
 )
 
 __all__ = [
@@ -99,6 +102,7 @@ __all__ = [
     "LoadersShare",
     "LossScaled",
     "LossSeen",
+    "LossSwapped",
     "Mark",
     "ModeSet",
     "ModelCalled",
@@ -117,6 +121,7 @@ __all__ = [
     "ScheduleAdvanced",
     "ScheduleIdle",
     "SeedRepeated",
+    "SequenceRun",
     "SettingIgnored",
     "StateCaptured",
     "StateLoaded",
@@ -125,6 +130,7 @@ __all__ = [
     "StepSkipped",
     "StepTaken",
     "StrangerCalled",
+    "UnitsCompared",
     "WatchEnded",
     "WindowLeftOver",
     "WorkersRepeat",

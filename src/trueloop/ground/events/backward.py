@@ -42,6 +42,18 @@ class LossSeen:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class LossSwapped(Event):
+    """RARE. A binary cross-entropy whose input has no graph, while its target has one."""
+
+    function: str
+    """"binary_cross_entropy", "binary_cross_entropy_with_logits"."""
+    labels: bool | None
+    """Its input is made of zeros and ones; None = values are not read, which lie on a device."""
+    scores: bool | None
+    """Its target is no probability: it leaves 0 to 1."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class BackwardStarted(Event):
     """An outermost ``backward()`` begins."""
 

@@ -49,3 +49,10 @@ class RanksCompared(Event):
     """Names of those that differ by more than rounding, and by which share of their size; the most different first."""
     equal_at: int | None
     """The latest update after which the two were found equal."""
+    inputs: tuple[float, ...] | None
+    """What this process gave the model in that round, as a few numbers that are equal only for equal inputs; None = it
+    is not known of both what they did in it."""
+    same_work: bool
+    """They gave it the same, and found the same gradient before it was averaged; not where ``inputs`` is None."""
+    loader: Ref | None
+    """That gave this process its latest batch; None = none did since the comparison before."""

@@ -108,6 +108,21 @@ class BatchNormOfOne(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class SequenceRun(Event):
+    """A recurrent layer that takes time as the first dimension ran on a batch of a loader, told once for each shape."""
+
+    module: Ref
+    steps: int
+    """Size of that dimension."""
+    sequences: int | None
+    """Of the next one; None = the layer was given a single sequence."""
+    loader: Ref
+    """That gave the latest batch."""
+    as_drawn: bool
+    """A tensor of that batch came to the model, and from there to the layer, with these as its first dimensions."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StatisticsForgotten(Event):
     """A model whose batch normalisations have a momentum of 0.9 to 1 was called in training for the first time."""
 

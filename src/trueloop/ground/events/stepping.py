@@ -75,6 +75,16 @@ class StepTaken(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class UnitsCompared(Event):
+    """RARE. The units of all layers that an optimizer trains were compared: once each, on the CPU only."""
+
+    optimizer: Ref
+    alike: tuple[tuple[Ref, int], ...]
+    """Weights that have changed and whose rows, of this number, are the same, and so are their gradients, and the
+    weights and gradients of a layer that takes as many inputs."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StepSkipped(Event):
     """A GradScaler found infinities and left the step out."""
 

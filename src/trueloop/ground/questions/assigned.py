@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import encloses
+
+FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def assigned(source: Source, place: ast.AST, name: str) -> ast.expr | None:
@@ -18,9 +20,9 @@ def assigned(source: Source, place: ast.AST, name: str) -> ast.expr | None:
         place: where it is read.
         name: of a variable.
     """
-    around = _around(source, place, ast.FunctionDef | ast.AsyncFunctionDef)
-    found = [value for to, value in _assignments(around) if isinstance(to, ast.Name) and to.id == name]
-    if not found and not _is_given(around, name):
+    within = around(source, place, FUNCTIONS)
+    found = [value for to, value in _assignments(within) if isinstance(to, ast.Name) and to.id == name]
+    if not found and not _is_given(within, name):
         top = [each for each in source.tree.body if isinstance(each, ast.Assign)]
         found = [e.value for e in top for to in e.targets if isinstance(to, ast.Name) and to.id == name]
     return found[0] if len(found) == 1 else None
@@ -28,16 +30,16 @@ def assigned(source: Source, place: ast.AST, name: str) -> ast.expr | None:
 
 def held(source: Source, place: ast.AST, name: str) -> ast.expr | None:
     """Return what ``self.name`` is in the class around a place: assigned once, or registered as a buffer."""
-    around = _around(source, place, ast.ClassDef)
-    found = [value for to, value in _assignments(around) if isinstance(to, ast.Attribute) and to.attr == name]
-    for each in ast.walk(around):
+    within = around(source, place, ast.ClassDef)
+    found = [value for to, value in _assignments(within) if isinstance(to, ast.Attribute) and to.attr == name]
+    for each in ast.walk(within):
         if isinstance(each, ast.Call) and getattr(each.func, "attr", "") == "register_buffer" and len(each.args) > 1:
             word = each.args[0]
             found += [each.args[1]] if isinstance(word, ast.Constant) and word.value == name else []
     return found[0] if len(found) == 1 else None
 
 
-def _around(source: Source, place: Any, kind: Any) -> Any:
+def around(source: Source, place: Any, kind: Any) -> Any:
     """Return the innermost definition of a kind around a place; the module where there is none."""
     found = source.tree
     nodes: Iterator[Any] = ast.walk(source.tree)  # outer definitions before inner ones
@@ -47,10 +49,10 @@ def _around(source: Source, place: Any, kind: Any) -> Any:
     return found
 
 
-def _assignments(around: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
-    return [(to, each.value) for each in ast.walk(around) if isinstance(each, ast.Assign) for to in each.targets]
+def _assignments(within: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    return [(to, each.value) for each in ast.walk(within) if isinstance(each, ast.Assign) for to in each.targets]
 
 
-def _is_given(around: Any, name: str) -> bool:
+def _is_given(within: Any, name: str) -> bool:
     """True for an argument of a function."""
-    return any(isinstance(each, ast.arg) and each.arg == name for each in ast.walk(getattr(around, "args", around)))
+    return any(isinstance(each, ast.arg) and each.arg == name for each in ast.walk(getattr(within, "args", within)))

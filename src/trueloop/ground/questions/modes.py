@@ -36,14 +36,19 @@ def touches(mode: Operation, model: Thing) -> bool:
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
 
-def unread(source: Source, method: str) -> list[ast.Call]:
-    """Return where ``train`` or ``eval`` is called of something of which the text does not tell what it is."""
+def unread(source: Source, method: str) -> list[ast.expr]:
+    """Return where the text does not tell whose mode is set: by ``train`` or ``eval``, or by ``module.training = ``."""
+    by_hand: list[ast.expr] = [
+        each
+        for each in (ast.walk(source.tree) if ".training" in source.text.source else ())
+        if isinstance(each, ast.Attribute) and each.attr == "training" and isinstance(each.ctx, ast.Store)
+    ]
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
     if not called:
-        return []
+        return by_hand
     read = {id(each.node) for each in source.acts(Act.MODE)}
     read |= {id(call) for each in source.operations for call in each.calls}
-    return [call for call in called if id(call) not in read]
+    return by_hand + [call for call in called if id(call) not in read]
 
 
 def unused(source: Source, node: Any) -> bool:

@@ -10,7 +10,7 @@ from trueloop.ground.questions.loops import dotted, stands_in
 from trueloop.ground.source.operations import Act, Operation
 from trueloop.ground.source.source import Source
 from trueloop.ground.source.text import Edit, Fix
-from trueloop.ground.source.things import FROZEN, Kind, Thing
+from trueloop.ground.source.things import COPIED, FROZEN, Kind, Thing
 
 _WITH_WEIGHTS: Final = (
     "Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "BatchNorm", "LayerNorm", "GroupNorm",
@@ -40,7 +40,7 @@ def unheld(source: Source) -> Iterator[Unheld]:
         plain = kept is not None and kept.kind is Kind.SEQUENCE and kept.name != "turns"
         if model.kind is not Kind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
             continue
-        layers = [each for each in _layers(kept) if stands_in(each.node, kind) and _is_free(source, each)]
+        layers = [each for each in _layers(kept) if _made_for(source, each, bound, kind) and _is_free(source, each)]
         used = [each for each in calls if any(each.subject.may_be(layer) for layer in layers)]
         if not used or not layers or not _only_called(source, bound.word, kind, used):
             continue
@@ -48,6 +48,23 @@ def unheld(source: Source) -> Iterator[Unheld]:
         trained = [each for each in used if each.grad is not False and not _detached(source, each.node)]
         if len(trained) == len(used) or any(_before_backward(source, each) for each in trained):
             yield Unheld(bound, layers[0], trained[0])
+
+
+def _made_for(source: Source, layer: Thing, bound: Operation, kind: ast.ClassDef) -> bool:
+    """True for a layer that a class makes, and for copies that a function makes for it: ``clones(layer, 3)``."""
+    if stands_in(layer.node, kind):
+        return True
+    asked = dotted(getattr(getattr(bound.statement, "value", None), "func", None))
+    returned = (
+        each.value
+        for function in source.tree.body
+        if isinstance(function, ast.FunctionDef) and function.name == asked
+        for each in function.body
+        if isinstance(each, ast.Return)
+    )
+    return COPIED in layer.facts and any(
+        isinstance(each, ast.ListComp) and each is bound.things[0].node and each.elt is layer.node for each in returned
+    )
 
 
 def _layers(kept: Thing) -> Iterator[Thing]:
@@ -65,11 +82,11 @@ def _layers(kept: Thing) -> Iterator[Thing]:
 
 def _is_free(source: Source, layer: Thing) -> bool:
     """True for a layer with weights that nothing holds, freezes or steps."""
-    inner = list(_inside(layer))
-    if layer.holders or not has_weights(layer):
+    if layer.holders or not has_weights(layer) or any(FROZEN in each.facts for each in _inside(layer)):
         return False
-    ids = {id(each) for each in inner}
-    if any(FROZEN in each.facts or any(id(holder) not in ids for holder in each.holders) for each in inner):
+    own = list(_inside(layer, copies=False))
+    ids = {id(each) for each in own}
+    if any(id(holder) not in ids for each in own for holder in each.holders):
         return False
     return not any(
         (each.act in (Act.MODE, Act.FROZEN) and each.subject.may_be(layer))
@@ -92,14 +109,16 @@ def _trained(value: Thing) -> bool:
     return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
-def _inside(layer: Thing) -> Iterator[Thing]:
+def _inside(layer: Thing, *, copies: bool = True) -> Iterator[Thing]:
+    """Yield a module and its parts; those of a copy, told by the parts of what was copied, only where asked for."""
     queue, seen = [layer], set[int]()
     while queue:
         each = queue.pop()
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            queue += [part for part in (*each.of, *each.attributes.values()) if part.kind is Kind.MODEL]
+            parts = (*each.of, *each.attributes.values()) if copies or COPIED not in each.facts else ()
+            queue += [part for part in parts if part.kind is Kind.MODEL]
 
 
 def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Operation]) -> bool:

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from trueloop.engines.store.tracking.copying import Copying, copy_run
 from trueloop.engines.store.tracking.mlflow_sink import MlflowSink
-from trueloop.engines.store.tracking.sink import StoreDown, StoreError
+from trueloop.engines.store.tracking.sink import StoreDown, StoreError, StoreRefused
 from trueloop.engines.store.tracking.target import target_of
 from trueloop.ground.seams import Evaluated
 
@@ -280,6 +280,16 @@ def test_a_deleted_experiment_is_named(tracked, new_run, sqlite_store):
     client.delete_experiment(client.create_experiment("digits"))
     with pytest.raises(StoreError, match="'digits' of .* was deleted"):
         sync(new_run(tracked.WHOLE), sqlite_store)
+
+
+def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypatch):
+    monkeypatch.setattr("trueloop.engines.store.tracking.mlflow_sink.NAME_LENGTH", 300)
+    facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
+    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
+    with pytest.raises(StoreRefused, match="refuses what was sent.*exceeds the maximum length") as caught:
+        sync(run, store)
+    assert "does not answer" not in caught.value.what
+    assert "When that is mended" in caught.value.fix
 
 
 def test_a_new_database_is_laid_out_beside_the_runs(tracked, new_run, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 
@@ -117,6 +118,26 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
             sync(run, tmp_path / "wb")
     assert len(offline(tmp_path / "wb")) == 1
     assert sync(run, tmp_path / "wb").outcome == "rewritten"
+    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+
+
+def test_a_writer_that_was_killed_at_its_beginning_leaves_nothing_for_good(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, batch, mark):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WandbSink, "take", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "wb")
+    [left] = offline(tmp_path / "wb")
+    time.sleep(1.1)  # folders are named by the second
+    somebody_elses = left.with_name(left.name[:-1] + "z")
+    somebody_elses.mkdir()
+    assert sync(run, tmp_path / "wb").outcome == "rewritten"
+    assert not left.exists()
+    somebody_elses.rmdir()
     same(history(tmp_path / "wb"), tracked.points_of(run.path))
 
 

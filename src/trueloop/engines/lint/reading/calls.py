@@ -202,7 +202,8 @@ class Calls:
             **arguments.options(),
             **{word: each for word, each in criterion.options.items() if not word.isdigit()},
         }
-        both = arguments.given[:2] or [each for word, each in arguments.named.items() if word in ("input", "target")]
+        first, second = arguments.get(0, "input"), arguments.get(1, "target")
+        both = [] if first is None else [first] if second is None else [first, second]
         graphs = [each for each in arguments.all() if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
         facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
         result = Thing(

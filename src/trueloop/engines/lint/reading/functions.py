@@ -173,6 +173,7 @@ class Functions:
         deep = self.reader.values.name_of(node.func) == "copy.deepcopy"
         thing = Thing(kind=one.kind, name=one.name, node=node, of=one.of, options=one.options, value=one.value)
         thing.scope, thing.attributes = one.scope, dict(one.attributes)
+        thing.holders = () if deep else one.holders  # a shallow copy has the very parameters
         thing.facts = {*one.facts, COPIED} if deep else set(one.facts)
         return thing
 

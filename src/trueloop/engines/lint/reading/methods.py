@@ -223,6 +223,9 @@ class Methods:
         if owner.name == GRAD:
             self._add(Act.CLEARED if name in IN_PLACE else Act.GRADIENTS, node, owner_of(owner), word=name)
             return owner
+        statement = self.reader.recording.statement
+        if isinstance(statement, ast.Expr) and statement.value is node and (name in SAME or name == "detach"):
+            return self._add(Act.TORCH, node, owner, word=f"torch.Tensor.{name}")  # for nobody
         if name in SAME:
             return owner
         if name in READ_OUT:

@@ -159,6 +159,9 @@ class Values:
             return Thing(kind=Kind.PARAMETERS, node=node, of=(*left.of, *right.of))
         if left.kind is right.kind is Kind.SEQUENCE:
             return Thing(kind=Kind.SEQUENCE, node=node, of=(*left.of, *right.of))
+        again = isinstance(node.op, ast.Mult) and left.kind is Kind.SEQUENCE and left.of  # [layer] * 3
+        if again and all(each.kind is Kind.MODEL for each in left.of):
+            return Thing(kind=Kind.SEQUENCE, node=node, of=left.of)
         if left.kind is right.kind is Kind.CONSTANT:
             return Thing(kind=Kind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
         return self.computed(node, f"binary {type(node.op).__name__}", left, right)

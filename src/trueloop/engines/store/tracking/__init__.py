@@ -10,7 +10,7 @@ database nor imports one; what it missed, `copy_run` repairs.
 
 from trueloop.engines.store.tracking.copying import Copied, copy_run
 from trueloop.engines.store.tracking.follower import Follower
-from trueloop.engines.store.tracking.sink import StoreDown, StoreError
+from trueloop.engines.store.tracking.sink import StoreDown, StoreError, StoreRefused
 from trueloop.engines.store.tracking.target import Target, target_of
 
-__all__ = ["Copied", "Follower", "StoreDown", "StoreError", "Target", "copy_run", "target_of"]
+__all__ = ["Copied", "Follower", "StoreDown", "StoreError", "StoreRefused", "Target", "copy_run", "target_of"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 from trueloop.engines.store.tracking.card import shortened
 from trueloop.engines.store.tracking.database import check_answers, initialising
-from trueloop.engines.store.tracking.sink import Batch, Card, Mark, Saved, StoreDown, StoreError
+from trueloop.engines.store.tracking.sink import Batch, Card, Mark, Saved, StoreDown, StoreError, StoreRefused
 from trueloop.engines.store.tracking.target import Target
 
 RUN_ID, MARK, STATE, RUN_DIR = "trueloop.run_id", "trueloop.mark", "trueloop.state", "trueloop.folder"
@@ -24,6 +25,7 @@ REMARKS_KEPT = 200  # further ones are in the journal
 _STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
 _NOT_OVER = {"running": "RUNNING", "unknown": "RUNNING", "rolled_back": "SCHEDULED"}
 _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
+_ASKS_TO_WAIT = (409, 429, 499)  # a conflict with another writer, too many requests, given up
 _SETTINGS = {  # a store that is away must be heard of within seconds; a user's own settings are kept
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -40,7 +42,7 @@ class MlflowSink:
         target: the database or the server.
 
     Raises:
-        StoreDown: it does not answer.
+        StoreDown: it does not answer, or refuses to (`StoreRefused`).
         StoreError: its schema is another MLflow's.
 
     Cost: two seconds to import; a new database takes some more to be laid out.
@@ -240,11 +242,22 @@ class MlflowSink:
                 fix="Install the MLflow that made the database, or back it up and run `mlflow db upgrade`; the "
                 "journals are whole, and `trueloop runs sync` copies them then.",
             )
-        return StoreDown(
-            f"The store {self._target.shown} does not answer: {shortened(' '.join(text.split()), 300)}",
+        refused = _refuses(error)
+        kind, how = (StoreRefused, "refuses what was sent") if refused else (StoreDown, "does not answer")
+        return kind(
+            f"The store {self._target.shown} {how}: {shortened(' '.join(text.split()), 300)}",
             why="The journals are whole; only their copy there is not.",
-            fix="When the store is back: trueloop runs sync.",
+            fix=f"When {'that is mended' if refused else 'the store is back'}: trueloop runs sync.",
         )
+
+
+def _refuses(error: Exception) -> bool:
+    """Say whether this is an answer that blames the request (HTTP 4xx), and not one that asks to wait."""
+    raised: Any = sys.modules.get("mlflow.exceptions")  # not imported here: the error may be that MLflow cannot be
+    if raised is None or not isinstance(error, raised.MlflowException):
+        return False
+    status: int = cast("Any", error).get_http_status_code()
+    return 400 <= status < 500 and status not in _ASKS_TO_WAIT
 
 
 def _artifacts(address: str) -> str | None:

@@ -23,6 +23,10 @@ class StoreDown(StoreError):
     """A store that does not answer now; the same may work later."""
 
 
+class StoreRefused(StoreDown):
+    """A store that answers, and will not have this of one run; begun anew the same may work, as after a deletion."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """Who a run is."""

@@ -56,7 +56,7 @@ class WandbSink:
         with self._talking():
             import wandb
 
-            self._root.mkdir(parents=True, exist_ok=True)
+            mark.write(None)  # its folder is known to be ours also where we are killed before it has a name
             quiet = wandb.Settings(
                 disable_git=True,  # the journal knows what was run; here stands the process that copies it
                 disable_code=True,
@@ -100,17 +100,16 @@ class WandbSink:
         self._mark.write(mark)
 
     def erase(self, card: Card) -> bool:
-        """Delete the offline run's folder, if it is the one we made for this run."""
+        """Delete what we made for this run: the offline run's folder, and those that a killed writer left."""
         self.close()
         mark = self._place(card)
-        mark.read()
-        folder = self._folder(mark, card)
         with self._talking():
-            if folder:
+            folders = [each for each in mark.folder.iterdir() if _is_of(each, card)] if mark.is_ours else []
+            for folder in folders:
                 shutil.rmtree(folder)
             mark.remove()
         self._mark = None
-        return folder is not None
+        return bool(folders)
 
     def close(self) -> None:
         """Let W&B's own process end; a run that is not ended stays marked as not whole."""
@@ -126,8 +125,7 @@ class WandbSink:
         """Return the offline run's folder as the mark names it, if it is one of this run's."""
         name = str(mark.about.get("folder", ""))
         folder = mark.folder / name
-        ours = re.fullmatch(rf"offline-run-[0-9_]+-{card.run_id}", name)
-        return folder if ours and folder.is_dir() and not folder.is_symlink() else None
+        return folder if folder.name == name and _is_of(folder, card) else None
 
     @contextmanager
     def _talking(self) -> Generator[None]:
@@ -140,3 +138,9 @@ class WandbSink:
                 why="The journal is whole; only its copy there is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
+
+
+def _is_of(folder: Path, card: Card) -> bool:
+    """True for the folder of an offline run with this run's id."""
+    ours = re.fullmatch(rf"offline-run-[0-9_]+-{card.run_id}", folder.name)
+    return bool(ours) and folder.is_dir() and not folder.is_symlink()

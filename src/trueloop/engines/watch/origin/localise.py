@@ -16,7 +16,7 @@ from trueloop.ground.events import NONE, NotFinite
 
 def suspect(stream: Stream, program: Program) -> None:
     """Note which calls were made since the backward before: their loss is not finite."""
-    program.suspects = tuple(call for call in program.calls if call.micro == stream.micro)
+    program.suspects = tuple(call for call in list(program.calls) if call.micro == stream.micro)
 
 
 def locate(stream: Stream, program: Program) -> None:
@@ -41,7 +41,7 @@ def locate(stream: Stream, program: Program) -> None:
 
 
 def _of_update(calls: Iterable[Call], stream: Stream) -> tuple[Call, ...]:
-    return tuple(call for call in calls if call.update == stream.update)
+    return tuple(call for call in list(calls) if call.update == stream.update)
 
 
 def _tell(stream: Stream, shown: Replay, *, all_of_it: bool) -> None:

@@ -21,6 +21,7 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from trueloop.engines.watch.aside import are_aside, are_on
 from trueloop.engines.watch.origin.standing_in import HOOKS, CannotReplayError, StandIns
 from trueloop.engines.watch.origin.unnoticed import eager, generators, put, quiet
 from trueloop.engines.watch.origin.values import described, not_finite, tensors_in, wild
@@ -61,6 +62,8 @@ class Call(NamedTuple):
     micro: int
     made: list[_Given]
     """What it returned, as far as that is tensors."""
+    thread: int
+    """That made it; see `Program.number`."""
 
 
 class Origin(NamedTuple):
@@ -91,6 +94,7 @@ def remember(
     micro: int = 0,
     *,
     drawn: bool = True,
+    thread: int = 0,
 ) -> Call | None:
     """Note a call that is about to be made; None where it could not be made again.
 
@@ -98,6 +102,7 @@ def remember(
         module: that is called, with ``args`` and ``options``.
         update: steps, and ``micro`` backwards, before it.
         drawn: note the state of the generator, too.
+        thread: that makes it, by its number.
 
     Cost: 3 us; with the generator 3 us more.
     """
@@ -107,7 +112,7 @@ def remember(
         return None
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     state = torch.default_generator.get_state() if drawn else None
-    return Call(weakref.ref(module), given, named, state, kind, update, micro, [])
+    return Call(weakref.ref(module), given, named, state, kind, update, micro, [], thread)
 
 
 def remember_output(call: Call, output: Any) -> None:
@@ -152,7 +157,8 @@ def _is_watched() -> bool:
     return bool(
         (torch.distributed.is_available() and torch.distributed.is_initialized())
         or any(getattr(_module, f"_global{hooks}") for hooks in HOOKS)
-        or cast("Any", torch._C)._len_torch_dispatch_stack()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        or are_aside()
+        or are_on()
         or cast("Any", torch.autograd)._profiler_enabled()  # noqa: SLF001
     )
 
@@ -243,7 +249,7 @@ class _Watching(TorchFunctionMode):
         """Follow which module runs, and stop at one that has no copies to work on."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def __call__(module: nn.Module, *args: Any, **options: Any) -> Any:  # noqa: N807
+            def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
                 if threading.get_ident() != self._thread:
                     return original(module, *args, **options)
                 if module not in self._names and _has_state(module):

@@ -25,6 +25,7 @@ from trueloop.engines.watch.sources.seeds import Seeds
 from trueloop.engines.watch.sources.settings import Settings
 from trueloop.engines.watch.sources.states import States
 from trueloop.engines.watch.sources.steps import Steps
+from trueloop.engines.watch.sources.units import Units
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows
 
@@ -52,4 +53,5 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Exports(stream),
         Graphs(stream),
         Retained(stream, program),
+        Units(stream, program),
     ]

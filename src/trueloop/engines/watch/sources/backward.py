@@ -84,6 +84,8 @@ class Backward:
         ) -> Any:  # fmt: skip
             elsewhere = program.thread != get_ident() and not (stream.on and program.trains_here())
             if elsewhere or program.in_backward:
+                if elsewhere and stream.on:
+                    program.shared()
                 return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             if program.leftover is not None:
                 self._leftover(stream, program)

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.engines.watch.casts import weight_cast
+from trueloop.engines.watch.layer_calls import LOOKED_AT, LayerCalls
 from trueloop.engines.watch.layer_settings import forgetful, frozen_in_vain, outweighing
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
@@ -33,6 +34,7 @@ from trueloop.ground.events import (
     ModelCalled,
     Ref,
     Refs,
+    SequenceRun,
     StatisticsForgotten,
     StrangerCalled,
 )
@@ -82,15 +84,15 @@ class _Modes(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """The modules within a model that are known, by id; batch normalisations apart, which are looked at each time."""
+    """The modules within a model that are known, by id; those apart that are looked at each time."""
 
     root: weakref.ref[nn.Module]
     plain: set[int]
-    normal: set[int]
+    looked_at: set[int]
 
     def add(self, module: nn.Module) -> None:
         for each in module.modules():
-            (self.normal if isinstance(each, _BatchNorm) else self.plain).add(id(each))
+            (self.looked_at if isinstance(each, LOOKED_AT) else self.plain).add(id(each))
 
 
 class Forwards:
@@ -105,6 +107,7 @@ class Forwards:
         ForwardBypassed,
         FrozenInVain,
         ModelCalled,
+        SequenceRun,
         StatisticsForgotten,
         StrangerCalled,
     )
@@ -123,19 +126,18 @@ class Forwards:
         self._caller = 0
         """The thread in which the model is running."""
         self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], Place | None, int]] = []
-        """Strangers without a gradient so far, the model they ran in, where, and in which thread."""
-        self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        """Batch normalisation -> samples in its latest batch of more than one."""
+        """Strangers without a gradient so far, the model they ran in, where, and in which thread, by its number."""
+        self._layers = LayerCalls(stream, program)
+        self._given: tuple[Any, ...] = ()
+        """The arguments of the model that is just running."""
         self._models = Facts[nn.Module, _Known]()
 
     def always(self, patches: Patches) -> None:
         """Nothing is needed lightly; what was told to others is forgotten."""
         self._waiting = []
         self._models.clear()
-        for told in (self._strangers, self._alone):
-            told.clear()
-        self._batch.clear()
+        self._strangers.clear()
+        self._layers.begin()
 
     def in_full(self, patches: Patches) -> None:
         """Replace ``nn.Module.__call__``."""
@@ -145,7 +147,7 @@ class Forwards:
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
 
-        def __call__(module: nn.Module, *args: Any, **options: Any) -> Any:  # noqa: N807
+        def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
             if id(module) in self._plain or not stream.on or _is_compiling() or program.elsewhere():
                 return original(module, *args, **options)
             if program.in_forward:
@@ -159,22 +161,26 @@ class Forwards:
             if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
                 noted = self._note(module, args, options)
             program.in_forward, program.dropped, self._root, self._caller = 1, False, module, get_ident()
+            self._given = args
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
             start = perf_counter()
             try:
                 output = original(module, *args, **options)
             finally:
-                program.in_forward, self._root, self._plain = 0, None, _NO_IDS
+                program.in_forward, self._root, self._given, self._plain = 0, None, (), _NO_IDS
             self._tell(module, output, perf_counter() - start, noted)
             return output
 
         return __call__
 
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
+        if isinstance(module, nn.RNNBase):
+            self._layers.look(module, module, args, args)
         calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
         first = not calls or calls[-1].micro != micro or calls[-1].update != update
-        call = remember(module, args, options, update, micro, drawn=first)
+        thread = self._program.number()
+        call = remember(module, args, options, update, micro, drawn=first, thread=thread)
         if call is not None:
             calls.append(call)
         return call
@@ -193,19 +199,20 @@ class Forwards:
         if known is None:
             known = self._models.put(model, _Known(stream.registry.of(model)))
             self._met_by(model)
-        if program.models.get(model) != get_ident():
-            program.models.put(model, get_ident())
-            program.structures += 1
+        called, before = (program.number(), stream.update), program.models.get(model)
+        if before != called:
+            program.models.put(model, called)
+            program.structures += before is None or before[0] != called[0]
         refs = stream.registry.many(parameters)
         if known.refs is not refs:
             known.refs = refs
             program.structures += 1
-            stream.registry.name_parameters(model, known.ref)
+            stream.registry.name_parameters(model)
         fresh, known.batch = known.batch != program.batch, program.batch
         used, known.used = known.used, False
         autocast = _autocast()
         if self._waiting and not program.in_backward:
-            self._met()
+            self._met(model)
         graphs = [graph for tensor in _tensors(output) if (graph := tensor.grad_fn) is not None]
         grad_mode = torch.is_grad_enabled()
         if grad_mode:  # not that of a teacher
@@ -269,14 +276,14 @@ class Forwards:
         return found and (self._stream.registry.parameter(found[0]), found[1])
 
     def _within(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if isinstance(module, _BatchNorm) and module.training:
-            self._normalise(root, module, args)
+        if isinstance(module, LOOKED_AT):
+            self._layers.look(root, module, args, self._given)
         known = self._held.get(id(root))
         if known is None or known.root() is not root:
             known = self._held[id(root)] = _Held(weakref.ref(root), set(), set())
             known.add(root)
         self._plain = known.plain
-        if id(module) in known.plain or id(module) in known.normal:
+        if id(module) in known.plain or id(module) in known.looked_at:
             return
         known.add(module)
         own = list(module.parameters())
@@ -287,17 +294,18 @@ class Forwards:
             return
         for inner in module.modules():
             self._strangers.add(inner)
-        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), get_ident()))
+        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), self._program.number()))
 
-    def _met(self) -> None:
+    def _met(self, model: nn.Module) -> None:
         """Tell of strangers that have got gradients: those that are random on purpose never do."""
         waiting, self._waiting = self._waiting, []
+        own_thread = self._program.number()  # gradients of others are not touched
         for known, owner, place, thread in waiting:
             module, root = known(), owner()
-            if module is None or root is None or thread != get_ident():  # gradients of others are not touched
+            if module is None or root is None or thread != own_thread:
                 continue
             own = list(module.parameters())
-            if all(p.grad is None for p in own):
+            if (self._program.crowded and root is not model) or all(p.grad is None for p in own):
                 self._waiting.append((known, owner, place, thread))
                 continue
             registry = self._stream.registry
@@ -309,24 +317,6 @@ class Forwards:
                     parameters=registry.many(own),
                     trainable=any(p.requires_grad for p in own),
                     live=module,
-                )
-            )
-
-    def _normalise(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2:
-            return
-        shape = args[0].shape
-        if shape[0] != 1:
-            self._batch[module] = shape[0]
-        elif module in self._batch and module not in self._alone:
-            self._alone.add(module)
-            self._stream.emit(
-                BatchNormOfOne(
-                    place=here(),
-                    module=self._stream.registry.of(module),
-                    model=self._stream.registry.of(root),
-                    values=args[0].numel() // max(1, shape[1]),
-                    before=self._batch[module],
                 )
             )
 

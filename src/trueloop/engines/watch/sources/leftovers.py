@@ -31,7 +31,13 @@ def note_leftover(program: Program, loader: Ref, batches: int, backwards: int, l
         place: of the loop.
     """
     window = program.window
-    if window < 2 or program.alike < ALIKE or backwards != batches or not 0 < left == batches % window:
+    if (
+        program.crowded
+        or window < 2
+        or program.alike < ALIKE
+        or backwards != batches
+        or not 0 < left == batches % window
+    ):
         return
     held = [p for o in program.mine() for p in parameters_of(o) if p.grad is not None]
     marks = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -42,6 +48,9 @@ def at_backward(stream: Stream, program: Program) -> None:
     """The next backward begins: are they still there?"""
     leftover = program.leftover
     if leftover is None or leftover.kept:
+        return
+    if program.crowded:
+        program.leftover = None
         return
     if any(_cleared(*mark) for mark in leftover.marks.values()):
         program.leftover = None

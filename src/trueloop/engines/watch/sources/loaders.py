@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, cast
 
@@ -12,6 +13,7 @@ import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from trueloop.engines.watch.generators import generators
+from trueloop.engines.watch.layer_calls import drawn_sizes
 from trueloop.engines.watch.passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
@@ -37,6 +39,7 @@ from trueloop.ground.events import (
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
+_ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
 
 
@@ -90,9 +93,8 @@ class Loaders:
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
-        iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-        patches.replace(iterator, "__next__", self._next)
-        patches.replace(iterator, "_next_index", self._next_index)
+        patches.replace(_ITERATOR, "__next__", self._next)
+        patches.replace(_ITERATOR, "_next_index", self._next_index)
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
@@ -141,7 +143,7 @@ class Loaders:
                 iterator = original(loader)
             finally:
                 self._starting = None
-            if started is not None:
+            if started is not None and isinstance(iterator, _ITERATOR):  # the program may have replaced what makes it
                 setattr(iterator, KEPT, started)
             return iterator
 
@@ -178,7 +180,7 @@ class Loaders:
                 current = unknown(iterator)
             if self._read_out is not None and self._read_out is not current:
                 read_out()
-            program.drawing = current
+            program.drawing, program.drawing_in = current, get_ident()
             start = perf_counter()
             try:
                 batch = original(iterator)
@@ -275,6 +277,8 @@ class Loaders:
             self._compared(current, current.copies, batch)
         current.looked_at = current.blocks is not None or current.copies is not None
         if stream.full:
+            if self._program.wants_drawn:
+                self._program.drawn = drawn_sizes(batch)
             stream.after_batch()
             stream.emit(BatchDrawn(
                 loader=current.loader, epoch=current.epoch, index=current.index,
@@ -339,7 +343,8 @@ class Loaders:
         current.ended = True
         stream, place = self._stream, here()
         backwards, pending = stream.micro - current.began_micro, stream.micro - self._program.stepped_micro
-        note_leftover(self._program, current.loader, current.index, backwards, pending, place)
+        if not self._program.elsewhere():  # one that draws ahead must not look at gradients
+            note_leftover(self._program, current.loader, current.index, backwards, pending, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)

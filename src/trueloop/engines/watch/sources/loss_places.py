@@ -6,6 +6,7 @@ were expanded. So torch's loss functions note both on the node they made: its me
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -17,7 +18,7 @@ from trueloop.engines.watch.losses import NOTE, Note
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import BackwardStarted, Event
+from trueloop.ground.events import BackwardStarted, Event, LossSwapped
 
 LOSSES: Final = (
     F.cross_entropy,
@@ -31,21 +32,26 @@ LOSSES: Final = (
     F.kl_div,
     F.ctc_loss,
 )
+LOPSIDED: Final = frozenset(("binary_cross_entropy", "binary_cross_entropy_with_logits"))
+"""Those that mean something else when input and target are swapped, and do not raise."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+_bindings: Any = importlib.import_module("torch._C")
+_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
 
 
 class LossPlaces:
-    """Tells no event; `LossProbe` reads what it notes.
+    """Tells `LossSwapped` while watching in full; `LossProbe` reads what it notes.
 
     Cost: 1 us for each loss.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    tells: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, LossSwapped)
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._note = stream.fenced("the lines of losses", _note)
+        self._look = stream.fenced("what losses are given", self._swapped)
 
     def always(self, patches: Patches) -> None:
         """Nothing."""
@@ -56,15 +62,38 @@ class LossPlaces:
             patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, note = self._stream, self._note
+        stream, note, look = self._stream, self._note, self._look
+        name: str = original.__name__
+        lopsided = name in LOPSIDED
 
         def loss(*args: Any) -> Any:
             result = original(*args)
             if not _is_compiling() and stream.on and stream.full:  # dynamo is to see nothing else of ours
                 note(result, args)
+                if lopsided:
+                    look(name, result, args)
             return result
 
         return loss
+
+    def _swapped(self, function: str, result: Any, args: tuple[Any, ...]) -> None:
+        given, target, *_ = args
+        if type(given) is not Tensor or given.requires_grad or target.grad_fn is None or result.grad_fn is None:
+            return
+        read = given.is_cpu and target.is_cpu and given.numel() > 0 and not _transformed()
+        self._stream.emit(
+            LossSwapped(
+                place=here(),
+                function=function,
+                labels=_labels(given) if read else None,
+                scores=bool(((target < 0) | (target > 1)).any()) if read else None,
+            )
+        )
+
+
+def _labels(values: Tensor) -> bool:
+    """True for zeros and ones; not for zeros alone, with which a teacher may begin."""
+    return bool(((values == 0) | (values == 1)).all() and values.any())
 
 
 def _note(result: Any, args: tuple[Any, ...]) -> None:

@@ -1,9 +1,10 @@
-"""Models that DistributedDataParallel keeps equal in several processes: are they called through it, are they equal?
+"""Models that DistributedDataParallel keeps equal: are they called through it, are they equal, is the work shared?
 
 A round is a call of the wrapper that gets its reduction ready: every process of the group takes part in it, and right
 after the next step all must hold the same. After rounds 1, 2, 4, ... 1024, 2048, 3072, ... each process sends what its
-parameters come to, see `Exchange`. Two of them belong to one moment where they are of one round, and the group has
-begun the same number of collectives by then, which is a clock that all its processes share.
+parameters come to, and what it did in that round, see `Exchange` and `Work`. Two letters belong to one moment where
+they are of one round, and the group has begun the same number of collectives by then, which is a clock that all its
+processes share.
 
 In a forked child nothing is watched, but it sends, so that a parent that is watched can compare itself with it.
 """
@@ -28,10 +29,12 @@ from trueloop.engines.watch.exchange import Exchange, Letter, Numbers, Stores
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
-from trueloop.engines.watch.sketch import apart, comparable, epsilon_of, sketch
+from trueloop.engines.watch.sketch import ULPS, apart, comparable, epsilon_of, sketch
 from trueloop.engines.watch.sources.steps import depth_of_step
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import parameters_of
+from trueloop.engines.watch.work import ROWS as WORKS
+from trueloop.engines.watch.work import Work, begun, compared, unknown
 from trueloop.ground.events import Event, ModelReplicated, RanksCompared, Ref, Refs, ReplicaStepped
 from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
@@ -63,6 +66,16 @@ class _Replica:
     equal_at: int | None = None
     stepped: dict[int, int] = field(default_factory=dict[int, int])
     """Optimizer, by id -> the round of its latest step."""
+    work: Work | None = None
+    """What this process does in a round that will be compared."""
+    batches: int = 0
+    """Drawn from loaders before that."""
+    loader: Ref | None = None
+    """That gave the latest of them; None = they came from elsewhere."""
+
+    def alive(self) -> list[Tensor]:
+        """Return those of its parameters that are still there."""
+        return [parameter for each in self.parameters if (parameter := each()) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +89,14 @@ class _Asked:
     names: Sequence[str]
     epsilons: Sequence[float]
     rounds: int
+    loader: Ref | None
 
 
 class Replicas:
     """Tells `ModelReplicated` and `RanksCompared` always, `ReplicaStepped` while watching in full.
 
     Cost: 1 us per call of a wrapper, backward and step where there is a wrapper, otherwise none; a comparison as
-    `sketch`.
+    `sketch` and `Work`.
     """
 
     tells: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, ReplicaStepped)
@@ -96,6 +110,8 @@ class Replicas:
         self._process = os.getpid()
         self._exchange, self._stores, self._sender = Exchange(), Stores(), os.getpid()
         self._meet = stream.fenced("wrappers of models", self._met)
+        self._look_in = stream.fenced("what wrappers are given", self._given)
+        self._arrive = stream.fenced("gradients of wrapped models", Work.arrived)
         self._look = stream.fenced("calls of wrappers", self._called)
         self._note = stream.fenced("backwards of wrapped models", self._backward_begins)
         self._tell = stream.fenced("steps of wrapped models", self._stepped)
@@ -111,6 +127,7 @@ class Replicas:
         self._patches, self._program.replicated = patches, None
         cast("Any", Replicas._after_step)._torchdynamo_disable = True  # noqa: SLF001
         patches.replace(DistributedDataParallel, "__init__", self._constructor)
+        patches.replace(DistributedDataParallel, "_pre_forward", self._inputs)
         patches.replace(DistributedDataParallel, "_post_forward", self._forward)
 
     def in_full(self, patches: Patches) -> None:
@@ -130,6 +147,15 @@ class Replicas:
                 self._meet(wrapper)
 
         return __init__
+
+    def _inputs(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _pre_forward(wrapper: Any, *args: Any, **options: Any) -> Any:
+            given = original(wrapper, *args, **options)
+            if torch.is_grad_enabled() and wrapper.require_backward_grad_sync and self._listening():
+                self._look_in(wrapper, given)
+            return given
+
+        return _pre_forward
 
     def _forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _post_forward(wrapper: Any, output: Any) -> Any:
@@ -159,7 +185,8 @@ class Replicas:
             for name, parameter in wrapper.module.named_parameters()
             if name not in left_out and parameter.requires_grad
         }
-        registry.name_parameters(wrapper.module, registry.of(wrapper.module))
+        registry.of(wrapper.module)  # which numbers it before others of its class that are called later
+        registry.name_parameters(wrapper.module)
         kept = {name: parameter for name, parameter in held.items() if comparable(parameter)}
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in kept.items()])
         group = wrapper.process_group
@@ -177,6 +204,17 @@ class Replicas:
             size=group.size(),
         ))  # fmt: skip
         return known
+
+    def _given(self, wrapper: Any, given: Any) -> None:
+        known = self._met(wrapper)
+        if known.work is not None:
+            known.work.close()
+            known.work = None
+        if _due(known.rounds + 1) and wrapper.process_group.size() > 1:
+            drawn = self._program.batch
+            known.loader = self._program.loader if drawn > known.batches else None
+            known.batches = drawn
+            known.work = begun(known.rounds + 1, given, known.alive(), self._arrive)
 
     def _called(self, wrapper: Any) -> None:
         known = self._met(wrapper)
@@ -209,6 +247,8 @@ class Replicas:
             ):
                 known.alike = False
             known.forwards, known.backward_at = 0, None
+            if known.work is not None:
+                known.work.close()
         self._answer()
 
     def _ids(self, optimizer: Optimizer) -> frozenset[int]:
@@ -231,20 +271,22 @@ class Replicas:
     def _send(self, wrapper: Any, known: _Replica) -> None:
         group = wrapper.process_group
         size, rank = group.size(), group.rank()
-        parameters = [parameter for each in known.parameters if (parameter := each()) is not None]
+        parameters = known.alive()
         if size < 2 or len(parameters) != len(known.names) or not parameters or not _same_gradients(wrapper):
             return
         if len({parameter.device for parameter in parameters}) > 1 or not dist.is_initialized():
             return
         if self._sender != os.getpid():
             self._begin()
-        drawn = sketch(parameters)
+        done = known.work.rows() if known.work is not None and known.work.number == known.rounds else None
+        drawn = sketch(parameters, unknown(parameters[0].device) if done is None else done)
         if drawn is None or known.clock is None:
             return
         turn = _turn(known.rounds)
         other = (1 + turn % (size - 1) if rank == 0 else 0) if self._stream.on else None
         about = other is not None and _Asked(
             replica=known, update=self._stream.update, place=here(), names=known.names, rounds=known.rounds,
+            loader=known.loader,
             ranks=(_global(group, rank), _global(group, other)), epsilons=list(map(epsilon_of, parameters)),
         )  # fmt: skip
         self._exchange.send(Letter(
@@ -261,10 +303,12 @@ class Replicas:
 
     def _compare(self, asked: _Asked, own: Numbers, others: Numbers) -> None:
         known = asked.replica
-        differ = apart(own, others, asked.epsilons, asked.rounds)
+        differ = apart(own[:-WORKS], others[:-WORKS], asked.epsilons, asked.rounds)
+        doing = compared(own[-WORKS:], others[-WORKS:], ULPS * max(asked.epsilons))
         self._stream.emit(RanksCompared(
-            place=asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(own),
+            place=asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(asked.names),
             differ=tuple((asked.names[index], share) for index, share in differ), equal_at=known.equal_at,
+            inputs=doing and doing.inputs, same_work=bool(doing and doing.same), loader=asked.loader,
         ))  # fmt: skip
         if not differ:
             known.equal_at = asked.update

@@ -97,10 +97,11 @@ class Scaling:
         return scale
 
     def _unscale_(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def unscale_(scaler: GradScaler, optimizer: Optimizer) -> None:
-            original(scaler, optimizer)
+        def unscale_(scaler: GradScaler, optimizer: Optimizer) -> Any:
+            result = original(scaler, optimizer)
             if self._ours(scaler):
                 self._unscale(scaler, optimizer)
+            return result
 
         return unscale_
 

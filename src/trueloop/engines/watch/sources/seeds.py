@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, ClassVar, Final
 
 import torch
@@ -62,7 +63,7 @@ class Seeds:
             def seed(*args: Any, **options: Any) -> Any:
                 if stream.on:
                     current = program.drawing
-                    if current is not None and not current.workers:
+                    if current is not None and not current.workers and program.drawing_in == get_ident():
                         drawing(generator, current, next(iter((*args, *options.values())), None))
                     elif generator == "torch":
                         between()

@@ -243,7 +243,7 @@ function rules({ seeds, misses }) {
       h("li", {}, "The sanitizer watches. A finding of severity warning or error disqualifies the entry, and the board says which."),
       h("li", {}, "A seed counts as reached at the first update after which two held-out splits both reach the target. Practice never sees the second one. The data are public, so it cannot be kept secret; what limits fitting to it is that only bounded settings can be handed in, and that seeds are fresh."),
       h("li", {}, "The score is the median over all seeds; an entry that misses the target on one seed is not ranked",
-        ` (after ${misses} misses the rest is not run). One configuration handed in again adds its new seeds to the old ones, so luck cannot be fished for; numbers are kept to three significant digits.`),
+        ` (after ${misses} misses the rest is not run). One configuration handed in again adds its new seeds to the old ones, those of an entry that failed included, so luck cannot be fished for; numbers are kept to three significant digits.`),
       h("li", {}, "The first board counts optimizer updates: the same on a slow machine and on a fast one. The second counts examples. The third compares CPU time per example with the track's reference loop, the baseline, run in turns with the entry; on a busy machine it is rough."),
       h("li", {}, "Each seed that reached the target is run a second time, unwatched: unless the weights agree bit by bit, the entry fails. So every row replays, here or with `trueloop arena replay`.")));
 }

@@ -1,0 +1,219 @@
+"""DAT008: what is set through one part of a dataset, and everything that only looks like a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = """
+import copy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, random_split
+from torchvision import datasets, transforms
+
+augment = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+plain = transforms.ToTensor()
+"""
+LOADERS = """
+train_loader = DataLoader(train, batch_size=64, shuffle=True)
+val_loader = DataLoader(val, batch_size=64)
+"""
+
+GUILTY = {
+    "one value for each part": """
+data = datasets.ImageFolder("data")
+train, val = random_split(data, [0.8, 0.2])
+train.dataset.transform = augment
+val.dataset.transform = plain  # <- DAT008
+"""
+    + LOADERS,
+    "another than it was made with": """
+train, val = random_split(datasets.ImageFolder("data", transform=augment), [0.8, 0.2])
+val.dataset.transform = plain  # <- DAT008
+"""
+    + LOADERS,
+    "loaders first, one by one, and a length": """
+data = datasets.CIFAR10("data", train=True, transform=plain, download=True)
+train_size = int(0.9 * len(data))
+train, val = torch.utils.data.random_split(data, [train_size, len(data) - train_size])
+train_loader = DataLoader(train, batch_size=64, shuffle=True)
+print(len(train), len(val))
+val_loader = DataLoader(val, batch_size=64)
+train.dataset.transform = augment  # <- DAT008
+for epoch in range(3):
+    for x, y in train_loader:
+        pass
+    for x, y in val_loader:
+        pass
+""",
+    "a function with three parts": """
+def load(path, seed):
+    data = datasets.ImageFolder(path, transform=augment)
+    sizes = [0.7, 0.15, 0.15]
+    train, val, test = random_split(data, sizes, generator=torch.Generator().manual_seed(seed))
+    val.dataset.transform = plain
+    test.dataset.transform = plain  # <- DAT008
+    return train, val, test
+
+def other():
+    train = val = None
+    return train, val
+""",
+    "a module of Lightning's": """
+class Images:
+    def setup(self, stage=None):
+        full = datasets.MNIST("data", train=True, transform=augment)
+        self.train, self.val = random_split(full, [55000, 5000])
+        self.val.dataset.transform = plain  # <- DAT008
+
+    def train_dataloader(self):
+        return DataLoader(self.train, batch_size=64, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.val, batch_size=64)
+""",
+    "subsets by index, in folds": """
+data = datasets.ImageFolder("data")
+for fold, (a, b) in enumerate(folds(data)):
+    train = Subset(data, a)
+    val = Subset(data, b)
+    train.dataset.augment = True
+    val.dataset.augment = False  # <- DAT008
+    fit(DataLoader(train, 32, shuffle=True), DataLoader(val, 32))
+""",
+}
+
+QUIET = {
+    "a copy of the dataset": """
+data = datasets.ImageFolder("data", transform=augment)
+train, val = random_split(data, [0.8, 0.2])
+val.dataset = copy.copy(data)
+val.dataset.transform = plain
+"""
+    + LOADERS,
+    "one value for both": """
+data = datasets.ImageFolder("data")
+train, val = random_split(data, [0.8, 0.2])
+train.dataset.transform = plain
+val.dataset.transform = plain
+"""
+    + LOADERS,
+    "another value for both": """
+data = datasets.ImageFolder("data", transform=augment)
+train, val = random_split(data, [0.8, 0.2])
+train.dataset.transform = plain
+val.dataset.transform = plain
+"""
+    + LOADERS,
+    "one for all, where the dataset has no name": """
+train, val = random_split(datasets.ImageFolder("data"), [0.8, 0.2])
+train.dataset.transform = plain
+"""
+    + LOADERS,
+    "a dataset that was made without": """
+train, val = random_split(datasets.ImageFolder("data", transform=None), [0.8, 0.2])
+val.dataset.transform = plain
+"""
+    + LOADERS,
+    "one part only": """
+train, val = random_split(datasets.ImageFolder("data", transform=augment), [0.8, 0.2])
+val.dataset.transform = plain
+print(len(train), train.dataset.classes)
+val_loader = DataLoader(val, batch_size=64)
+""",
+    "two datasets": """
+one, two = datasets.ImageFolder("data", transform=augment), datasets.ImageFolder("data")
+order = torch.randperm(len(one))
+train = Subset(one, order[:800])
+val = Subset(two, order[800:])
+val.dataset.transform = plain
+"""
+    + LOADERS,
+    "anew before every phase": """
+data = datasets.ImageFolder("data", transform=augment)
+train, val = random_split(data, [0.8, 0.2])
+"""
+    + LOADERS
+    + """
+for epoch in range(3):
+    train.dataset.transform = augment
+    for x, y in train_loader:
+        pass
+    val.dataset.transform = plain
+    for x, y in val_loader:
+        pass
+""",
+    "after the training": """
+data = datasets.ImageFolder("data", transform=augment)
+train, val = random_split(data, [0.8, 0.2])
+"""
+    + LOADERS
+    + """
+fit(train_loader)
+val.dataset.transform = plain
+measure(val_loader)
+measure(train_loader)
+""",
+    "after the statistics": """
+data = datasets.ImageFolder("data", transform=plain)
+mean, std = statistics(DataLoader(data, 256))
+train, val = random_split(data, [0.8, 0.2])
+train.dataset.transform = transforms.Compose([plain, transforms.Normalize(mean, std)])
+"""
+    + LOADERS,
+    "on a condition": """
+data = datasets.ImageFolder("data", transform=augment)
+train, val = random_split(data, [0.8, 0.2])
+if only_measured:
+    val.dataset.transform = plain
+"""
+    + LOADERS,
+    "parts bound anew": """
+data = datasets.ImageFolder("data", transform=augment)
+train, val = random_split(data, [0.8, 0.2])
+val.dataset.transform = plain
+train = datasets.ImageFolder("more", transform=augment)
+"""
+    + LOADERS,
+    "parts that hold their transform themselves": """
+class With(Dataset):
+    def __init__(self, subset, transform):
+        self.dataset, self.transform = subset, transform
+data = datasets.ImageFolder("data")
+train, val = random_split(data, [0.8, 0.2])
+train, val = With(train, augment), With(val, plain)
+"""
+    + LOADERS,
+    "two attributes": """
+data = datasets.ImageFolder("data")
+train, val = random_split(data, [0.8, 0.2])
+train.dataset.transform = plain
+val.dataset.target_transform = int
+"""
+    + LOADERS,
+    "another library's split": """
+from mine import random_split
+train, val = random_split(datasets.ImageFolder("data", transform=augment), [0.8, 0.2])
+val.dataset.transform = plain
+"""
+    + LOADERS,
+}
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_the_rule_finds_it(told, name):
+    told(HEAD + GUILTY[name])
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + QUIET[name])
+
+
+def test_both_values_are_named(told):
+    first, second = (told(HEAD + GUILTY[name])[0] for name in list(GUILTY)[:2])
+    assert first.message == (
+        "train.dataset and val.dataset are one dataset: transform becomes plain for all of them, and augment is used "
+        "for none."
+    )
+    assert second.message == first.message

@@ -1,0 +1,270 @@
+"""MDL010: what a recurrent layer takes for time follows the batch."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(44, 10, 3)
+y = x.sum((1, 2)).gt(0).long()
+data = TensorDataset(x, y)
+loader = DataLoader(data, batch_size=16, shuffle=True)
+
+def train(model, loader=loader, epochs=2, of=lambda x: x):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(of(inputs)), targets).backward()
+            optimizer.step()
+"""
+
+GUILTY = {
+    "an LSTM in a class": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        steps, _ = self.rnn(x)  # <- MDL010
+        return self.head(steps[:, -1])
+
+train(Classifier())
+""",
+    "images as rows": """
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(6, 8, num_layers=2, bidirectional=True), nn.Linear(16, 2)
+
+    def forward(self, x):
+        hidden = torch.zeros(4, x.shape[1], 8)
+        steps, _ = self.rnn(x, hidden)  # <- MDL010
+        return self.head(steps.mean(1))
+
+images = torch.randn(48, 1, 5, 6)
+labels = images.sum((1, 2, 3)).gt(0).long()
+train(Rows(), DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True), of=lambda x: x.reshape(-1, 5, 6))
+""",
+    "tokens behind an embedding": """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.encoder, self.head = nn.Embedding(20, 4), nn.RNN(4, 8), nn.Linear(8, 2)
+
+    def encode(self, tokens):
+        return self.encoder(self.embed(tokens))  # <- MDL010
+
+    def forward(self, tokens):
+        return self.head(self.encode(tokens)[0].mean(1))
+
+tokens = torch.randint(20, (48, 7))
+data = [(row, int(row.sum() > 70)) for row in tokens]
+train(Tagger(), DataLoader(data, batch_size=8, shuffle=True))
+""",
+    "the layer itself is the model": """
+rnn = nn.GRU(3, 2)
+optimizer = torch.optim.SGD(rnn.parameters(), lr=0.1)
+for inputs, targets in loader:
+    steps, _ = rnn(inputs)  # <- MDL010
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(steps[:, -1], targets).backward()
+    optimizer.step()
+""",
+    "features without time": """
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(30, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        steps, _ = self.rnn(x.flatten(1))  # <- MDL010
+        return self.head(steps)
+
+train(Flat())
+""",
+    "features as one step": """
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(30, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        steps, _ = self.rnn(x.flatten(1).unsqueeze(1))  # <- MDL010
+        return self.head(steps[:, -1])
+
+train(Flat())
+""",
+    "accumulated, under autocast": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleDict({"rnn": nn.LSTM(3, 8), "head": nn.Linear(8, 2)})
+
+    def forward(self, x):
+        return self.body["head"](self.body["rnn"](x)[0][:, -1])  # <- MDL010
+
+model = Classifier()
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(2):
+    for number, (inputs, targets) in enumerate(DataLoader(data, batch_size=11, shuffle=True), 1):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(inputs), targets) / 2
+        loss.backward()
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+}
+
+QUIET = {
+    "batch_first": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+train(Classifier())
+""",
+    "transposed": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x.transpose(0, 1))[0][-1])
+
+train(Classifier())
+""",
+    "collated with time first": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][-1])
+
+def collate(samples):
+    inputs = nn.utils.rnn.pad_sequence([each[: int(each.shape[0] - label)] for each, label in samples])
+    return inputs, torch.tensor([int(label) for _, label in samples])
+
+train(Classifier(), DataLoader(data, batch_size=10, shuffle=True, collate_fn=collate))
+""",
+    "as many steps as samples": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x.transpose(0, 1))[0][-1])
+
+train(Classifier(), DataLoader(data, batch_size=10, shuffle=True))
+train(Classifier(), DataLoader(data, batch_size=10, shuffle=True, drop_last=True))
+""",
+    "one sample after the other": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return torch.stack([self.head(self.rnn(each)[0][-1]) for each in x])
+
+train(Classifier(), DataLoader(data, batch_size=10, shuffle=True), epochs=1)
+train(Classifier(), DataLoader(data, batch_size=16, shuffle=True), epochs=1)
+""",
+    "packed": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        lengths = torch.full((len(x),), x.shape[1])
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.head(self.rnn(packed)[1][0][-1])
+
+train(Classifier())
+""",
+    "a series in its order": """
+class Forecast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+series = torch.randn(40, 3)
+targets = series.sum(1).gt(0).long().roll(1)
+train(Forecast(), DataLoader(TensorDataset(series, targets), batch_size=16))
+""",
+    "rows of each image as the batch": """
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.across, self.head = nn.GRU(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        samples, steps, features = x.shape
+        flat = x.reshape(samples * 2, steps // 2, features).transpose(0, 1)
+        return self.head(self.across(flat)[0][-1].view(samples, 2, -1).mean(1))
+
+train(Rows())
+""",
+    "rollouts beside a loader": """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0]).flatten(0, 1)
+
+policy = Policy()
+optimizer = torch.optim.Adam(policy.parameters())
+for inputs, targets in DataLoader(data, batch_size=16, shuffle=True):
+    rollout, actions = torch.randn(16, 5, 3), torch.randint(2, (80,))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(policy(rollout), actions).backward()
+    optimizer.step()
+""",
+    "no loader": """
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][-1])
+
+train(Classifier(), [(torch.randn(16, 5, 3), torch.randint(2, (5,))) for _ in range(12)])
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_guilty(guilty, script):
+    (found,) = guilty(HEAD + script).findings
+    assert "takes the batch for time" in found.message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(run, script):
+    assert "MDL010" not in {found.code for found in run(HEAD + script).findings}
+
+
+def test_the_numbers_are_told(guilty):
+    (found,) = guilty(HEAD + GUILTY["an LSTM in a class"]).findings
+    assert "16 time steps of 10 sequences" in found.message
+    (found,) = guilty(HEAD + GUILTY["features without time"]).findings
+    assert "16 and 12 time steps" in found.message

@@ -1,0 +1,138 @@
+"""MDL012: layers that every forward makes anew."""
+
+import pytest
+
+CLASS = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.head = nn.Linear(size, 1)
+"""
+
+GUILTY = {
+    "called on the spot": """
+    def forward(self, x):
+        x = F.relu(nn.Linear(8, self.size)(x))  # <- MDL012
+        return self.head(x)
+""",
+    "under a name, moved": """
+    def forward(self, x):
+        conv = nn.Conv2d(3, self.size, kernel_size=(1, 3)).cuda()  # <- MDL012
+        first = nn.Conv2d(self.size, 8, 1).to(x.device)  # <- MDL012
+        return self.head(first(conv(x)).mean((2, 3)))
+""",
+    "set anew on the model": """
+    def forward(self, x):
+        h = x.flatten(1)
+        self.out = nn.Sequential(
+            nn.Linear(h.shape[1], 512),  # <- MDL012
+            nn.ReLU(),
+        )
+        return self.head(self.out(h))
+""",
+    "in a loop": """
+    def forward(self, x):
+        for width in (8, 8, 8):
+            x = torch.tanh(nn.Linear(width, width)(x))  # <- MDL012
+        return self.head(x)
+""",
+    "a sequential called on the spot": """
+    def forward(self, x):
+        return self.head(nn.Sequential(nn.Dropout(0.1), nn.Linear(4, self.size))(x))  # <- MDL012
+""",
+    "a recurrent one": """
+    def forward(self, x):
+        rnn = nn.LSTM(8, self.size, batch_first=True)  # <- MDL012
+        steps, _ = rnn(x)
+        return self.head(steps[:, -1])
+""",
+}
+
+QUIET = {
+    "what has no weights, or none that matter": """
+    def forward(self, x):
+        x = nn.ReLU()(nn.LayerNorm(x.shape[1:])(x))
+        return nn.Dropout(0.1)(nn.MaxPool1d(2)(x)), nn.CrossEntropyLoss()(x, x), nn.BatchNorm1d(8)(x)
+""",
+    "made once, when it is known how": """
+    def forward(self, x):
+        if self.first is None:
+            self.first = nn.Linear(x.shape[1], self.size).to(x.device)
+        return self.head(self.first(x))
+""",
+    "made once, left early": """
+    def forward(self, x):
+        if hasattr(self, "first"):
+            return self.head(self.first(x))
+        self.first = nn.Linear(x.shape[1], self.size)
+        return self.head(self.first(x))
+""",
+    "a filter": """
+    def forward(self, x):
+        sobel = nn.Conv2d(1, 1, 3, bias=False)
+        sobel.weight.data = self.kernel
+        return sobel(x)
+""",
+    "weights set by a function": """
+    def forward(self, x):
+        layer = nn.Linear(8, 8)
+        nn.init.orthogonal_(layer.weight)
+        return layer(x)
+""",
+    "an augmentation without gradients": """
+    def forward(self, x):
+        with torch.no_grad():
+            noise = nn.Conv2d(3, 3, 3, padding=1)(x)
+        return self.head(noise)
+""",
+    "frozen": """
+    def forward(self, x):
+        return self.head(nn.Conv2d(3, 3, 3).requires_grad_(False)(x))
+""",
+    "handed on": """
+    def forward(self, sizes):
+        layer = nn.Linear(*sizes)
+        self.made.append(layer)
+        return layer(self.x)
+""",
+    "a network that makes networks": """
+    def forward(self, spec):
+        return nn.Sequential(*[nn.Linear(a, b) for a, b in spec])
+""",
+    "decorated": """
+    @torch.no_grad()
+    def forward(self, x):
+        return nn.Linear(8, 8)(x)
+""",
+    "chosen": """
+    def forward(self, x, project=None):
+        project = project or nn.Linear(8, 8)
+        return (project if self.size else nn.Linear(8, 8))(x)
+""",
+    "where layers are made": """
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.first = self.body(torch.zeros(8))
+
+    def forward(self, x):
+        return self.head(self.body(x))
+""",
+}
+
+
+@pytest.mark.parametrize("method", GUILTY.values(), ids=GUILTY)
+def test_told(told, method):
+    assert "a new nn." in told(CLASS + method)[0].message
+
+
+@pytest.mark.parametrize("method", QUIET.values(), ids=QUIET)
+def test_look_alikes(untold, method):
+    untold(CLASS + method, "MDL012")
+
+
+def test_a_function_named_forward_is_no_module(untold):
+    untold("import torch\nfrom torch import nn\nModule = 1\ndef forward(x):\n    return nn.Linear(2, 2)(x)\n", "MDL012")

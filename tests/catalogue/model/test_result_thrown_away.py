@@ -1,0 +1,203 @@
+"""MDL009: statements that are called for what they return, which nobody takes."""
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+device = "cpu"
+loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.randn(32, 1)), batch_size=8)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+NET = """
+class Net(nn.Module):
+    def __init__(self, inplace=False):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+        self.act, self.drop = {}, nn.Dropout(0.5)
+    def forward(self, x):
+        x = self.first(x)
+{}
+        return self.last(x)
+net = Net()
+"""
+TRAIN = """
+for x, y in loader:
+{}
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def _net(*lines, act="nn.ReLU()"):
+    return NET.format(act, "\n".join(f"        {line}" for line in lines))
+
+
+def _train(*lines):
+    return TRAIN.format("\n".join(f"    {line}" for line in lines))
+
+
+GUILTY = {
+    "functions": _net(
+        "F.relu(x)  # <- MDL009", "torch.tanh(x)  # <- MDL009", "F.dropout(x, 0.5, self.training)  # <- MDL009"
+    ),
+    "methods": _net("x.relu()  # <- MDL009", "x.softmax(1)  # <- MDL009"),
+    "layers": _net("self.act(x)  # <- MDL009", "self.drop(x)  # <- MDL009", act="nn.LeakyReLU(0.1)"),
+    "a layer that is told not to": _net("self.act(x)  # <- MDL009", act="nn.ReLU(inplace=False)"),
+    "on a condition, under autocast": _net(
+        "with torch.autocast('cpu', torch.bfloat16):",
+        "    if self.training:",
+        "        F.gelu(x)  # <- MDL009",
+    ),
+    "a model nobody calls here, beside a buffer": """
+class Block(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(3))
+        self.drop = nn.Dropout(p)
+    def _body(self, x):
+        self.drop(x)  # <- MDL009
+        return x * self.mask
+    def forward(self, x):
+        return self._body(x)
+""",
+    "a batch that stays where it is": _train("x.to(device)  # <- MDL009", "y.cuda()  # <- MDL009"),
+    "a batch by key, in a function": """
+def train(model, loader, optimizer, device):
+    model.to(device)
+    for step, batch in enumerate(loader):
+        batch["x"].to(device)  # <- MDL009
+        loss = F.mse_loss(model(batch["x"]), batch["y"])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+train(model, loader, optimizer, "cuda")
+""",
+    "a state that is not detached, in a class": """
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRU(6, 8)
+    def forward(self, x, state):
+        return self.cell(x, state)
+class Trainer:
+    def __init__(self):
+        self.net = Recurrent()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def fit(self, loader):
+        hidden = torch.zeros(1, 8)
+        hidden.to(device)
+        for x, _ in loader:
+            output, hidden = self.net(x, hidden)
+            hidden.detach()  # <- MDL009
+            self.optimizer.zero_grad()
+            output.square().mean().backward(retain_graph=True)
+            self.optimizer.step()
+Trainer().fit(loader)
+""",
+}
+
+QUIET = {
+    "kept": _net("x = F.relu(x)", "x = self.drop(self.act(x))", "y = x.tanh()", "x = x + y.detach()"),
+    "in place": _net(
+        "F.relu(x, inplace=True)",
+        "F.relu(x, True)",
+        "F.dropout(x, 0.5, self.training, True)",
+        "F.leaky_relu(x, 0.1, True)",
+        "F.relu_(x)",
+        "torch.relu_(x)",
+        "x.tanh_()",
+        "torch.sigmoid(x, out=x)",
+    ),
+    "layers in place": _net("self.act(x)", act="nn.ReLU(True)"),
+    "layers in place, by a keyword": _net("self.act(x)", act="nn.LeakyReLU(0.1, inplace=True)"),
+    "layers that may be in place": _net("self.act(x)", act="nn.ReLU(inplace)"),
+    "layers of which the text does not tell": _net("self.act(x)", act="get_activation()"),
+    "one of two layers": _net("self.act(x)", act="nn.ReLU() if torch.rand(1) > 0.5 else nn.ReLU(True)"),
+    "a chain that ends in place": _net("x.view(-1).relu_()", "x.detach().zero_()"),
+    "a layer called for its hook": _net("self.act(x)") + "net.act.register_forward_hook(print)\n",
+    "statistics": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.seen = nn.Identity()
+    def forward(self, x):
+        self.norm(x)
+        self.seen(x)
+        return x
+""",
+    "tried": _net("try:", "    F.softmax(x, dim=5)", "except IndexError:", "    pass"),
+    "measured": _net("with torch.profiler.profile():", "    F.relu(x)"),
+    "a test of a function": """
+def test_relu():
+    F.relu(torch.randn(3))
+    torch.relu(torch.randn(3))
+    for _ in range(10):
+        F.gelu(torch.randn(3))
+test_relu()
+""",
+    "a module moves itself": _train("model.to(device)", "model.float()"),
+    "a whole batch may move itself": """
+for batch in loader:
+    batch.to(device)
+    loss = model(batch["x"]).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "a batch of a class of one's own": """
+loader = DataLoader(TensorDataset(torch.randn(32, 6)), batch_size=8, collate_fn=collate)
+"""
+    + _train("x.to(device)"),
+    "another library's loader": "from torch_geometric.loader import DataLoader\nloader = DataLoader(data)\n"
+    + _train("x.to(device)"),
+    "samples that are not collated": "loader = DataLoader(data, batch_size=None)\n" + _train("x.to(device)"),
+    "the way to a device is timed": """
+import time
+start = time.perf_counter()
+for x, y in loader:
+    x.to(device)
+    y.cuda()
+print(time.perf_counter() - start)
+""",
+    "a state of a class of one's own": """
+class State:
+    def __init__(self, value):
+        self.value = value
+    def detach(self):
+        self.value = self.value.detach()
+state = State(torch.zeros(6))
+"""
+    + _train("state.detach()", "x = x + state.value"),
+    "another model's output, which may move itself": "from other import Encoder\nencoder = Encoder()\n"
+    + _train("codes = encoder(x)", "codes.to(device)", "codes.detach()"),
+    "waited for": _train("loss = model(x).mean()", "loss.cpu()", "loss.item()"),
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_in_the_text(told, script):
+    told(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_its_look_alikes_are_left_in_peace(untold, script):
+    untold(HEAD + script, "MDL009")
+
+
+def test_the_result_is_kept_by_the_fix(told):
+    found = told(HEAD + GUILTY["layers"], fixes=True)
+    assert [str(each.message) for each in found] == [
+        f"What self.{layer} returns is thrown away, and the tensor that it is given stays as it is."
+        for layer in ("act", "drop")
+    ]
+
+
+def test_a_batch_by_key_has_no_fix(told):
+    told(HEAD + GUILTY["a batch by key, in a function"], fixes=False)

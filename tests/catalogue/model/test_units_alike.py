@@ -1,0 +1,256 @@
+"""MDL008: layers whose units begin alike, and stay so."""
+
+import pytest
+
+HEAD = """
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(96, 6)
+y = x.prod(1, keepdim=True).sign()
+labels = (y[:, 0] > 0).long()
+"""
+NET = "model = nn.Sequential(nn.Linear(6, {0}), nn.Tanh(), nn.Linear({0}, 1))\n"
+SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.05)\n"
+LOOP = """
+for step in range({}):
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step(){}
+"""
+HERE = LOOP.format(24, "  # <- MDL008")
+TRAINED = LOOP.format(40, "")
+CLASS = """
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv1d(1, width, 3, padding=1)
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(6 * width, 2)
+        self.reset()
+    def reset(self):
+        for layer in (self.conv, self.head):
+            layer.weight.data.fill_(0.05)
+            layer.bias.data.zero_()
+    def forward(self, x):
+        return self.head(F.relu(self.norm(self.conv(x[:, None]))).flatten(1))
+"""
+
+GUILTY = {
+    "a helper for every layer": NET.format(16)
+    + """
+def init(module):
+    if isinstance(module, nn.Linear):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)
+model.apply(init)
+"""
+    + SGD
+    + HERE,
+    "two units": NET.format(2) + "for p in model.parameters():\n    p.data.fill_(0.3)\n" + SGD + HERE,
+    "an odd width, whose rows differ by rounding": NET.format(37)
+    + "for p in model.parameters():\n    nn.init.constant_(p, 0.02)\n"
+    + "optimizer = torch.optim.Adam(model.parameters())\n"
+    + HERE,
+    "a class with convolutions, two optimizers, and batches": CLASS
+    + """
+model = Net(9)
+body = torch.optim.SGD([*model.conv.parameters(), *model.norm.parameters()], lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(6):
+    for a, b in DataLoader(TensorDataset(x, labels), batch_size=16, shuffle=True):
+        loss = F.cross_entropy(model(a), b)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # <- MDL008
+""",
+    "zeros behind constants, with accumulation and a scaler that is off": NET.format(8)
+    + """
+with torch.no_grad():
+    model[0].weight.copy_(torch.full((8, 6), 0.2))
+    model[0].bias.zero_()
+    model[2].weight.zero_()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+def train():
+    for step in range(48):
+        scaler.scale(F.mse_loss(model(x), y) / 2).backward()
+        if step % 2:
+            scaler.step(optimizer)  # <- MDL008
+            scaler.update()
+            optimizer.zero_grad()
+train()
+""",
+    "weights of one's own, in a closure": """
+w1, b1 = nn.Parameter(torch.ones(5, 6) / 6), nn.Parameter(torch.zeros(5))
+w2, b2 = nn.Parameter(torch.ones(1, 5) / 5), nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([w1, b1, w2, b2], lr=0.05)
+def closure():
+    optimizer.zero_grad()
+    loss = F.mse_loss(F.linear(torch.tanh(F.linear(x, w1, b1)), w2, b2), y)
+    loss.backward()
+    return loss
+for _ in range(20):
+    optimizer.step(closure)  # <- MDL008
+""",
+    "the second of two optimizers": NET.format(4)
+    + """
+critic = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
+for p in critic.parameters():
+    nn.init.constant_(p, 0.1)
+first = torch.optim.SGD(model.parameters(), lr=0.05)
+second = torch.optim.SGD(critic.parameters(), lr=0.05)
+for _ in range(40):
+    for net, optimizer in ((model, first), (critic, second)):
+        optimizer.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        optimizer.step()  # <- MDL008
+""",
+}
+BRANCH = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.gate, self.scale = nn.Parameter(torch.zeros(8, 1)), nn.Parameter(torch.ones(1, 8))
+        self.last = nn.Linear(8, 1)
+        nn.init.zeros_(self.b.weight)
+        nn.init.zeros_(self.b.bias)
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(self.scale * (x + self.b(torch.tanh(self.a(x)))) + self.gate[:, 0] * x)
+model = Net()
+"""
+
+QUIET = {
+    "an output layer that begins at zero": NET.format(8) + "nn.init.zeros_(model[2].weight)\n" + SGD + TRAINED,
+    "constants behind random weights": NET.format(8) + "nn.init.constant_(model[2].weight, 0.1)\n" + SGD + TRAINED,
+    "constants before random weights": NET.format(8) + "nn.init.constant_(model[0].weight, 0.1)\n" + SGD + TRAINED,
+    "a linear model": "model = nn.Linear(6, 1)\nnn.init.zeros_(model.weight)\n" + SGD + TRAINED,
+    "outputs with the same targets": "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))\n"
+    "nn.init.zeros_(model[2].weight)\nnn.init.zeros_(model[2].bias)\ny = y.expand(96, 3)\n" + SGD + TRAINED,
+    "a branch and gates that begin at zero": BRANCH + SGD + TRAINED,
+    "constants in normalisations and biases": """
+model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1))
+for p in model.parameters():
+    if p.dim() == 1:
+        nn.init.constant_(p, 0.5)
+"""
+    + SGD
+    + TRAINED,
+    "constants that dropout tells apart": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1))
+for p in model.parameters():
+    nn.init.constant_(p, 0.1)
+"""
+    + SGD
+    + TRAINED,
+    "constants with a little noise": NET.format(8)
+    + "for p in model.parameters():\n    p.data.fill_(0.1).add_(0.01 * torch.randn_like(p))\n"
+    + SGD
+    + TRAINED,
+    "a low rank whose second half begins at zero": """
+class LoRA(nn.Module):
+    def __init__(self, layer, rank):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, layer.in_features) / 3)
+        self.b = nn.Parameter(torch.zeros(layer.out_features, rank))
+    def forward(self, x):
+        return self.layer(x) + x @ self.a.T @ self.b.T
+model = nn.Sequential(LoRA(nn.Linear(6, 8), 2), nn.Tanh(), LoRA(nn.Linear(8, 1), 2))
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+"""
+    + TRAINED,
+    "a frozen blur, and one that is trained": """
+class Blurred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv1d(1, 4, 3, padding=1), nn.Linear(24, 1)
+        self.blur = nn.Conv1d(4, 4, 3, padding=1, groups=4, bias=False)
+        self.own = nn.Conv1d(4, 4, 3, padding=1, groups=4, bias=False)
+        for layer in (self.blur, self.own):
+            nn.init.constant_(layer.weight, 1 / 3)
+        self.blur.requires_grad_(False)
+    def forward(self, x):
+        return self.last(self.own(self.blur(torch.tanh(self.conv(x[:, None])))).flatten(1))
+model = Blurred()
+optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+"""
+    + TRAINED,
+    "signs of gradients move all rows alike for a while": """
+model = nn.Sequential(nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 1))
+nn.init.constant_(model[0].weight, 0.5)
+nn.init.constant_(model[2].weight, 0.5)
+for layer, start in ((model[0], 0.0), (model[2], 0.1)):
+    layer.bias.data = torch.linspace(start, start + 1, len(layer.bias))
+for step in range(1):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+    + TRAINED,
+    "an ensemble in one parameter that begins alike": """
+first, last = nn.Parameter(torch.full((3, 6, 3), 0.1)), nn.Parameter(torch.full((3, 3, 1), 0.1))
+optimizer = torch.optim.SGD([first, last], lr=0.05)
+for _ in range(40):
+    rows = torch.randint(96, (3, 32))
+    optimizer.zero_grad()
+    F.mse_loss(torch.tanh(x[rows] @ first) @ last, y[rows]).backward()
+    optimizer.step()
+""",
+    "an embedding that begins at zero, and tied to the output": """
+table = nn.Embedding(4, 6)
+nn.init.zeros_(table.weight)
+body = nn.Linear(6, 6)
+optimizer = torch.optim.SGD([*table.parameters(), *body.parameters()], lr=0.05)
+for _ in range(40):
+    words = torch.randint(4, (32,))
+    optimizer.zero_grad()
+    F.cross_entropy(F.linear(torch.tanh(body(table(words))), table.weight), (words + 1) % 4).backward()
+    optimizer.step()
+""",
+    "too few updates to tell": NET.format(8)
+    + "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
+    + SGD
+    + LOOP.format(12, ""),
+    "a rate of zero": NET.format(8)
+    + "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
+    + "optimizer = torch.optim.SGD([{'params': model[0].parameters(), 'lr': 0.0},\n"
+    + "    {'params': model[2].parameters(), 'lr': 0.05}])\n"
+    + TRAINED,
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_its_look_alikes_are_left_in_peace(quiet, script):
+    quiet(HEAD + script)
+
+
+def test_every_layer_is_named_with_its_units(guilty):
+    deep = "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))\n"
+    constant = "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
+    [found] = guilty(HEAD + deep + constant + SGD + HERE).findings
+    assert found.message == (
+        "After 17 updates all 8 rows of 0.weight and all 4 rows of 2.weight are the same, their gradients are, and "
+        "so is what leads on from them: those layers are one unit wide."
+    )
+
+
+def test_what_was_not_compared_is_not_judged(run):
+    report = run(HEAD + NET.format(8) + SGD + LOOP.format(4, "")).report
+    [verdict] = [each for each in report.judged if each.code == "MDL008"]
+    assert str(verdict.verdict) == "not judged"
+    assert "too few updates" in verdict.reason
+
+
+def test_two_layers_of_zeros_are_told_of_once(run):
+    zeros = "for p in model.parameters():\n    nn.init.zeros_(p)\n"
+    found = run(HEAD + NET.format(8) + zeros + SGD + LOOP.format(100, "")).findings
+    assert [each.code for each in found] == ["GRD006"]
