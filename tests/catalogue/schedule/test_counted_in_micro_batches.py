@@ -235,16 +235,6 @@ scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * (len(loader) // K
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, int(config["steps"]))
 """
     + LOOP,
-    "once in each epoch": """
-scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader) // K)
-for epoch in range(EPOCHS):
-    for i, (a, b) in enumerate(loader):
-        (F.mse_loss(model(a), b) / K).backward()
-        if (i + 1) % K == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    scheduler.step()
-""",
     "in the same condition, written again": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
 for epoch in range(EPOCHS):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trueloop.ground.events.event import NONE, Event, Ref, Refs
-from trueloop.ground.findings import Place
+from trueloop.ground.findings import Place, Site
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -131,3 +131,34 @@ class ScheduleAdvanced(Event):
     """Steps of that optimizer in this run so far."""
     backwards: int
     """Backwards in this run so far."""
+    per_epoch: int | None = None
+    """Of its advances, how many an epoch has, as a OneCycleLR was told; None = it was not."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ScheduleIdle(Event):
+    """RARE. The watch ends, a schedule was never advanced, and no line of the program could do so."""
+
+    scheduler: Ref
+    kind: str
+    optimizer: Ref
+    steps: int
+    """Of that optimizer since it was made."""
+    made_micro: int
+    """Backwards before it was made."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SettingIgnored(Event):
+    """RARE. An optimizer of torch's has an attribute that is named like a setting, and steps on with another value.
+
+    Nothing in the program's own files reads the attribute, or sets that item of a group.
+    """
+
+    optimizer: Ref
+    key: str
+    value: str
+    """Of the attribute, in words, and ``used`` that of the first group."""
+    used: str
+    written: Site
+    """The line that sets it."""

@@ -34,6 +34,15 @@ def moved_behind(source: Source, one: Operation, other: Operation, words: str, *
     return Fix(edits, safe=safe, words=words) if edits else None
 
 
+def moved_within(source: Source, one: Operation, other: Operation, words: str) -> Fix | None:
+    """Return the fix that moves a statement behind one in a loop beside it, in the same function; else None."""
+    statement, behind = one.statement, other.statement
+    if statement is None or behind is None or one.function is not other.function or not _whole(one):
+        return None
+    edits = source.text.moved(statement, behind=behind) if len(source.block(statement)) > 1 else None
+    return Fix(edits, safe=False, words=words) if edits else None
+
+
 def moved_out(source: Source, one: Operation, loop: Loop, words: str) -> Fix | None:
     """Return the fix that moves a statement in front of the loop whose body it is a part of; else None."""
     body = source.block(one.statement)

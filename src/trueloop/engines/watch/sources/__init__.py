@@ -23,6 +23,7 @@ from trueloop.engines.watch.sources.retained import Retained
 from trueloop.engines.watch.sources.scaling import Scaling
 from trueloop.engines.watch.sources.schedules import Schedules
 from trueloop.engines.watch.sources.seeds import Seeds
+from trueloop.engines.watch.sources.settings import Settings
 from trueloop.engines.watch.sources.states import States
 from trueloop.engines.watch.sources.steps import Steps
 from trueloop.engines.watch.sources.units import Units
@@ -46,6 +47,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         Loaders(stream, program),
         States(stream, program),
         Schedules(stream, program),
+        Settings(stream, program),
         LossPlaces(stream),
         Forwards(stream, program, dropouts.met),
         dropouts,

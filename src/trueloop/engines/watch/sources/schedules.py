@@ -7,6 +7,7 @@ only through the outermost one; the step every scheduler takes in its constructo
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from torch.optim.lr_scheduler import (
     MultiStepLR,
     OneCycleLR,
     PolynomialLR,
+    ReduceLROnPlateau,
     SequentialLR,
 )
 
@@ -30,12 +32,16 @@ from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import Event, ScheduleAdvanced
+from trueloop.engines.watch.unadvanced import Unadvanced
+from trueloop.ground.events import Event, ScheduleAdvanced, ScheduleIdle
 from trueloop.ground.findings import Place
 
 RARELY: Final = 8  # steps of its optimizer between two advances: an epoch's schedule costs next to nothing to tell
 PAST: Final = 4  # advances past its horizon that are told also where the run is watched lightly
 ONE_SHOT: Final = (CosineAnnealingLR, OneCycleLR, PolynomialLR)  # of no use beyond their end; others may stay there
+
+MADE_BY: Final = (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler)
+"""Have constructors of their own; those of all others call the first one's."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -43,10 +49,10 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _Known:
     """What is known of one scheduler."""
 
-    __slots__ = ("horizon", "steps")
+    __slots__ = ("horizon", "per_epoch", "steps")
 
-    def __init__(self, horizon: int | None) -> None:
-        self.horizon = horizon
+    def __init__(self, horizon: int | None, per_epoch: int | None = None) -> None:
+        self.horizon, self.per_epoch = horizon, per_epoch
         self.steps = 0
         """Of its optimizer, at its advance before."""
 
@@ -54,20 +60,27 @@ class _Known:
 class Schedules:
     """Tells `ScheduleAdvanced`: in full, and else where an advance is rare or goes past the schedule's end.
 
-    Cost: 1 us where it is not told.
+    And at the end `ScheduleIdle`. Cost: 1 us where it is not told.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced,)
+    tells: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced, ScheduleIdle)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
         self._known: weakref.WeakKeyDictionary[LRScheduler, _Known] = weakref.WeakKeyDictionary()
         self._inside = False
+        self._unadvanced = Unadvanced(stream, program)
+        self._made = stream.fenced("learning-rate schedules", self._unadvanced.made)
+        self._moved = stream.fenced("learning-rate schedules", self._unadvanced.advanced)
         self._before = stream.fenced("learning-rate schedules", self._look)
         self._after = stream.fenced("learning-rate schedules", self._tell)
 
     def always(self, patches: Patches) -> None:
-        """Replace ``step`` wherever a scheduler's class defines it."""
+        """Replace ``step`` wherever a scheduler's class defines it, and see them being made."""
+        self._unadvanced.begin()
+        for kind in MADE_BY:
+            patches.replace(kind, "__init__", self._constructor)
+        patches.replace(OneCycleLR, "__init__", self._one_cycle)
         for kind in _kinds(LRScheduler):
             if "step" in vars(kind):
                 patches.replace(kind, "step", self._replacement)
@@ -75,10 +88,37 @@ class Schedules:
     def in_full(self, patches: Patches) -> None:
         """Nothing more."""
 
+    def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(scheduler, *args, **options)
+            if self._stream.on:
+                self._made(scheduler)
+
+        return __init__
+
+    def _one_cycle(self, original: Callable[..., None]) -> Callable[..., None]:
+        takes = inspect.signature(original)
+
+        def look(scheduler: Any, given: Any) -> None:
+            arguments = takes.bind(scheduler, *given[0], **given[1]).arguments
+            told = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
+            self._known[scheduler] = _Known(horizon(scheduler), told if isinstance(told, int) else None)
+
+        look = self._stream.fenced("learning-rate schedules", look)
+
+        def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            original(scheduler, *args, **options)
+            if self._stream.on:
+                look(scheduler, (args, options))
+
+        return __init__
+
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream = self._stream
+        stream, unadvanced = self._stream, self._unadvanced
 
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> Any:
+            if unadvanced.waiting and not _in_constructor(scheduler):
+                self._moved(scheduler)
             if (
                 not stream.on
                 or _is_compiling()
@@ -130,6 +170,7 @@ class Schedules:
                 after=rates(optimizer),
                 count=_count(scheduler),
                 horizon=self._known[scheduler].horizon,
+                per_epoch=self._known[scheduler].per_epoch,
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.micro,
             )

@@ -1,0 +1,361 @@
+"""OPT007: settings that nothing reads."""
+
+import sys
+
+import pytest
+
+HEAD = """
+import argparse
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.01)
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args([])
+x = torch.randn(96, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Linear(6, 1)
+def update(optimizer):
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+GUILTY = {
+    "a decay by hand": """
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+for epoch in range(args.epochs):
+    optimizer.lr = args.lr * 0.5**epoch  # <- OPT007
+    update(optimizer)
+""",
+    "several, in a class": """
+class Trainer:
+    def __init__(self, lr):
+        self.lr = lr
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr)
+    def fine_tune(self):
+        self.optimizer.lr = self.lr / 10  # <- OPT007
+        self.optimizer.weight_decay = 0.0  # <- OPT007
+        self.optimizer.betas = (0.9, 0.95)  # <- OPT007
+    def fit(self):
+        update(self.optimizer)
+        self.fine_tune()
+        update(self.optimizer)
+Trainer(0.01).fit()
+""",
+    "in a helper, of either kind": """
+def set_rate(optimizer, value):
+    optimizer.lr = value  # <- OPT007
+def main(adam=True):
+    opt = optim.Adam(model.parameters()) if adam else optim.SGD(model.parameters(), lr=0.1)
+    for i in range(4):
+        set_rate(opt, 0.1 / (i + 1))
+        update(opt)
+main()
+""",
+    "the defaults": """
+optimizer = optim.RMSprop(model.parameters(), lr=0.01)
+for i in range(4):
+    if i == 2:
+        optimizer.defaults["lr"] = optimizer.defaults["lr"] / 10  # <- OPT007
+    update(optimizer)
+""",
+    "the defaults, times a factor, at the end of a closure": """
+def training():
+    optimizer = optim.Adam(model.parameters())
+    def end():
+        optimizer.defaults["lr"] *= 0.5  # <- OPT007
+    for _ in range(3):
+        update(optimizer)
+        end()
+training()
+""",
+    "into a copy": """
+optimizer = optim.Adam(model.parameters(), lr=1e-3)
+for epoch in range(3):
+    optimizer.state_dict()["param_groups"][0]["lr"] = 1e-3 * 0.9**epoch  # <- OPT007
+    update(optimizer)
+""",
+    "into all copies, scaled": """
+optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+def adjust(optimizer, epoch):
+    lr = args.lr * (0.1 ** (epoch // 30))
+    for param_group in optimizer.state_dict()["param_groups"]:
+        param_group["lr"] = lr  # <- OPT007
+for epoch in range(args.epochs):
+    adjust(optimizer, epoch)
+    optimizer.zero_grad()
+    scaler.scale(F.mse_loss(model(x), y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "of a schedule": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = optim.lr_scheduler.StepLR(optimizer, 2)
+for epoch in range(3):
+    update(optimizer)
+    scheduler.step()
+    scheduler.lr = 0.01  # <- OPT007
+""",
+    "of one of two": """
+critic = nn.Linear(1, 1)
+one, two = optim.Adam(model.parameters()), optim.Adam(critic.parameters())
+for _ in range(3):
+    two.zero_grad()
+    (critic(model(x).detach()).mean() - critic(y).mean()).backward()
+    two.step()
+    one.zero_grad()
+    (-critic(model(x)).mean()).backward()
+    one.step()
+two.lr = 1e-5  # <- OPT007
+""",
+}
+
+QUIET = {
+    "in the groups": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 * 0.5**epoch
+    update(optimizer)
+""",
+    "a note of it, beside the groups": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    optimizer.lr = 0.1 * 0.5**epoch
+    for group in optimizer.param_groups:
+        group.update(lr=0.1 * 0.5**epoch)
+    update(optimizer)
+""",
+    "a note that is read": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer.lr = 0.1
+def rate():
+    return optimizer.lr
+for epoch in range(3):
+    update(optimizer)
+    print(rate())
+""",
+    "read by name": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer.lr = 0.1
+update(optimizer)
+print(getattr(optimizer, "lr"))
+""",
+    "the program's own optimizer": """
+class Descent:
+    def __init__(self, parameters, lr):
+        self.parameters, self.lr = list(parameters), lr
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+    @torch.no_grad()
+    def step(self):
+        for p in self.parameters:
+            p -= self.lr * p.grad
+optimizer = Descent(model.parameters(), 0.1)
+for epoch in range(3):
+    optimizer.lr = 0.1 * 0.5**epoch
+    update(optimizer)
+""",
+    "a subclass that reads it": """
+class Warm(optim.SGD):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr)
+        self.lr = lr
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = self.lr
+        return super().step(closure)
+optimizer = Warm(model.parameters(), 0.1)
+optimizer.lr = 0.01
+update(optimizer)
+""",
+    "another library's": """
+import bitsandbytes as bnb
+optimizer = bnb.optim.AdamW8bit(model.parameters(), lr=0.1)
+optimizer.lr = 0.01
+update(optimizer)
+""",
+    "one that a library has wrapped": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer = accelerator.prepare(optimizer)
+optimizer.lr = 0.01
+update(optimizer)
+""",
+    "of either a library's kind or torch's": """
+from elsewhere import Fancy
+def set_rate(optimizer, value):
+    optimizer.lr = value
+one, two = optim.SGD(model.parameters(), lr=0.1), Fancy(model.parameters())
+for each in (one, two):
+    update(each)
+set_rate(one, 0.1)
+set_rate(two, 0.1)
+""",
+    "a state that is loaded back": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+state = optimizer.state_dict()
+state["param_groups"][0]["lr"] = 0.01
+optimizer.load_state_dict(state)
+update(optimizer)
+""",
+    "copies that are kept": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+state, groups = optimizer.state_dict(), []
+for each in optimizer.state_dict()["param_groups"]:
+    each["lr"] = 0.01
+    groups.append(each)
+optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
+update(optimizer)
+""",
+    "defaults for groups to come": """
+optimizer = optim.SGD(model[:1].parameters() if isinstance(model, nn.Sequential) else model.parameters(), lr=0.1)
+optimizer.defaults["lr"] = 0.01
+head = nn.Linear(1, 1)
+optimizer.add_param_group({"params": head.parameters()})
+update(optimizer)
+""",
+    "defaults for another one": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+update(optimizer)
+optimizer.defaults["lr"] = 0.01
+optimizer = optim.SGD(model.parameters(), **optimizer.defaults)
+update(optimizer)
+""",
+    "settings of that name": """
+class Settings:
+    def __init__(self):
+        self.optimizer = None
+settings = Settings()
+settings.lr = 0.1
+args.lr = 0.2
+optimizer = optim.SGD(model.parameters(), lr=settings.lr)
+update(optimizer)
+""",
+    "handed to somebody who may read it": """
+from elsewhere import log
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer.lr = 0.1
+update(optimizer)
+log(optimizer)
+""",
+}
+
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+def train(optimizer):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+"""
+
+RUN = {
+    "a decay by hand": """
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+for turn in range(args.epochs):
+    optimizer.lr = args.lr * 0.5 ** (turn + 1)  # <- OPT007
+    train(optimizer)
+""",
+    "once, in a class": """
+class Trainer:
+    def __init__(self, lr):
+        self.lr = lr
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr)
+    def fine_tune(self):
+        self.optimizer.weight_decay = 0.5  # <- OPT007
+    def fit(self):
+        for turn in range(4):
+            if turn == 1:
+                self.fine_tune()
+            train(self.optimizer)
+Trainer(0.01).fit()
+""",
+    "in a closure, of what a function has given": """
+def build(kinds):
+    return [kind(model.parameters(), lr=0.001) for kind in kinds]
+def setter(optimizers):
+    def set_rate(value):
+        for each in optimizers:
+            each.lr = value  # <- OPT007
+    return set_rate
+(optimizer,) = build([optim.Adam])
+set_rate = setter([optimizer])
+for turn in range(3):
+    set_rate(0.1 / (turn + 1))
+    train(optimizer)
+""",
+    "of one of two": """
+critic = nn.Linear(1, 1)
+one, two = optim.Adam(model.parameters()), optim.Adam(critic.parameters())
+for turn in range(3):
+    for a, b in loader:
+        two.zero_grad()
+        (critic(model(a).detach()).mean() - critic(b).mean()).backward()
+        two.step()
+        one.zero_grad()
+        (-critic(model(a)).mean()).backward()
+        one.step()
+    two.betas = (0.5, 0.9)  # <- OPT007
+""",
+}
+STILL = {
+    "the same in the groups": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for turn in range(3):
+    optimizer.lr = 0.1 * 0.5**turn
+    optimizer.param_groups[0].update(dict(lr=optimizer.lr))
+    train(optimizer)
+""",
+    "a note of where it began": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+optimizer.lr = 0.1
+for turn in range(3):
+    train(optimizer)
+""",
+    "told of at the end, when nothing is stepped any more": """
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for turn in range(2):
+    train(optimizer)
+optimizer.lr = 0.05
+print(len([1 for _ in loader]), len([1 for _ in loader]))
+""",
+}
+ELSEWHERE = ("import bitsandbytes", "from elsewhere", "from accelerate")
+
+
+@pytest.mark.parametrize("script", RUN.values(), ids=RUN)
+def test_a_run_finds_it(guilty, script: str):
+    assert "is read by nothing" in guilty(HEAD + LOADER + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", [*QUIET.values(), *STILL.values()], ids=[*QUIET, *STILL])
+def test_a_run_leaves_look_alikes_alone(quiet, script: str):
+    if not any(word in script for word in ELSEWHERE):
+        quiet(HEAD + LOADER + script.replace("update(optimizer)", "train(optimizer)"))
+
+
+def test_a_file_beside_it_may_read_it(run, tmp_path, monkeypatch):
+    (tmp_path / "noting_elsewhere.py").write_text("def note(optimizer):\n    print(optimizer.lr)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = HEAD + LOADER + RUN["a decay by hand"]
+    assert {each.code for each in run(script).findings} == {"OPT007"}
+    assert not run("import noting_elsewhere" + script + "noting_elsewhere.note(optimizer)").findings
+    del sys.modules["noting_elsewhere"]
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_the_rule_finds_it(told, script: str):
+    told(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(untold, script: str):
+    untold(HEAD + script)

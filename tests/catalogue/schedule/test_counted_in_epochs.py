@@ -1,0 +1,271 @@
+"""SCH007: a schedule made for updates that follows epochs."""
+
+import pytest
+
+HEAD = """
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(96, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def update(a, b):
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(a), b)
+    loss.backward()
+    optimizer.step()
+"""
+
+BOTH = {
+    "behind the loop over the batches": """
+scheduler = OneCycleLR(optimizer, 0.05, epochs=4, steps_per_epoch=len(loader))
+for _ in range(4):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+    "in a class": """
+class Trainer:
+    def __init__(self, model, loader, epochs):
+        self.model, self.loader, self.epochs = model, loader, epochs
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self.scheduler = OneCycleLR(self.optimizer, max_lr=0.05, epochs=epochs, steps_per_epoch=len(self.loader))
+    def train_epoch(self):
+        for a, b in self.loader:
+            self.optimizer.zero_grad()
+            F.mse_loss(self.model(a), b).backward()
+            self.optimizer.step()
+    def fit(self):
+        for _ in range(self.epochs):
+            self.train_epoch()
+            self.end()
+    def end(self):
+        self.scheduler.step()  # <- SCH007
+Trainer(model, loader, 3).fit()
+""",
+    "scaled, and measured after each epoch": """
+def main(epochs=3):
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    held_out = DataLoader(TensorDataset(torch.randn(32, 6), torch.randn(32, 1)), batch_size=16)
+    one_cycle = OneCycleLR(optimizer, max_lr=0.05, epochs=epochs, steps_per_epoch=len(loader))
+    for _ in range(epochs):
+        model.train()
+        for i, (a, b) in enumerate(loader):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.mse_loss(model(a).float(), b)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        model.eval()
+        with torch.no_grad():
+            print(sum(F.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out) / 32)
+        one_cycle.step()  # <- SCH007
+main()
+""",
+    "windows of several": """
+scheduler = OneCycleLR(optimizer, max_lr=0.05, epochs=4, steps_per_epoch=len(loader))
+for _ in range(4):
+    for i, (a, b) in enumerate(loader):
+        loss = F.mse_loss(model(a), b) / 2
+        loss.backward()
+        if i % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    scheduler.step()  # <- SCH007
+""",
+}
+
+TEXT_ONLY = {
+    "a cosine over all batches": """
+epochs = 4
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+for _ in range(epochs):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+    "a cosine over the batches of one epoch": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader), eta_min=0, last_epoch=-1)
+for epoch in range(9):
+    for a, b in loader:
+        update(a, b)
+    if epoch >= 2:
+        scheduler.step()  # <- SCH007
+""",
+    "a number in between, rounded": """
+total = int(math.ceil(len(loader) / 2) * 5)
+def train(scheduler):
+    for epoch in range(5):
+        for a, b in loader:
+            update(a, b)
+        scheduler.step()  # <- SCH007
+train(OneCycleLR(optimizer, 0.05, total_steps=total))
+""",
+    "as many as there are windows": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader) // 2)
+for _ in range(3):
+    for i, (a, b) in enumerate(loader):
+        (F.mse_loss(model(a), b) / 2).backward()
+        if (i + 1) % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    scheduler.step()  # <- SCH007
+""",
+    "a library's, with a warm-up": """
+from transformers import get_linear_schedule_with_warmup
+steps = len(loader) * 4
+scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=3, num_training_steps=steps)
+for _ in range(4):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+}
+
+RUN_ONLY = {
+    "a number that was counted before": """
+batches = 96 // 16
+scheduler = OneCycleLR(optimizer, 0.05, None, 3, batches)
+for _ in range(3):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()  # <- SCH007
+""",
+}
+
+QUIET = {
+    "one step per batch": """
+scheduler = OneCycleLR(optimizer, 0.05, epochs=4, steps_per_epoch=len(loader))
+for _ in range(4):
+    for a, b in loader:
+        update(a, b)
+        scheduler.step()
+""",
+    "counted in epochs": """
+scheduler = OneCycleLR(optimizer, 0.05, total_steps=4)
+for _ in range(3):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+    "one step in each epoch": """
+scheduler = OneCycleLR(optimizer, 0.05, epochs=4, steps_per_epoch=1)
+for _ in range(4):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+    "planned for as many epochs as there were updates": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=18)
+for _ in range(3):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+    "as many micro-batches to a window as windows to an epoch": """
+data = DataLoader(TensorDataset(x[:64], x[:64].sum(1, keepdim=True)), batch_size=16, shuffle=True)
+scheduler = OneCycleLR(optimizer, 0.05, epochs=5, steps_per_epoch=len(data) // 2)
+for _ in range(5):
+    for i, (a, b) in enumerate(data):
+        (F.mse_loss(model(a), b) / 2).backward()
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+""",
+    "as many updates to an iteration as iterations to an epoch": """
+scheduler = OneCycleLR(optimizer, 0.05, epochs=3, steps_per_epoch=len(loader))
+for _ in range(3):
+    for a, b in loader:
+        for part in range(6):
+            update(a, b)
+        scheduler.step()
+""",
+    "windows over several epochs": """
+scheduler = OneCycleLR(optimizer, 0.05, total_steps=3)
+for _ in range(3):
+    for a, b in loader:
+        (F.mse_loss(model(a), b) / 6).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    scheduler.step()
+""",
+    "one batch is the whole data": """
+whole = DataLoader(loader.dataset, batch_size=96)
+scheduler = OneCycleLR(optimizer, 0.05, epochs=5, steps_per_epoch=1)
+for _ in range(5):
+    for a, b in whole:
+        update(a, b)
+    scheduler.step()
+""",
+    "the fraction of an epoch": """
+scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2)
+for epoch in range(4):
+    for i, (a, b) in enumerate(loader):
+        update(a, b)
+        scheduler.step(epoch + i / len(loader))
+""",
+    "turns of something else around it": """
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=8 * len(loader) // len(loader))
+for _ in range(6):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+}
+
+UNTOLD = {
+    "per batch or per epoch, as the settings say": """
+def train(per_batch: bool):
+    scheduler = OneCycleLR(optimizer, 0.05, total_steps=4 * len(loader) if per_batch else 4)
+    for _ in range(4):
+        for a, b in loader:
+            update(a, b)
+            if per_batch:
+                scheduler.step()
+        if not per_batch:
+            scheduler.step()
+train(True)
+""",
+    "the length of another loader": """
+chunks = DataLoader(TensorDataset(x), batch_size=48)
+scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=3 * len(chunks))
+for _ in range(3):
+    for chunk in chunks:
+        for a, b in loader:
+            update(a, b)
+        scheduler.step()
+""",
+    "advanced by who trains an epoch": """
+def epoch(scheduler):
+    for a, b in loader:
+        update(a, b)
+    scheduler.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", [*BOTH.values(), *RUN_ONLY.values()], ids=[*BOTH, *RUN_ONLY])
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "once per epoch" in guilty(HEAD + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", [*BOTH.values(), *TEXT_ONLY.values()], ids=[*BOTH, *TEXT_ONLY])
+def test_the_rule_finds_it(told, script: str):
+    told(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(HEAD + script)
+
+
+@pytest.mark.parametrize("script", [*QUIET.values(), *UNTOLD.values()], ids=[*QUIET, *UNTOLD])
+def test_the_rule_leaves_them_alone(untold, script: str):
+    untold(HEAD + script)

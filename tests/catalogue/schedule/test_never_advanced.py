@@ -1,0 +1,414 @@
+"""SCH006: a schedule that waits for ever."""
+
+import sys
+import textwrap
+
+import pytest
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.randn(96, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+"""
+PLAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def epoch():
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(a), b)
+        loss.backward()
+        optimizer.step()
+"""
+
+BOTH = {
+    "in a script, and logged": """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)  # <- SCH006
+for _ in range(3):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+    print(scheduler.get_last_lr(), len(scheduler.state_dict()))
+""",
+    "in a function that is not told of it": """
+def train(model, optimizer, epochs):
+    for _ in range(epochs):
+        for a, b in loader:
+            optimizer.zero_grad()
+            F.mse_loss(model(a), b).backward()
+            optimizer.step()
+def main():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = lr_scheduler.StepLR(optimizer, step_size=1)  # <- SCH006
+    train(model, optimizer, 4)
+main()
+""",
+    "handed to a function that forgets it, scaled": """
+def train(model, optimizer, scheduler, scaler, epochs=3):
+    for _ in range(epochs):
+        for a, b in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.mse_loss(model(a).float(), b)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        print(scheduler.get_last_lr())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+cosine = lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)  # <- SCH006
+train(model, optimizer, cosine, scaler=scaler)
+""",
+    "held by a class, windows of several": """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self.plateau = lr_scheduler.ReduceLROnPlateau(self.optimizer, patience=0)  # <- SCH006
+    def fit(self, epochs):
+        for _ in range(epochs):
+            self.optimizer.zero_grad()
+            for i, (a, b) in enumerate(loader):
+                loss = F.mse_loss(self.model(a), b) / 2
+                loss.backward()
+                if i % 2 == 1:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+Trainer(model).fit(3)
+""",
+    "a warm-up and a decay in one": PLAIN
+    + """
+warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+decay = lr_scheduler.CosineAnnealingLR(optimizer, 12)
+both = lr_scheduler.SequentialLR(optimizer, [warm, decay], [3])  # <- SCH006
+for _ in range(3):
+    epoch()
+""",
+    "given no name": PLAIN
+    + """
+lr_scheduler.StepLR(optimizer, 2)  # <- SCH006
+for _ in range(3):
+    epoch()
+""",
+}
+
+RUN_ONLY = {
+    "made by a helper, kept in a dictionary": PLAIN
+    + """
+def build():
+    return {"model": model, "scheduler": lr_scheduler.StepLR(optimizer, 1)}  # <- SCH006
+parts = build()
+for _ in range(3):
+    epoch()
+print(parts["scheduler"].get_last_lr())
+""",
+    "a closure, and the schedule is gone": """
+def training(rate):
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=rate, max_iter=2)
+    def train():
+        for a, b in loader:
+            def closure():
+                optimizer.zero_grad()
+                loss = F.mse_loss(model(a), b)
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+    make = lambda kind: kind(optimizer, 0.9)
+    return train, [make(lr_scheduler.ExponentialLR)][:0]  # <- SCH006
+train, _ = training(0.1)
+for _ in range(3):
+    train()
+""".replace("  # <- SCH006", "").replace("kind(optimizer, 0.9)", "kind(optimizer, 0.9)  # <- SCH006"),
+}
+
+TEXT_ONLY = {
+    "no loader": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scheduler = lr_scheduler.StepLR(optimizer, 10)  # <- SCH006
+for i in range(30):
+    rows = torch.randint(0, 96, (16,))
+    optimizer.zero_grad()
+    F.mse_loss(model(x[rows]), x[rows].sum(1, keepdim=True)).backward()
+    optimizer.step()
+""",
+    "one of two optimizers": """
+critic = nn.Linear(1, 1)
+first = torch.optim.Adam(model.parameters(), lr=0.01)
+second = torch.optim.Adam(critic.parameters(), lr=0.01)
+one = lr_scheduler.StepLR(first, 1)
+two = lr_scheduler.StepLR(second, 1)  # <- SCH006
+for _ in range(4):
+    for a, b in loader:
+        second.zero_grad()
+        (critic(model(a).detach()).mean() - critic(b).mean()).backward()
+        second.step()
+        first.zero_grad()
+        (-critic(model(a)).mean()).backward()
+        first.step()
+    one.step()
+""",
+}
+
+QUIET = {
+    "advanced once an epoch": PLAIN
+    + """
+scheduler = lr_scheduler.StepLR(optimizer, 2)
+for _ in range(3):
+    epoch()
+    scheduler.step()
+""",
+    "one epoch only": PLAIN
+    + """
+scheduler = lr_scheduler.StepLR(optimizer, 2)
+for turn in range(1):
+    epoch()
+    if turn:
+        scheduler.step()
+""",
+    "from the tenth epoch on": PLAIN
+    + """
+scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+for turn in range(4):
+    epoch()
+    if turn >= 10:
+        scheduler.step()
+""",
+    "averaged weights that a short run does not reach": PLAIN
+    + """
+from torch.optim.swa_utils import SWALR
+scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+slow = SWALR(optimizer, swa_lr=0.05)
+for turn in range(3):
+    epoch()
+    (slow if turn > 5 else scheduler).step()
+""",
+    "parts of a sequence, of which the second is not reached": PLAIN
+    + """
+parts = [lr_scheduler.ConstantLR(optimizer, 0.5, 9), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+scheduler = lr_scheduler.SequentialLR(optimizer, parts, [9])
+for _ in range(3):
+    epoch()
+    scheduler.step()
+""",
+    "a chain": PLAIN
+    + """
+scheduler = lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(optimizer), lr_scheduler.StepLR(optimizer, 1)])
+for _ in range(3):
+    epoch()
+    scheduler.step()
+""",
+    "read by hand": PLAIN
+    + """
+scheduler = lr_scheduler.LambdaLR(optimizer, lambda n: 0.9**n)
+for turn in range(4):
+    for group, base in zip(optimizer.param_groups, scheduler.base_lrs):
+        group["lr"] = base * scheduler.lr_lambdas[0](turn)
+    epoch()
+""",
+    "a warm-up of the program's own around it": PLAIN
+    + """
+class Warm:
+    def __init__(self, after, epochs):
+        self.after, self.left = after, epochs
+    def end_of_epoch(self):
+        self.left -= 1
+        if self.left < 0:
+            self.after.step()
+warm = Warm(lr_scheduler.StepLR(optimizer, 1), 8)
+for _ in range(4):
+    epoch()
+    warm.end_of_epoch()
+""",
+    "by name, on a condition": PLAIN
+    + """
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+ends = {"epoch": ["step"]}
+for turn in range(4):
+    epoch()
+    if turn == 9:
+        getattr(scheduler, "step")()
+""",
+    "built to evaluate": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for _ in range(3):
+    with torch.no_grad():
+        print(len([model(a) for a, b in loader]))
+""",
+    "made anew with every epoch, to set its rate": PLAIN
+    + """
+for turn in range(4):
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=turn - 1)
+    epoch()
+""",
+    "two to choose from": PLAIN
+    + """
+choices = {"step": lr_scheduler.StepLR(optimizer, 1), "decay": lr_scheduler.ExponentialLR(optimizer, 0.9)}
+for _ in range(4):
+    epoch()
+    choices["decay"].step()
+""",
+    "through a list of callbacks": PLAIN
+    + """
+at_the_end = []
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+at_the_end.append(scheduler.step)
+for turn in range(4):
+    epoch()
+    for each in at_the_end if turn > 7 else ():
+        each()
+""",
+    "ended by hand": PLAIN
+    + """
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for turn in range(3):
+    try:
+        epoch()
+        epoch()
+        epoch()
+        raise KeyboardInterrupt
+        scheduler.step()
+    except KeyboardInterrupt:
+        break
+""",
+}
+
+UNTOLD = {
+    "another one of the same optimizer is used": PLAIN
+    + """
+before = lr_scheduler.StepLR(optimizer, 1)
+scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+for _ in range(4):
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+    scheduler.step()
+""",
+    "another file may use it": """
+class Trainer:
+    def __init__(self, model):
+        self.optimizer = torch.optim.Adam(model.parameters())
+        self.scheduler = lr_scheduler.StepLR(self.optimizer, 1)
+    def fit(self, model, epochs):
+        for _ in range(epochs):
+            for a, b in loader:
+                self.optimizer.zero_grad()
+                F.mse_loss(model(a), b).backward()
+                self.optimizer.step()
+""",
+    "a base class from elsewhere may": """
+from base import Base
+class Trainer(Base):
+    def __init__(self, model):
+        self.optimizer = torch.optim.Adam(model.parameters())
+        self.scheduler = lr_scheduler.StepLR(self.optimizer, 1)
+    def fit(self):
+        for _ in range(3):
+            for a, b in loader:
+                self.optimizer.zero_grad()
+                F.mse_loss(model(a), b).backward()
+                self.optimizer.step()
+                self.after_update()
+Trainer(model).fit()
+""",
+    "returned": """
+def build():
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = lr_scheduler.StepLR(optimizer, 1)
+    for a, b in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(a), b).backward()
+        optimizer.step()
+    return optimizer, scheduler
+""",
+    "prepared by an accelerator": """
+from accelerate import Accelerator
+accelerator = Accelerator()
+optimizer = torch.optim.Adam(model.parameters())
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, scheduler)
+for a, b in loader:
+    optimizer.zero_grad()
+    accelerator.backward(F.mse_loss(model(a), b))
+    optimizer.step()
+    schedule.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", [*BOTH.values(), *RUN_ONLY.values()], ids=[*BOTH, *RUN_ONLY])
+def test_it_is_found_at_its_line(guilty, script: str):
+    assert "never advanced" in guilty(HEAD + script).findings[0].message
+
+
+@pytest.mark.parametrize("script", [*BOTH.values(), *TEXT_ONLY.values()], ids=[*BOTH, *TEXT_ONLY])
+def test_the_rule_finds_it(told, script: str):
+    told(HEAD + script, fixes=False)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(HEAD + script)
+
+
+@pytest.mark.parametrize("script", [*QUIET.values(), *UNTOLD.values()], ids=[*QUIET, *UNTOLD])
+def test_the_rule_leaves_them_alone(untold, script: str):
+    untold(HEAD + script)
+
+
+LOOP = """
+def run(update, loader, epochs):
+    for epoch in range(epochs):
+        for batch in loader:
+            update(batch)
+"""
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_library_that_runs_the_loop_may_hold_it(run, tmp_path, monkeypatch, installed):
+    folder = tmp_path / "site-packages" if installed else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / "looping_elsewhere.py").write_text(textwrap.dedent(LOOP))
+    monkeypatch.syspath_prepend(str(folder))
+    ran = run(
+        HEAD
+        + """
+from looping_elsewhere import run
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+def update(batch):
+    optimizer.zero_grad()
+    F.mse_loss(model(batch[0]), batch[1]).backward()
+    optimizer.step()
+run(update, loader, 3)
+"""
+    )
+    del sys.modules["looping_elsewhere"]
+    assert {each.code for each in ran.findings} == (set() if installed else {"SCH006"})
+
+
+def test_a_line_in_an_imported_file_may_advance_it(run, tmp_path, monkeypatch):
+    (tmp_path / "ending_elsewhere.py").write_text(
+        "def end(scheduler, epoch):\n    if epoch > 9:\n        scheduler.step()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = (
+        HEAD
+        + PLAIN
+        + """
+import ending_elsewhere
+scheduler = lr_scheduler.StepLR(optimizer, 1)
+for turn in range(3):
+    epoch()
+    ending_elsewhere.end(scheduler, turn)
+"""
+    )
+    assert not run(script).findings
+    del sys.modules["ending_elsewhere"]
