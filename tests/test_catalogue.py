@@ -33,6 +33,7 @@ UNFIXED = {
     "EVL005",
     "EVL006",
     "GRD009",
+    "MDL012",
     "PRC004",
     "SCH006",
 }  # where the text does not say what the author wants

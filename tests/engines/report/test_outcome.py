@@ -38,7 +38,7 @@ def test_the_headline_says_how_grave_it_is(report: Report):
     for findings, words in say.items():
         assert headline(replace(report, findings=findings)) == words
         assert outcome(replace(report, findings=findings)) is Outcome.FINDINGS
-    assert headline(replace(report, findings=(errors,), updates=0)) == "1 error"
+    assert headline(replace(report, findings=(errors,), updates=0)) == "1 error: no optimizer made a step"
     assert headline(replace(report, findings=(note,), updates=0)) == "Not judged: no optimizer made a step, 1 note"
     assert report.worst() is Severity.ERROR
 

@@ -45,9 +45,10 @@ STEPS = 3
 class _Model:
     """What is known of one model."""
 
-    __slots__ = ("fresh", "lively", "measured", "parameters", "part", "sampled", "set_at", "steps", "unused", "waits")
+    __slots__ = ("fresh", "lively", "measured", "name", "parameters", "part", "sampled", "set_at", "steps", "unused")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.lively = False
         """It was stepped with dropout or batch normalisation at work."""
         self.fresh = self.sampled = False
@@ -57,8 +58,6 @@ class _Model:
         self.part = False  # it was set with a whole that is never called itself
         self.measured = False
         """Since then, it was called without being trained."""
-        self.waits: tuple[Refs, bool, bool] | None = None
-        """Of the latest call, not yet followed by a step: its parameters, all in eval mode, something at work."""
         self.unused = False
         """No backward has followed it."""
         self.steps, self.parameters = 0, NONE
@@ -71,23 +70,24 @@ class Detector:
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Model]()
-        self._waiting, self._unused = dict[Ref, _Model](), list[_Model]()  # what every update asks for, apart
+        self._waiting = dict[_Model, tuple[Refs, bool, bool]]()
+        """Of calls not yet followed by a step: their parameters, all in eval mode, something at work."""
+        self._unused = list[_Model]()
 
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         if isinstance(event, StepTaken):
             return self._step(event)
-        if isinstance(event, BackwardStarted):
-            for model in self._unused:
-                model.unused = False
-            self._unused.clear()
-        elif isinstance(event, ModelCalled):
+        if isinstance(event, ModelCalled):
             self._called(event)
         elif isinstance(event, ModeSet):
             self._set(event)
         else:
-            for model in self._models.facts():
-                model.waits, model.unused = None, False
+            for model in self._unused:
+                model.unused = False
+            self._unused.clear()
+            if isinstance(event, Gap):
+                self._waiting.clear()
         return None
 
     def _set(self, event: ModeSet) -> None:
@@ -98,14 +98,15 @@ class Detector:
                 anew = event.training or event.place is None or model.set_at != event.place
                 model.set_at = None if event.training else event.place
                 model.steps = 0 if anew else model.steps  # by the same line: the next evaluation, one update later
-                model.measured, model.waits, model.unused = False, None, False
+                model.measured = model.unused = False
+                self._waiting.pop(model, None)
                 model.fresh, model.sampled = not event.training, False
             elif event.training:
                 model.steps = 0  # a part of it, perhaps
                 model.set_at = None if model.part else model.set_at
 
     def _called(self, event: ModelCalled) -> None:
-        model = self._models.get(event.model) or self._models.put(event.model, _Model())
+        model = self._models.get(event.model) or self._models.put(event.model, _Model(event.model.name))
         model.parameters = event.parameters
         for whole in () if event.has_graph else self._models.facts():
             asked = (whole.fresh or whole.sampled) and whole is not model
@@ -113,32 +114,31 @@ class Detector:
                 whole.sampled = whole.fresh  # between two steps, it takes part in the update
         if model.set_at is not None and (model.unused or not event.has_graph):
             model.measured = True  # the call before was not trained on, or this one cannot be
-        model.waits, model.unused = None, event.has_graph and not event.recomputed
+        model.unused = event.has_graph and not event.recomputed
         if model.unused:
-            model.waits = event.parameters, event.all_eval, event.dropout_active or event.batchnorm_active
-            self._waiting[event.model] = model
+            works = event.dropout_active or event.batchnorm_active
+            self._waiting[model] = event.parameters, event.all_eval, works
             self._unused.append(model)
+        else:
+            self._waiting.pop(model, None)
 
     def _step(self, event: StepTaken) -> Evidence | None:
         found = None
-        waiting, self._waiting = self._waiting, {}
-        for ref, model in waiting.items():
-            call, model.waits = model.waits, None
-            if call is None:  # its mode was set since
+        for model, (parameters, all_eval, works) in list(self._waiting.items()):
+            if parameters.isdisjoint(event.with_gradient):
                 continue
-            if call[0].isdisjoint(event.with_gradient):
-                model.waits, self._waiting[ref] = call, model
-            elif not call[1]:
-                model.lively, model.steps = model.lively or call[2], 0
+            del self._waiting[model]
+            if not all_eval:
+                model.lively, model.steps = model.lively or works, 0
             elif model.lively and model.set_at is not None and (model.measured or model.sampled):
                 model.steps, model.fresh = model.steps + 1, False
-                found = self._evidence(event, ref, model) if model.steps == STEPS else found
+                found = self._evidence(event, model) if model.steps == STEPS else found
         return found
 
-    def _evidence(self, event: StepTaken, ref: Ref, model: _Model) -> Evidence:
+    def _evidence(self, event: StepTaken, model: _Model) -> Evidence:
         return Evidence(
-            message=f"{event.optimizer.name} has stepped {ref.name} {model.steps} times in eval mode, in which it was "
-            "left after an evaluation; before, it was trained with dropout or batch normalisation at work.",
+            message=f"{event.optimizer.name} has stepped {model.name} {model.steps} times in eval mode, in which it "
+            "was left after an evaluation; before, it was trained with dropout or batch normalisation at work.",
             place=event.place,
             related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
         )
@@ -205,50 +205,33 @@ def inject(loop: TeachingLoop) -> None:
     loop.leave_out(Piece.TRAIN_MODE)
 
 
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    {begin}for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
+"""
+
 FAILURE = Failure(
     code="EVL002",
     title="Eval mode is left on in training",
     severity=Severity.ERROR,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(160, 8)
-y = x.sum(1, keepdim=True)
-train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(3):
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(160, 8)
-y = x.sum(1, keepdim=True)
-train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(3):
-    model.train()
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        print(nn.functional.mse_loss(model(x[128:]), y[128:]).item())
-""",
+    bad=SCRIPT.replace("{begin}", ""),
+    good=SCRIPT.replace("{begin}", "model.train()\n    "),
     fix="Call model.train() at the beginning of every epoch.",
     rule=RULE,
     detector=Detector,

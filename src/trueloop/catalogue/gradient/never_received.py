@@ -69,26 +69,8 @@ class Detector:
 
     def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence] | None:
         """Return evidence for each optimizer, once, when an epoch or enough updates are over."""
-        if isinstance(event, StepTaken):
-            held = self._held.get(event.optimizer)
-            if held is None:
-                held = self._held.put(event.optimizer, _Held(event))
-            held.steps += 1
-            if held.steps == FEWEST:
-                self._enough = True
-            held.place = event.place
-            had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 tells of those
-            latest = (event.parameters, had, event.frozen)
-            if latest != held.latest:
-                held.latest = latest
-                held.received |= had
-                held.missing = event.parameters - event.frozen - held.received
-            if not held.missing:  # the usual case
-                if self._owing:
-                    self._owing.pop(event.optimizer, None)
-                return None
-            if held.steps >= FEWEST and not held.told:
-                self._owing[event.optimizer] = held
+        if isinstance(event, StepTaken) and not self._lacks(event):
+            return None  # the usual case
         found: list[Evidence] = []
         for optimizer, held in list(self._owing.items()):
             # Without any, it may be stepped for its schedule only.
@@ -98,6 +80,29 @@ class Detector:
                 if missing := frozenset(ref for ref in missing if ref not in self._received):
                     found.append(self._evidence(optimizer, held, missing))
         return found
+
+    def _lacks(self, event: StepTaken) -> bool:
+        """Take in a step; return whether a parameter of its optimizer still had no gradient."""
+        held = self._held.get(event.optimizer)
+        if held is None:
+            held = self._held.put(event.optimizer, _Held(event))
+        held.steps += 1
+        if held.steps == FEWEST:
+            self._enough = True
+        held.place = event.place
+        had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 tells of those
+        latest = (event.parameters, had, event.frozen)
+        if latest != held.latest:
+            held.latest = latest
+            held.received |= had
+            held.missing = event.parameters - event.frozen - held.received
+        if not held.missing:
+            if self._owing:
+                self._owing.pop(event.optimizer, None)
+            return False
+        if held.steps >= FEWEST and not held.told:
+            self._owing[event.optimizer] = held
+        return True
 
     def _over(self, event: Event, held: _Held) -> bool:
         if isinstance(event, LoaderExhausted):

@@ -46,7 +46,7 @@ def _headline(report: Report) -> str:
     if report.files:
         return f"{words or 'No silent failure found'} in {counted(report.files, 'file')}"
     if Severity.ERROR in found:
-        return f"{words}: {FAULT}" if report.updates else words
+        return f"{words}: {FAULT if report.updates else 'no optimizer made a step'}"
     if Severity.WARNING in found:
         return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
     nothing = "Not judged: no optimizer made a step" if untrained(report) else f"No silent failure found{where}"
