@@ -379,6 +379,32 @@ def test_arguments_of_any_name(whole: Callable[[], Watch]):
     assert not watch.report().problems
 
 
+class Listed(nn.Module):
+    """Gives its parameters as a list, as the MAML code that is passed around does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+    def parameters(self, recurse: bool = True) -> list[nn.Parameter]:  # type: ignore[override]
+        return [self.inner.weight, self.inner.bias]
+
+
+def test_parameters_that_are_no_iterator(whole: Callable[[], Watch]):
+    model = Listed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with whole() as watch:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert watch.report().updates == 3
+    assert not watch.report().problems
+
+
 def test_a_loader_whose_iterator_the_program_has_replaced(whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch):
     """Before the watch begins, by a generator, which takes no attributes."""
     before = DataLoader.__iter__

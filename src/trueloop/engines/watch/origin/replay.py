@@ -139,7 +139,7 @@ def replayed(calls: Sequence[Call]) -> Replay:
         if module is None:
             continue
         module = cast("nn.Module", getattr(module, "_orig_mod", module))
-        matters = next(module.parameters(), None) is not None
+        matters = next(iter(module.parameters()), None) is not None
         try:
             found, output_is_finite, watching = _of_call(module, call, again)
         except CannotReplayError:

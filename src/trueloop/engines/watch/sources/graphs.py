@@ -134,11 +134,11 @@ class Graphs:
         known = self._firsts.get(event.live)
         first = known() if known is not None else None
         if first is None:
-            first = next(event.live.parameters(), None)
+            first = next(iter(event.live.parameters()), None)  # the program's own may be a list
             if first is not None:
                 self._firsts.put(event.live, weakref.ref(first))
         if first is not None and first.grad_fn is not None:  # computed from others, as an average of them
-            name, _ = next(event.live.named_parameters())
+            name, _ = next(iter(event.live.named_parameters()))
             self._parameters.put(first.grad_fn, event.update, event.place, f"{name} of {event.model.name}")
 
     def _looked(self) -> None:
