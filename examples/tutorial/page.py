@@ -49,6 +49,7 @@ INTERRUPTED = ("--save", "ckpt.pt", "--stop-after", "1")
 
 TWINS = (
     Twin("never_cleared", "classification", "GRD001", "optimizer.step()"),
+    Twin("never_stepped", "classification", "OPT006", "loss.backward()"),
     Twin("train_mode_left_on", "classification", "EVL001", "logits = model(images)"),
     Twin("eval_mode_left_on", "classification", "EVL002", "optimizer.step()"),
     Twin("softmax_applied_twice", "classification", "LOS001", "loss = F.cross_entropy(model(images), labels)"),
@@ -56,6 +57,7 @@ TWINS = (
     Twin("held_out_seen_in_training", "classification", "DAT001", "train_loader = DataLoader(dataset, batch_size"),
     Twin("best_by_reference", "classification", "CKP001", "best, best_accuracy = model.state_dict(), accuracy"),
     Twin("stepped_before_optimizer", "classification", "SCH001", "scheduler.step()"),
+    Twin("never_advanced", "classification", "SCH006", "scheduler = torch.optim.lr_scheduler.OneCycleLR("),
     Twin("last_batch_overweighted", "classification", "EVL006", ""),
     Twin("target_broadcast", "regression", "LOS003", "loss.backward()"),
     Twin("statistics_leaked", "regression", "DAT002", "train_loader = DataLoader("),
