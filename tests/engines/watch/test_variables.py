@@ -63,6 +63,22 @@ def test_under_a_debugger_the_functions_variables_stay():
     assert seen
 
 
+def test_where_coverage_is_measured_they_are_read_all_the_same():
+    def trace(tracer: object, frame: Any, event: str, argument: Any) -> None:
+        return None
+
+    def asked(word: int) -> Any:
+        return variables(sys._getframe())
+
+    before = sys.gettrace()
+    sys.settrace(type("CTracer", (), {"__module__": "coverage", "__call__": trace})())
+    try:
+        found = dict(asked(1))
+    finally:
+        sys.settrace(before)
+    assert found == {"word": 1}
+
+
 def test_what_somebody_else_holds_is_not_emptied():
     """As a shell does that was opened here, by a function that is not called ``locals``."""
     first = 1

@@ -40,7 +40,8 @@ def variables(frame: FrameType) -> Mapping[str, Any]:
 
 def _is_debugged() -> bool:
     tracer = sys.gettrace()
-    return tracer is not None and type(tracer).__module__ != "coverage.tracer"  # which never stops anywhere
+    kind = type(getattr(tracer, "__self__", tracer)).__module__
+    return tracer is not None and kind.partition(".")[0] != "coverage"  # which never stops anywhere
 
 
 @lru_cache(maxsize=512)
