@@ -36,7 +36,7 @@ def test_a_block_is_watched(capsys: pytest.CaptureFixture[str]):
     assert report.findings[0].site is not None
     assert report.findings[0].site.path == __file__
     assert not report.ok
-    assert report.verdict == "1 error, 1 warning"
+    assert report.verdict == "1 error, 1 warning: no optimizer made a step"
     assert repr(report) == f"<trueloop: {report.verdict}>"
     out, err = capsys.readouterr()
     assert not out
