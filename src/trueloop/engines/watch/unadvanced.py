@@ -14,7 +14,7 @@ from trueloop.ground.advancing import may_advance, sets_rates
 from trueloop.ground.events import Ref, ScheduleIdle
 from trueloop.ground.findings import Place
 
-MOST: Final = 256  # optimizers that are followed; a sweep makes more
+MOST: Final = 128  # optimizers that are followed; a sweep makes more
 
 
 @dataclass(slots=True)
