@@ -136,7 +136,7 @@ def _setting(statement: ast.stmt, parts: Parts) -> _Setting | None:
 def _set_elsewhere(source: Source, word: str, ours: Sequence[_Setting]) -> bool:
     """True where the attribute, or the dataset of a part, is set somewhere else as well."""
     known = {id(each.node.targets[0]) for each in ours}
-    for each in ast.walk(source.tree):
+    for each in source.nodes:
         if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and id(each) not in known:
             own = isinstance(each.value, ast.Name) and each.value.id == "self"
             if not own and each.attr in ("dataset", word):
@@ -159,7 +159,7 @@ def _copied(source: Source, parts: Parts, settings: Sequence[_Setting]) -> Fix |
     imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
     top = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
     there = any(alias.name == "copy" and not alias.asname for each in imports for alias in each.names)
-    taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in ast.walk(source.tree)) and not there
+    taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes) and not there
     if len(parts.names) != 2 or top is None or taken:
         return None
     edits = [source.text.before(first, f"{last}.dataset = copy.copy({last}.dataset)")]

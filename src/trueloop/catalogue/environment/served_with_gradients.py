@@ -53,8 +53,8 @@ def _uses_gradients(source: Source) -> bool:
     """True where anything in the file wants gradients, or switches them off for good, or within a model."""
     if source.acts(Act.BACKWARD, Act.FROZEN, Act.STEPPED):
         return True
-    classes = [node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
-    attributes = {node.attr for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
+    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
+    attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
     names = imported(source.tree)
     inside = {
         qualified(node, names)

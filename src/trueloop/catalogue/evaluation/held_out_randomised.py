@@ -52,7 +52,7 @@ CHOSEN = frozenset(("torch.utils.data.SubsetRandomSampler", "torch.utils.data.sa
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the loaders over one part of a dataset with random transforms, whose other part is trained on."""
-    if any(map(_set_afterwards, ast.walk(source.tree))):
+    if any(map(_set_afterwards, source.nodes)):
         return
     told = set[int]()
     steps = source.acts(Act.STEPPED)

@@ -42,7 +42,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield ``with torch.no_grad()`` and the decorator around what only computes numbers."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         within = [each.context_expr for each in node.items] if isinstance(node, ast.With) else []
         calls = node.decorator_list if isinstance(node, Function) else within
         call = next((each for each in calls if isinstance(each, ast.Call) and _switches_off(source, each)), None)
@@ -62,7 +62,7 @@ def _switches_off(source: Source, call: ast.Call) -> bool:
 
 def _around(source: Source, node: ast.With) -> ast.AST:
     """Return the innermost function around a statement, or the whole module."""
-    functions = (each for each in ast.walk(source.tree) if isinstance(each, Function))
+    functions = (each for each in source.nodes if isinstance(each, Function))
     found = [each for each in functions if any(one is node for one in ast.walk(each))]
     return found[-1] if found else source.tree
 

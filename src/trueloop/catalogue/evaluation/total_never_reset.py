@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.questions.loops import dotted, stands_in
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.text import Fix
+from trueloop.ground.source.text import Fix, encloses
 
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _PASSING: Final = ("enumerate", "tqdm", "iter", "track", "trange")
@@ -50,15 +50,16 @@ class _Loops(NamedTuple):
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the divisions of sums, and the questions to metrics, that no epoch begins anew."""
-    nodes = list(ast.walk(source.tree))
-    added = [each for each in nodes if isinstance(each, ast.AugAssign) and _measures(each)]
-    metrics = {name for each in nodes if (name := _metric(source, each))}
+    nodes = source.nodes
+    quotients = [each for each in nodes if isinstance(each, ast.BinOp) and _length_of(each.right)]
+    added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _measures(each)]
+    metrics = {name for each in nodes if isinstance(each, ast.Assign) and (name := _metric(source, each))}
     if not added and not metrics:
         return
     above = {id(child): each for each in nodes for child in ast.iter_child_nodes(each)}
     for each in added:
         loops, name = _loops(each, above), dotted(each.target)
-        quotient = loops and not _begins(loops.epochs, name) and _quotient(loops, name)
+        quotient = loops and _quotient(quotients, loops, name)
         if loops and quotient:
             yield Hit(
                 message=f"{name} is never reset: from the second epoch on it is a sum over several, divided by the "
@@ -106,17 +107,15 @@ def _begins(loop: ast.AST, name: str) -> bool:
     )
 
 
-def _quotient(loops: _Loops, name: str) -> ast.BinOp | None:
+def _quotient(quotients: list[ast.BinOp], loops: _Loops, name: str) -> ast.BinOp | None:
     """Return where a sum is divided by the length of what it was taken over, behind the loop over it."""
     over = _through(loops.batches.iter)
-    if not over or _begins(loops.epochs, over.partition(".")[0]):
-        return None
-    for each in ast.walk(loops.epochs):
-        if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Div) or stands_in(each, loops.batches):
-            continue
+    for each in quotients if over else ():
         dividends = {inner.id for inner in ast.walk(each.left) if isinstance(inner, ast.Name)}
-        if name in dividends and _length_of(each.right) in (over, f"{over}.dataset"):
-            return each
+        of = isinstance(each.op, ast.Div) and name in dividends and _length_of(each.right) in (over, f"{over}.dataset")
+        if of and encloses(loops.epochs, each) and not encloses(loops.batches, each):
+            anew = _begins(loops.epochs, name) or _begins(loops.epochs, over.partition(".")[0])
+            return None if anew else each
     return None
 
 
@@ -140,9 +139,9 @@ def _reset(source: Source, loops: _Loops, name: str) -> Fix | None:
     return Fix((edit,), safe=False, words="Begin at zero in every epoch") if edit else None
 
 
-def _metric(source: Source, node: ast.AST) -> str:
+def _metric(source: Source, node: ast.Assign) -> str:
     """Return the name that a metric of torchmetrics is given; "" for anything else."""
-    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Call):
+    if len(node.targets) != 1 or not isinstance(node.value, ast.Call):
         return ""
     return dotted(node.targets[0]) if source.name(node.value.func).startswith("torchmetrics.") else ""
 
@@ -196,5 +195,13 @@ FAILURE = Failure(
     bad=HEAD.replace("{before}", "correct = 0\n").replace("{within}", ""),
     good=HEAD.replace("{before}", "").replace("{within}", "correct = 0\n    "),
     fix="Set it to zero where an epoch begins.",
-    rule=Rule(words=("torch", "+=|torchmetrics", "/|compute", "for "), find=find),
+    rule=Rule(
+        words=(
+            "+=|torchmetrics",
+            "/ len(|/len(|torchmetrics",
+            ".item()|.sum()|torchmetrics",
+            "backward(|no_grad|torchmetrics",
+        ),
+        find=find,
+    ),
 )

@@ -125,7 +125,7 @@ def find(source: Source) -> Iterator[Hit]:
     steps = [each for each in source.acts(Act.STEPPED) if each.loops and _plain(each)]
     if not steps:
         return
-    named = [each.value for each in ast.walk(source.tree) if isinstance(each, ast.Expr) and _last(each) == "backward"]
+    named = [each.value for each in source.nodes if isinstance(each, ast.Expr) and _last(each) == "backward"]
     if _has_backward(source, named) or gradients_used({"this file": source.tree}):
         return
     for step in steps:
@@ -166,7 +166,7 @@ def _has_backward(source: Source, named: list[ast.expr]) -> bool:
     """True where anything else in the file has to do with a backward, by whatever name it goes."""
     if "backward" not in source.text.source:
         return False
-    nodes = (node for node in ast.walk(source.tree) if all(node is not each for each in named))
+    nodes = (node for node in source.nodes if all(node is not each for each in named))
     words = (getattr(node, field, None) for node in nodes for field in ("attr", "id", "name", "value", "arg"))
     return any("backward" in word for word in words if isinstance(word, str))
 

@@ -70,7 +70,7 @@ def _stays(source: Source, hooked: Deed, loop: Loop) -> bool:
     call = hooked.node
     inside = source.within(loop, root=hooked.root)
     remade = any(each.act is Act.MADE and each.subject.kind is Kind.MODEL for each in inside)
-    taken = any(isinstance(each, ast.Attribute) and each.attr.endswith("_hooks") for each in ast.walk(source.tree))
+    taken = any(isinstance(each, ast.Attribute) and each.attr.endswith("_hooks") for each in source.nodes)
     if remade or taken or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     if dotted(call.func).startswith("self."):

@@ -155,5 +155,5 @@ FAILURE = Failure(
     bad=HEAD.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
     good=HEAD.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
     fix="Make the layer in __init__, and call it in forward.",
-    rule=Rule(words=("torch", "forward(", "Module"), find=find),
+    rule=Rule(words=("torch", "def forward(", "Module", "__init__"), find=find),
 )

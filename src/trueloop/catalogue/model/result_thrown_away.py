@@ -118,7 +118,7 @@ def _in_forward(source: Source, call: Operation) -> bool:
 
 
 def _is_method(source: Source, function: Any) -> bool:
-    classes = (each for each in ast.walk(source.tree) if isinstance(each, ast.ClassDef) and each.bases)
+    classes = (each for each in source.nodes if isinstance(each, ast.ClassDef) and each.bases)
     return any(function is one for each in classes for one in each.body)
 
 
@@ -178,8 +178,9 @@ def _kept(source: Source, statement: Any, name: str) -> Fix:
 RULE = Rule(
     words=(
         "relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
-        "forward|backward(",
-        "torch",
+        "def forward(|backward(",
+        "__init__|backward(",
+        "Module|DataLoader",
     ),
     find=find,
 )

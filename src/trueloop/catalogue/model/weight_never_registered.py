@@ -59,8 +59,8 @@ def find(source: Source) -> Iterator[Hit]:
     found = [each for kind in source.tree.body for each in _kept(source, kind)]
     if not found or _asks_for_gradients(source):
         return
-    attributes = [each for each in ast.walk(source.tree) if isinstance(each, ast.Attribute)]
-    above = {id(child): each for each in ast.walk(source.tree) for child in ast.iter_child_nodes(each)}
+    attributes = [each for each in source.nodes if isinstance(each, ast.Attribute)]
+    above = {id(child): each for each in source.nodes for child in ast.iter_child_nodes(each)}
     for word, kind, made in found:
         uses = [each for each in attributes if each.attr == word]
         reads = [each for each in uses if isinstance(each.ctx, ast.Load)]
@@ -109,7 +109,7 @@ def _asks_for_gradients(source: Source) -> bool:
         word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if word in ASKS or word in REACHES:
             return True
-    return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "__dict__") for each in ast.walk(source.tree))
+    return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "__dict__") for each in source.nodes)
 
 
 def _computes(source: Source, read: ast.Attribute, above: dict[int, ast.AST]) -> bool:

@@ -195,7 +195,7 @@ def _added(source: Source, backward: Deed, name: str, *, cleared: bool) -> Fix |
     return Fix((edit,), safe=False, words=f"Insert {name}.step()") if edit else None
 
 
-RULE = Rule(words=("backward(", "ptim"), find=find)
+RULE = Rule(words=("backward(", "torch.optim|optim.|ptimizer("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -146,10 +146,10 @@ def _thrown_away(written: Operation, target: ast.Subscript) -> bool:
 
 def _defaults_read(source: Source, targets: frozenset[int]) -> bool:
     """Return True where anything may be made from the defaults: a group, or another optimizer."""
-    statements = [each for each in ast.walk(source.tree) if isinstance(each, ast.Assign | ast.AugAssign)]
+    statements = [each for each in source.nodes if isinstance(each, ast.Assign | ast.AugAssign)]
     mine = [s for s in statements if any(id(t) in targets for t in getattr(s, "targets", [getattr(s, "target", None)]))]
     within = {id(each) for statement in mine for each in ast.walk(statement)}
-    named = (each for each in ast.walk(source.tree) if isinstance(each, ast.Attribute) and id(each) not in within)
+    named = (each for each in source.nodes if isinstance(each, ast.Attribute) and id(each) not in within)
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in named)
 
 
@@ -161,7 +161,7 @@ def _in_groups(source: Source, written: Operation, key: str) -> Fix | None:
         return None
     owner = target.value if isinstance(target, ast.Attribute) else _before_state(target.value)
     indent = source.text.indent(statement)
-    names = {each.id for each in ast.walk(source.tree) if isinstance(each, ast.Name)}
+    names = {each.id for each in source.nodes if isinstance(each, ast.Name)}
     if not dotted(owner) or indent is None or statement.lineno != statement.end_lineno or "group" in names:
         return None
     lines = f'for group in {dotted(owner)}.param_groups:{source.text.newline}{indent}    group["{key}"] = '

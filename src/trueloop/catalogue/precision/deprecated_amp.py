@@ -49,11 +49,9 @@ def _spelled_anew(source: Source, call: ast.Call, name: str) -> Fix | None:
         return (
             Fix((source.text.replace(call.func, f"torch.amp.{name}"), given), False, words) if given and plain else None
         )
-    imports = [
-        each for each in ast.walk(source.tree) if isinstance(each, ast.ImportFrom) and each.module == "torch.cuda.amp"
-    ]
+    imports = [each for each in source.nodes if isinstance(each, ast.ImportFrom) and each.module == "torch.cuda.amp"]
     names = {alias.asname or alias.name: alias.name for each in imports for alias in each.names}
-    uses = [each for each in ast.walk(source.tree) if isinstance(each, ast.Name) and each.id in names]
+    uses = [each for each in source.nodes if isinstance(each, ast.Name) and each.id in names]
     calls = [each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id in names]
     if len(imports) != 1 or len(uses) != len(calls) or not set(names.values()) <= set(OLD.values()):
         return None

@@ -125,7 +125,7 @@ def find(source: Source) -> Iterator[Hit]:
 
 def _called(source: Source) -> Iterator[ast.expr]:
     """Yield what is called or decorates a function."""
-    for each in ast.walk(source.tree):
+    for each in source.nodes:
         if isinstance(each, ast.Call):
             yield each.func
         yield from getattr(each, "decorator_list", ())

@@ -135,7 +135,7 @@ PLAIN: Final = frozenset(("object", "Module", "Dataset", "Protocol", "ABC", "Nam
 
 def _held_idle(source: Source, made: Operation, target: ast.Attribute) -> bool:
     """Return True for an attribute that this file, which is the whole program, uses for nothing but to be read from."""
-    nodes, word = list(ast.walk(source.tree)), target.attr
+    nodes, word = source.nodes, target.attr
     owners = [each.subject for each in source.acts(Act.BOUND) if each.node is target]
     if dotted(target.value) != "self" or made.root or any(source.handed_out(o, source.operations) for o in owners):
         return False
@@ -174,7 +174,7 @@ def _idle(source: Source, scope: Any, name: str, above: frozenset[str]) -> bool:
 
 def _handed(source: Source, call: ast.Call) -> Iterator[tuple[ast.expr, Function, str]]:
     """Yield the arguments of a call of a function of this file, with it and the names it gives them."""
-    defined = [each for each in ast.walk(source.tree) if isinstance(each, Function) and each.name == dotted(call.func)]
+    defined = [each for each in source.nodes if isinstance(each, Function) and each.name == dotted(call.func)]
     if len(defined) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
         return
     function, places = defined[0], [each.arg for each in (*defined[0].args.posonlyargs, *defined[0].args.args)]

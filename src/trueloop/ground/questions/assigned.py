@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.ground.source.source import Source
@@ -42,7 +41,7 @@ def held(source: Source, place: ast.AST, name: str) -> ast.expr | None:
 def around(source: Source, place: Any, kind: Any) -> Any:
     """Return the innermost definition of a kind around a place; the module where there is none."""
     found = source.tree
-    nodes: Iterator[Any] = ast.walk(source.tree)  # outer definitions before inner ones
+    nodes: list[Any] = source.nodes  # outer definitions before inner ones
     for each in nodes:
         if isinstance(each, kind) and encloses(each, place):
             found = each

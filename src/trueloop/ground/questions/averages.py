@@ -19,7 +19,7 @@ def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
     Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
     """
     quotients = [
-        each for each in ast.walk(source.tree)
+        each for each in source.nodes
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and _counted(source, each.right) is not None
     ]  # fmt: skip
     for loss in source.acts(Act.LOSS) if quotients else ():

@@ -36,7 +36,7 @@ def untold(source: Source) -> Iterator[tuple[Operation, Any]]:
 def _in_a_class(source: Source, method: ast.FunctionDef) -> bool:
     return any(
         isinstance(each, ast.ClassDef) and each.bases and any(method is one for one in each.body)
-        for each in ast.walk(source.tree)
+        for each in source.nodes
     )
 
 
@@ -69,8 +69,7 @@ def _asks_for_the_mode(source: Source) -> bool:
     """True where something else than an argument of dropout reads ``training``: it may be what switches the dropout."""
     told = {id(inner) for call in source.calls(*FUNCTIONS) for inner in ast.walk(call)}
     return any(
-        isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in told
-        for each in ast.walk(source.tree)
+        isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in told for each in source.nodes
     )
 
 

@@ -78,7 +78,7 @@ def _models(source: Source) -> dict[str, Thing]:
     """Return the models that names of the module stand for, where each name is written once."""
     made = {id(each.node): each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.MODEL}
     written: dict[str, list[Any]] = {}
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             written.setdefault(node.id, []).append(node)
     found: dict[str, Thing] = {}

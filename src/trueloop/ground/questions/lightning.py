@@ -29,10 +29,10 @@ class Uncleared(NamedTuple):
 
 def uncleared(source: Source) -> Iterator[Uncleared]:
     """Yield the steps of modules with ``automatic_optimization = False``, where no gradient is cleared in the file."""
-    if any(map(_clears, ast.walk(source.tree))):
+    if any(map(_clears, source.nodes)):
         return
     names = imported(source.tree)
-    for kind in ast.walk(source.tree):
+    for kind in source.nodes:
         if not isinstance(kind, ast.ClassDef) or kind.decorator_list or len(kind.bases) != 1:
             continue
         methods = {each.name: each for each in kind.body if isinstance(each, Function)}

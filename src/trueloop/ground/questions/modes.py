@@ -40,7 +40,7 @@ def unread(source: Source, method: str) -> list[ast.expr]:
     """Return where the text does not tell whose mode is set: by ``train`` or ``eval``, or by ``module.training = ``."""
     by_hand: list[ast.expr] = [
         each
-        for each in (ast.walk(source.tree) if ".training" in source.text.source else ())
+        for each in (source.nodes if ".training" in source.text.source else ())
         if isinstance(each, ast.Attribute) and each.attr == "training" and isinstance(each.ctx, ast.Store)
     ]
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
@@ -55,7 +55,7 @@ def unused(source: Source, node: Any) -> bool:
     """True for what stands in a function of the file whose name stands nowhere else in it."""
     for each in source.tree.body:
         if isinstance(each, ast.FunctionDef) and stands_in(node, each):
-            named = (getattr(other, "id", getattr(other, "value", None)) for other in ast.walk(source.tree))
+            named = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
             return not each.decorator_list and each.name not in named
     return False
 

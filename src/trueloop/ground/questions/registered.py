@@ -133,7 +133,7 @@ def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Opera
         for call in source.all_calls
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
     }
-    for each in ast.walk(source.tree):
+    for each in source.nodes:
         if not isinstance(each, ast.Attribute) or each.attr != word:
             continue
         written = isinstance(each.ctx, ast.Store) or id(each) in appended

@@ -34,7 +34,7 @@ class Parts(NamedTuple):
 def splits(source: Source) -> Iterator[Parts]:
     """Yield the parts that each block makes of one dataset, each under a name of its own."""
     names_of = imported(source.tree)  # a module of data alone trains nothing, and is not read otherwise
-    blocks = [source.block(each) for each in ast.walk(source.tree) if isinstance(each, ast.Assign)]
+    blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
     for block in {id(each): each for each in blocks}.values():
         subsets: dict[str, list[tuple[int, str, ast.expr]]] = {}
         for place, each in enumerate(block):

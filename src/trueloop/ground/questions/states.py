@@ -107,7 +107,7 @@ def copied(source: Source, node: ast.Call) -> Fix | None:
         name = "copy.deepcopy"
         imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
         first = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
-        taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in ast.walk(source.tree))
+        taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes)
         line = source.text.before(first, "import copy") if first is not None and not taken else None
         if line is None:
             return None

@@ -91,7 +91,7 @@ def _counts(counter: ast.expr, operation: Operation, loop: Loop) -> bool:
 def divides(source: Source, size: ast.expr) -> bool:
     """True where something in the file is divided by the size of a window, or multiplied by it or by its inverse."""
     wanted = _end(size)
-    for each in ast.walk(source.tree):
+    for each in source.nodes:
         if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
             parts = (each.left, each.right) if isinstance(each, ast.BinOp) else (each.value,)
             if any(_end(part) == wanted for whole in parts for part in ast.walk(whole)):
@@ -115,7 +115,7 @@ def by_hand(source: Source) -> bool:
         and each.attr == "grad"
         and not (isinstance(each.value, ast.Attribute) and each.value.attr == "autograd")
         and not (isinstance(each.value, ast.Name) and each.value.id in ("autograd", "torch"))
-        for each in ast.walk(source.tree)
+        for each in source.nodes
     )
 
 

@@ -70,7 +70,12 @@ class Source:
     @cached_property
     def all_calls(self) -> list[ast.Call]:
         """Every call in the text."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """The whole tree, walked through once for all rules."""
+        return list(ast.walk(self.tree))
 
     def acts(self, *acts: Act) -> list[Operation]:
         """Return the operations of these kinds, in order."""
@@ -114,7 +119,7 @@ class Source:
     def emptied(self) -> frozenset[str]:
         """The names and attributes of what something in the text takes items out of."""
         calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
-        deleted = [target for each in ast.walk(self.tree) if isinstance(each, ast.Delete) for target in each.targets]
+        deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
         return frozenset(last_word(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
 
     def fixed(self, expression: ast.expr, operation: Operation, loop: Loop) -> bool:
@@ -125,7 +130,7 @@ class Source:
     @cached_property
     def _blocks(self) -> dict[int, list[ast.stmt]]:
         found: dict[int, list[ast.stmt]] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list):
