@@ -32,7 +32,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from trueloop.ground.failure import Failure, Rule, Severity
-from trueloop.ground.questions.loops import dotted, stands_in
+from trueloop.ground.questions.averages import length_of
+from trueloop.ground.questions.loops import dotted
 from trueloop.ground.source.source import Hit, Source
 from trueloop.ground.source.text import Fix, encloses
 
@@ -51,7 +52,7 @@ class _Loops(NamedTuple):
 def find(source: Source) -> Iterator[Hit]:
     """Yield the divisions of sums, and the questions to metrics, that no epoch begins anew."""
     nodes = source.nodes
-    quotients = [each for each in nodes if isinstance(each, ast.BinOp) and _length_of(each.right)]
+    quotients = [each for each in nodes if isinstance(each, ast.BinOp) and dotted(length_of(source, each.right))]
     added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _measures(each)]
     metrics = {name for each in nodes if isinstance(each, ast.Assign) and (name := _metric(source, each))}
     if not added and not metrics:
@@ -59,7 +60,7 @@ def find(source: Source) -> Iterator[Hit]:
     above = {id(child): each for each in nodes for child in ast.iter_child_nodes(each)}
     for each in added:
         loops, name = _loops(each, above), dotted(each.target)
-        quotient = loops and _quotient(quotients, loops, name)
+        quotient = loops and _quotient(source, quotients, loops, name)
         if loops and quotient:
             yield Hit(
                 message=f"{name} is never reset: from the second epoch on it is a sum over several, divided by the "
@@ -107,12 +108,13 @@ def _begins(loop: ast.AST, name: str) -> bool:
     )
 
 
-def _quotient(quotients: list[ast.BinOp], loops: _Loops, name: str) -> ast.BinOp | None:
+def _quotient(source: Source, quotients: list[ast.BinOp], loops: _Loops, name: str) -> ast.BinOp | None:
     """Return where a sum is divided by the length of what it was taken over, behind the loop over it."""
     over = _through(loops.batches.iter)
     for each in quotients if over else ():
         dividends = {inner.id for inner in ast.walk(each.left) if isinstance(inner, ast.Name)}
-        of = isinstance(each.op, ast.Div) and name in dividends and _length_of(each.right) in (over, f"{over}.dataset")
+        divisor = dotted(length_of(source, each.right))
+        of = isinstance(each.op, ast.Div) and name in dividends and divisor in (over, f"{over}.dataset")
         if of and encloses(loops.epochs, each) and not encloses(loops.batches, each):
             anew = _begins(loops.epochs, name) or _begins(loops.epochs, over.partition(".")[0])
             return None if anew else each
@@ -124,11 +126,6 @@ def _through(node: ast.expr) -> str:
     while isinstance(node, ast.Call) and node.args and dotted(node.func).rpartition(".")[2] in _PASSING:
         node = node.args[0]
     return dotted(node)
-
-
-def _length_of(node: ast.expr) -> str:
-    is_length = isinstance(node, ast.Call) and dotted(node.func) == "len" and len(node.args) == 1
-    return dotted(node.args[0]) if is_length and isinstance(node, ast.Call) else ""
 
 
 def _reset(source: Source, loops: _Loops, name: str) -> Fix | None:
@@ -157,7 +154,7 @@ def _unreset(name: str, nodes: list[ast.AST], above: dict[int, ast.AST]) -> Iter
     for update in updates:
         loops = _loops(update, above)
         for each in known if loops and not _begins(loops.epochs, name) else ():
-            asked = loops and stands_in(each, loops.epochs) and not stands_in(each, loops.batches)
+            asked = loops and encloses(loops.epochs, each) and not encloses(loops.batches, each)
             if asked and dotted(each.func) == f"{name}.compute":
                 yield Hit(
                     message=f"{name} is never reset: its value is that of all epochs so far.",

@@ -20,7 +20,7 @@ def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
     """
     quotients = [
         each for each in source.nodes
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and _counted(source, each.right) is not None
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and length_of(source, each.right) is not None
     ]  # fmt: skip
     for loss in source.acts(Act.LOSS) if quotients else ():
         reduction = loss.options.get("reduction")
@@ -35,7 +35,7 @@ def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
                 yield quotient, loss
 
 
-def _counted(source: Source, node: ast.expr) -> Any:
+def length_of(source: Source, node: ast.expr) -> Any:
     """Return what ``len()`` is asked of; None for anything else."""
     if isinstance(node, ast.Call) and source.name(node.func) == "builtins.len" and len(node.args) == 1:
         return node.args[0]
@@ -54,7 +54,7 @@ def _ragged(loop: Loop) -> bool:
 
 def _sums(source: Source, quotient: ast.BinOp, loop: Any, loss: Operation) -> bool:
     """True where a quotient's dividend is what a loop has added up, and its divisor the number of turns."""
-    of = dotted(_counted(source, quotient.right))
+    of = dotted(length_of(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
         summed = isinstance(dividend, ast.Call) and source.name(dividend.func) == "builtins.sum" and dividend.args
