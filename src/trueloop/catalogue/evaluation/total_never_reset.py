@@ -57,9 +57,8 @@ def find(source: Source) -> Iterator[Hit]:
     metrics = {name for each in nodes if isinstance(each, ast.Assign) and (name := _metric(source, each))}
     if not added and not metrics:
         return
-    above = {id(child): each for each in nodes for child in ast.iter_child_nodes(each)}
     for each in added:
-        loops, name = _loops(each, above), dotted(each.target)
+        loops, name = _loops(each, source.above), dotted(each.target)
         quotient = loops and _quotient(source, quotients, loops, name)
         if loops and quotient:
             yield Hit(
@@ -70,7 +69,7 @@ def find(source: Source) -> Iterator[Hit]:
                 fix=_reset(source, loops, name),
             )
     for name in sorted(metrics):
-        yield from _unreset(name, nodes, above)
+        yield from _unreset(name, nodes, source.above)
 
 
 def _measures(added: ast.AugAssign) -> bool:

@@ -60,12 +60,11 @@ def find(source: Source) -> Iterator[Hit]:
     if not found or _asks_for_gradients(source):
         return
     attributes = [each for each in source.nodes if isinstance(each, ast.Attribute)]
-    above = {id(child): each for each in source.nodes for child in ast.iter_child_nodes(each)}
     for word, kind, made in found:
         uses = [each for each in attributes if each.attr == word]
         reads = [each for each in uses if isinstance(each.ctx, ast.Load)]
         own = all(ast.unparse(each.value) == "self" and encloses(kind, each) for each in uses)
-        if own and reads and len(uses) == len(reads) + 1 and all(_computes(source, each, above) for each in reads):
+        if own and reads and len(uses) == len(reads) + 1 and all(_computes(source, each) for each in reads):
             yield Hit(
                 message=f"The tensor in the attribute {word} wants gradients, but is no parameter of the module: it is "
                 "not trained, moved or saved.",
@@ -112,15 +111,15 @@ def _asks_for_gradients(source: Source) -> bool:
     return any(isinstance(each, ast.Attribute) and each.attr in ("grad", "__dict__") for each in source.nodes)
 
 
-def _computes(source: Source, read: ast.Attribute, above: dict[int, ast.AST]) -> bool:
+def _computes(source: Source, read: ast.Attribute) -> bool:
     """True for an operand of an operation, by a sign, a function of torch's or a method of a tensor."""
-    parent = above[id(read)]
+    parent = source.above[id(read)]
     if isinstance(parent, ast.BinOp | ast.UnaryOp):
         return True
     if isinstance(parent, ast.Call):
         name, method = source.name(parent.func), getattr(parent.func, "attr", "")
         return method in OPERATIONS or (name.startswith("torch.") and not name.startswith("torch.optim"))
-    call = above[id(parent)]
+    call = source.above[id(parent)]
     return isinstance(parent, ast.Attribute) and isinstance(call, ast.Call) and parent.attr in OPERATIONS
 
 

@@ -77,6 +77,11 @@ class Source:
         """The whole tree, walked through once for all rules."""
         return list(ast.walk(self.tree))
 
+    @cached_property
+    def above(self) -> dict[int, ast.AST]:
+        """Each node of the tree, by its id -> the one it is a part of."""
+        return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
     def acts(self, *acts: Act) -> list[Operation]:
         """Return the operations of these kinds, in order."""
         return [each for each in self.operations if each.act in acts]
