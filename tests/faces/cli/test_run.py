@@ -161,6 +161,8 @@ def test_ctrl_c_is_the_scripts_and_the_report_still_comes(program: Callable[...,
 
 
 DISTRIBUTED = """\
+    import gc
+
     import torch
     import torch.distributed as dist
 
@@ -171,7 +173,8 @@ DISTRIBUTED = """\
         optimizer.zero_grad()
         model(torch.randn(4, 2)).square().mean().backward()
         optimizer.step()
-    del model  # torch 2.13 aborts in one run of seven where a DistributedDataParallel outlives its group, also bare
+    del model
+    gc.collect()  # gloo's threads need Python to let a sum go: torch 2.13 aborts where one is held until Python ends
     dist.destroy_process_group()
 """
 
@@ -189,7 +192,7 @@ def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], m
     report = json.loads((folder / "r.json").read_text())
     assert report["problems"] == []
     (found,) = report["findings"]  # of both ranks, or of the one that read last
-    assert (found["code"], found["line"], found["first_update"]) == ("DST001", 10, 0)
+    assert (found["code"], found["line"], found["first_update"]) == ("DST001", 12, 0)
     assert found["message"].startswith("After 1 update ranks 0 and 1 hold different values of ")
     assert not list(folder.glob("trueloop-*"))
 

@@ -1,6 +1,7 @@
 """DistributedDataParallel on gloo: a distributed sampler with set_epoch, accumulation under no_sync, evaluation on rank 0."""
 
 import contextlib
+import gc
 import os
 
 import torch
@@ -56,7 +57,8 @@ def main():
             print(epoch, total.item() / world, accuracy(model.module, x[1280:], y[1280:]), flush=True)
         dist.barrier()
     print(rank, os.environ["WORLD_SIZE"], sum(p.double().sum().item() for p in model.parameters()))
-    del model  # torch 2.13 hangs or aborts now and then where a DistributedDataParallel outlives its group
+    del model
+    gc.collect()  # gloo's threads need Python to let a sum go: torch 2.13 aborts where one is held until Python ends
     dist.destroy_process_group()
 
 

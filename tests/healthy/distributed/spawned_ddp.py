@@ -1,5 +1,6 @@
 """The DDP tutorial: the processes are spawned by the script itself, with a model that finds its unused parameters."""
 
+import gc
 import os
 
 import torch
@@ -30,7 +31,8 @@ def demo_basic(rank, world_size, port, results):
         nn.MSELoss()(outputs, torch.randn(20, 5)).backward()
         optimizer.step()
     results[rank] = sum(p.double().sum().item() for p in ddp_model.parameters())
-    del ddp_model  # before its group, see digits_ddp.py
+    del ddp_model
+    gc.collect()  # see digits_ddp.py
     dist.destroy_process_group()
 
 
