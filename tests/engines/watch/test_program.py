@@ -48,7 +48,7 @@ def test_of_many_that_ask_at_once_one_is_told_so():
         told.append(program.trains_here())
         asked.wait()
 
-    program.changes_thread = changes
+    program.changes_thread.append(changes)
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -67,7 +67,7 @@ def test_a_number_is_never_given_to_another_thread():
 
 def test_with_the_thread_goes_what_was_its_own():
     program, told = Program(), list[str]()
-    program.changes_thread = lambda: told.append("forgotten")
+    program.changes_thread.append(lambda: told.append("forgotten"))
     parameter = torch.ones(1, requires_grad=True)
     first, second = (torch.optim.SGD([parameter], lr=0.1) for _ in range(2))
 

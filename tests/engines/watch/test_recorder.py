@@ -40,6 +40,12 @@ def made(kind: type[Any], update: int, time_s: float, **fields: Any) -> Any:
     return kind(**fields | {"update": update, "micro": update, "time_s": time_s})
 
 
+def hear(recorder: Recorder, event: Any) -> None:
+    take = recorder.take.get(type(event))
+    if take is not None:
+        take(event)
+
+
 def batch(update: int, time_s: float, waited_s: float = 0.0) -> BatchDrawn:
     return made(BatchDrawn, update, time_s, loader=LOADER, epoch=update // 1000, index=update % 1000, waited_s=waited_s)
 
@@ -72,11 +78,11 @@ def test_the_time_of_an_update_is_split():
     recorder = Recorder()
     for update in range(5):
         now = update * 1.0
-        recorder.hear(batch(update, now + 0.1, waited_s=0.1))
-        recorder.hear(call(update, now + 0.3, seconds=0.2))
-        recorder.hear(call(update, now + 0.5, seconds=0.1, recomputed=True))
-        recorder.hear(backward(update, now + 0.6, seconds=0.3))
-        recorder.hear(step(update, now + 0.9, seconds=0.2))
+        hear(recorder, batch(update, now + 0.1, waited_s=0.1))
+        hear(recorder, call(update, now + 0.3, seconds=0.2))
+        hear(recorder, call(update, now + 0.5, seconds=0.1, recomputed=True))
+        hear(recorder, backward(update, now + 0.6, seconds=0.3))
+        hear(recorder, step(update, now + 0.9, seconds=0.2))
     rate = recorder.rate()
     assert rate is not None
     assert [rate.update_s, rate.data, rate.forward, rate.backward, rate.optimizer] == pytest.approx(
@@ -87,9 +93,9 @@ def test_the_time_of_an_update_is_split():
 def test_what_a_closure_does_is_counted_once():
     recorder = Recorder()
     for update in range(3):
-        recorder.hear(call(update, update + 0.3, seconds=0.3))
-        recorder.hear(backward(update, update + 0.7, seconds=0.4))
-        recorder.hear(step(update, update + 0.8, seconds=0.8, closure=True))
+        hear(recorder, call(update, update + 0.3, seconds=0.3))
+        hear(recorder, backward(update, update + 0.7, seconds=0.4))
+        hear(recorder, step(update, update + 0.8, seconds=0.8, closure=True))
     rate = recorder.rate()
     assert rate is not None
     assert [rate.forward, rate.backward, rate.optimizer] == pytest.approx([0.3, 0.4, 0.1])
@@ -98,8 +104,8 @@ def test_what_a_closure_does_is_counted_once():
 def test_shares_add_up_to_no_more_than_everything():
     recorder = Recorder()
     for update in range(3):  # an optimizer within the backward: its steps are in both
-        recorder.hear(step(update, update * 0.5, seconds=0.4))
-        recorder.hear(backward(update, update * 0.5, seconds=0.45))
+        hear(recorder, step(update, update * 0.5, seconds=0.4))
+        hear(recorder, backward(update, update * 0.5, seconds=0.45))
     rate = recorder.rate()
     assert rate is not None
     assert rate.data + rate.forward + rate.backward + rate.optimizer <= 1 + 1e-9
@@ -108,9 +114,9 @@ def test_shares_add_up_to_no_more_than_everything():
 def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
     recorder = Recorder()
     for update in range(4):
-        recorder.hear(step(update, update * 1.0))
-    recorder.hear(gap(104, 3.0 + 50.0, updates=100))
-    recorder.hear(step(104, 54.0))
+        hear(recorder, step(update, update * 1.0))
+    hear(recorder, gap(104, 3.0 + 50.0, updates=100))
+    hear(recorder, step(104, 54.0))
     rate = recorder.rate()
     assert rate is not None
     assert rate.update_s == 0.5
@@ -118,17 +124,17 @@ def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
 
 def sweep(recorder: Recorder, update: int, begun_s: float) -> None:
     """A validation of 9 s, of which the model takes 8."""
-    recorder.hear(made(ModeSet, update, begun_s, module=NET, training=False, changed=True))
-    recorder.hear(_started(update, begun_s, 0))
-    recorder.hear(call(update, begun_s + 8.5, seconds=8.0))
+    hear(recorder, made(ModeSet, update, begun_s, module=NET, training=False, changed=True))
+    hear(recorder, _started(update, begun_s, 0))
+    hear(recorder, call(update, begun_s + 8.5, seconds=8.0))
 
 
 def test_a_validation_sweep_is_no_part_of_an_update():
     recorder = Recorder()
     for update in range(4):  # in full: one update a second, a sweep behind the second one
         now = update + (9.0 if update > 1 else 0.0)
-        recorder.hear(call(update, now - 0.5, seconds=0.25))
-        recorder.hear(step(update, now))
+        hear(recorder, call(update, now - 0.5, seconds=0.25))
+        hear(recorder, step(update, now))
         if update == 1:
             sweep(recorder, 2, now)
     rate = recorder.rate()
@@ -138,12 +144,12 @@ def test_a_validation_sweep_is_no_part_of_an_update():
 
 def test_a_stretch_ends_where_a_sweep_begins():
     recorder = Recorder()
-    recorder.hear(step(0, 0.0))
-    recorder.hear(step(1, 1.0))
+    hear(recorder, step(0, 0.0))
+    hear(recorder, step(1, 1.0))
     sweep(recorder, 22, 1.0 + 20 * 0.5)  # 20 updates nobody looked at closely, then the sweep and a few more
-    recorder.hear(gap(30, 1.0 + 28 * 0.5 + 9.0, updates=28))
-    recorder.hear(step(30, 24.25))  # the rest of an update
-    recorder.hear(step(31, 25.25))
+    hear(recorder, gap(30, 1.0 + 28 * 0.5 + 9.0, updates=28))
+    hear(recorder, step(30, 24.25))  # the rest of an update
+    hear(recorder, step(31, 25.25))
     rate = recorder.rate()
     assert rate is not None
     assert rate.update_s == 0.5
@@ -151,10 +157,10 @@ def test_a_stretch_ends_where_a_sweep_begins():
 
 def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
     recorder = Recorder()
-    recorder.hear(step(0, 0.0))
-    recorder.hear(step(1, 1.0))
-    recorder.hear(gap(3, 9.0, updates=1))
-    recorder.hear(step(3, 9.1))
+    hear(recorder, step(0, 0.0))
+    hear(recorder, step(1, 1.0))
+    hear(recorder, gap(3, 9.0, updates=1))
+    hear(recorder, step(3, 9.1))
     rate = recorder.rate()
     assert rate is not None
     assert rate.update_s == 1.0
@@ -163,7 +169,7 @@ def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
 def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
     recorder = Recorder()
     for update in range(3):
-        recorder.hear(step(update, 10.0 * update))
+        hear(recorder, step(update, 10.0 * update))
         sweep(recorder, update + 1, 10.0 * update)
     rate = recorder.rate()
     assert rate is not None
@@ -173,10 +179,10 @@ def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
 def test_modes_within_an_update_are_no_sweeps():
     recorder = Recorder()
     for update in range(3):
-        recorder.hear(made(ModeSet, update, update - 0.5, module=NET, training=True, changed=True))
-        recorder.hear(made(ModeSet, update, update - 0.4, module=NET, training=False, changed=False))
-        recorder.hear(step(update, update * 1.0))
-    recorder.hear(gap(53, 27.0, updates=50))
+        hear(recorder, made(ModeSet, update, update - 0.5, module=NET, training=True, changed=True))
+        hear(recorder, made(ModeSet, update, update - 0.4, module=NET, training=False, changed=False))
+        hear(recorder, step(update, update * 1.0))
+    hear(recorder, gap(53, 27.0, updates=50))
     rate = recorder.rate()
     assert rate is not None
     assert rate.update_s == 0.5
@@ -186,9 +192,9 @@ def test_the_time_spent_watching_is_no_part_of_an_update():
     busy = 0.0
     recorder = Recorder(lambda: busy)
     for update in range(4):
-        recorder.hear(call(update, update * 1.0 + 0.5, seconds=0.25))
+        hear(recorder, call(update, update * 1.0 + 0.5, seconds=0.25))
         busy += 0.5
-        recorder.hear(step(update, update * 1.0 + 1.0))
+        hear(recorder, step(update, update * 1.0 + 1.0))
     rate = recorder.rate()
     assert rate is not None
     assert (rate.update_s, rate.forward) == (0.5, 0.5)
@@ -197,16 +203,16 @@ def test_the_time_spent_watching_is_no_part_of_an_update():
 def test_nothing_is_known_before_the_second_update():
     recorder = Recorder()
     assert recorder.rate() is None
-    recorder.hear(step(0, 1.0))
+    hear(recorder, step(0, 1.0))
     assert recorder.rate() is None
 
 
 def test_every_series_is_told_by_its_update():
     recorder = Recorder()
     for update in range(3):
-        recorder.hear(backward(update, update, value=None if update == 1 else math.nan if update else 0.5))
-        recorder.hear(step(update, update, norm=None if update else 3.0, rates=(0.1 * update, 7.0)))
-    recorder.hear(made(GraphsAlive, 2, 2.0, count=40))
+        hear(recorder, backward(update, update, value=None if update == 1 else math.nan if update else 0.5))
+        hear(recorder, step(update, update, norm=None if update else 3.0, rates=(0.1 * update, 7.0)))
+    hear(recorder, made(GraphsAlive, 2, 2.0, count=40))
     series = recorder.series()
     assert list(series) == ["loss", "grad_norm", "lr", "live_graphs"]
     assert series["loss"].updates == (0, 2)
@@ -239,7 +245,7 @@ def test_memory_is_constant_over_a_million_events():
             if update % 500 == 0:
                 events.insert(0, gap(update, now, 400))
             for event in events:
-                recorder.hear(event)
+                hear(recorder, event)
                 judge.hear(event)
         gc.collect()
         blocks.append(sys.getallocatedblocks())

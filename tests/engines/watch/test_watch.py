@@ -117,7 +117,7 @@ def test_torch_is_as_it_was_afterwards():
 
 def test_a_recorder_that_breaks_is_left_out_and_the_judge_goes_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        "trueloop.engines.watch.recorder.Recorder.hear", lambda self, event: (_ for _ in ()).throw(KeyError("x"))
+        "trueloop.engines.watch.recorder.Recorder._graphs", lambda self, event: (_ for _ in ()).throw(KeyError("x"))
     )
     with Watch(WATCHED) as watch:
         clear(3)

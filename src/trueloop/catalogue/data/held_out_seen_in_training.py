@@ -63,9 +63,10 @@ class Detector:
     def observe(self, event: LoaderStarted | LoadersShare | HeldOutMeasured) -> Evidence | None:
         """Return evidence at the end of a sweep over samples that were trained on."""
         if isinstance(event, LoaderStarted):
-            self._made_at[event.loader] = event.made_at or event.place
-            if event.dataset is not None:
-                self._datasets.add(event.dataset)
+            if not event.epoch or event.loader not in self._made_at:
+                self._made_at[event.loader] = event.made_at or event.place
+                if event.dataset is not None:
+                    self._datasets.add(event.dataset)
         elif isinstance(event, LoadersShare):
             self._shares = [*self._shares[-63:], event]
         else:

@@ -48,7 +48,8 @@ class Detector:
     def observe(self, event: LoaderStarted | LoaderExhausted) -> Evidence | None:
         """Return evidence at the end of an epoch that was mostly waiting."""
         if isinstance(event, LoaderStarted):
-            self._made_at[event.loader] = event.made_at or event.place
+            if not event.epoch or event.loader not in self._made_at:
+                self._made_at[event.loader] = event.made_at or event.place
             return None
         if not event.batches_with_backward or event.batches < FEWEST_BATCHES or event.seconds < LEAST_S:
             return None

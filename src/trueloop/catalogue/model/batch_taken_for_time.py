@@ -61,7 +61,8 @@ class Detector:
     def observe(self, event: LoaderStarted | SequenceRun) -> Evidence | None:
         """Return evidence as soon as what is taken for time can only be the batch."""
         if isinstance(event, LoaderStarted):
-            self._loaders.put(event.loader, _sizes(event))
+            if not event.epoch or self._loaders.get(event.loader) is None:
+                self._loaders.put(event.loader, _sizes(event))
             return None
         sizes, known = self._loaders.get(event.loader), self._followed.get(event.module)
         if sizes is None or (known is not None and not known):

@@ -178,7 +178,9 @@ def version_of(gradient: Tensor) -> Version:
 
 
 def _seen(parameter: Tensor, gradient: Tensor) -> _Seen:
-    return _Seen(weakref.ref(parameter), weakref.ref(gradient), version_of(gradient))
+    plain = type(gradient) is Tensor
+    version = (gradient._version, -1) if plain else version_of(gradient)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return _Seen(weakref.ref(parameter), weakref.ref(gradient), version)
 
 
 def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:

@@ -71,16 +71,16 @@ class Judge:
 
         Cost: 0.3 us, and what the detectors take.
         """
-        self._pass_on(event)
-        for find in self._finding.get(type(event), ()):
+        kind = type(event)
+        self._heard.add(kind)
+        self._pass_on(event, kind)
+        for find in self._finding.get(kind, ()):
             further = find(event)
             if further is not None:
                 further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
-                self._pass_on(further)
+                self._pass_on(further, type(further))
 
-    def _pass_on(self, event: Event) -> None:
-        kind = type(event)
-        self._heard.add(kind)
+    def _pass_on(self, event: Event, kind: type[Event]) -> None:
         for watched, observe in self._hearing.get(kind, ()):
             try:
                 evidence = observe(event)

@@ -36,7 +36,7 @@ class Levels:
     def __init__(self, stream: Stream, *, open_full: Callable[[], None], close_full: Callable[[], None]) -> None:
         self._stream, self._open, self._close = stream, open_full, close_full
         self._opened = False
-        self._last_update = 0
+        self._last_update = self._look_at = 0
         self._batches = self._backwards = 0
         self._next_burst = 0
         self._closed_at = 0
@@ -47,7 +47,7 @@ class Levels:
 
     def begin(self) -> None:
         """Count from nothing: nobody has listened until now."""
-        self._last_update = self._stream.due = self._next_burst = self._closed_at = self.watched = 0
+        self._last_update = self._look_at = self._next_burst = self._closed_at = self.watched = 0
         self._opened = False
 
     def start(self) -> None:
@@ -69,8 +69,8 @@ class Levels:
     def after_update(self) -> None:
         """Called after steps of optimizers, with the update counted: see `Stream.after_update`."""
         stream, update = self._stream, self._stream.update
-        if update >= stream.due:
-            stream.due = update + LOOK
+        if update >= self._look_at:
+            self._look_at = update + LOOK
             for look in stream.looks:
                 look()
         if self._opened:
@@ -83,6 +83,7 @@ class Levels:
                 self._see_in_full(BURST)
             else:
                 self._next_burst = update + 4 * BURST
+        stream.due = update + 1 if self._opened else self._look_at
 
     def after_backward(self) -> None:
         """Called for every backward while watching in full."""
@@ -103,6 +104,7 @@ class Levels:
         self._batches = self._backwards = 0
         if not self._opened:
             self._opened = stream.full = True
+            stream.due = 0
             self._opened_busy_s = stream.busy_s
             self._open()
             if stream.update > self._closed_at:

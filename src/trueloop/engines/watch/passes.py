@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 
+from trueloop.engines.watch.patch import UNSEEN
 from trueloop.ground.events import Ref
 from trueloop.ground.findings import Place
 
@@ -247,3 +250,17 @@ class Pass:
     looked_at: bool = False
     """For one of these two each batch is looked at, also where the run is not watched in full."""
     ended: bool = False
+
+
+def drawing() -> Pass | None:
+    """Return the pass over a loader that is just fetching a batch on this thread.
+
+    It is looked for on the stack, of which only who asks has the cost: batches are drawn far more often.
+    """
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == UNSEEN and code.co_name == "__next__":
+            return frame.f_locals.get("current")
+        frame = frame.f_back
+    return None

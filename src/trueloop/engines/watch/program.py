@@ -100,30 +100,20 @@ class Program:
     """That were built while watching, or have stepped."""
     met: int = 0
     """How many those have been so far, the dead ones included."""
-    loader: Ref | None = None
-    """The loader that gave the latest batch."""
-    batch: int = 0
-    """Batches drawn so far, from all loaders."""
+    drawn_from: Any = None
+    """The pass over a loader that gave the latest batch; it counts its own, see ``batch``."""
+    drawn_before: int = 0
+    """Batches drawn so far, from all loaders, but for those that this pass counts."""
     drawn: frozenset[tuple[int, int]] | None = None
     """First dimension and number of values of each tensor in the latest batch drawn while watching in full, if
     somebody ``wants_drawn`` to be noted."""
     wants_drawn: bool = False
-    drawing: Any = None
-    """The pass over a loader that is just fetching a batch."""
-    drawing_in: int = 0
-    """The thread in which it does."""
     anomaly_at: Place | None = None
     """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: Place | None = None
     """The latest ``torch.manual_seed`` since a shuffling loader was started."""
-    window: int = 0
-    """Backwards that led to the latest step."""
-    alike: int = 0
-    """Steps in a row with as many."""
     leftover: Leftover | None = None
     """What a loader's end has left to be stepped."""
-    stepped_micro: int = 0
-    """Backwards before the latest step of any optimizer."""
     replicated: Callable[[], None] | None = None
     """Called before each backward, where a model is replicated."""
     calls: deque[Call] = field(default_factory=lambda: deque[Call](maxlen=CALLS))
@@ -146,7 +136,7 @@ class Program:
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
     """The type of autocast the newest call of a model ran under that made a graph."""
-    changes_thread: Callable[[], None] = lambda: None
+    changes_thread: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called before another thread trains: what is known of gradients is of no use, nor safe to look at."""
     _own: threading.local = field(default_factory=threading.local)
     _choosing: Any = field(default_factory=threading.RLock)
@@ -178,6 +168,21 @@ class Program:
         if not self.crowded:
             self.crowded = not self.in_backward or any(each.ident == here for each in threading.enumerate())
 
+    @property
+    def loader(self) -> Ref | None:
+        """The loader that gave the latest batch."""
+        return None if self.drawn_from is None else self.drawn_from.loader
+
+    @property
+    def batch(self) -> int:
+        """Batches drawn so far, from all loaders."""
+        return self.drawn_before + (0 if self.drawn_from is None else self.drawn_from.index)
+
+    def draws_from(self, current: Any) -> None:
+        """Take note that the latest batch came from another pass than the one before; it is not counted yet."""
+        self.drawn_before = self.batch - current.index
+        self.drawn_from = current
+
     def elsewhere(self) -> bool:
         """True on another thread than the one that trains."""
         return self.thread is not None and self.thread != threading.get_ident()
@@ -193,7 +198,8 @@ class Program:
 
     def _becomes(self, thread: int) -> None:
         self._nobodys()
-        self.changes_thread()
+        for forget in self.changes_thread:
+            forget()
         number = self.number()
         calls = [call for call in list(self.calls) if call.thread == number]  # others note theirs meanwhile
         self.calls.clear()
@@ -214,8 +220,8 @@ class Program:
         self._nobodys()
         self.calls.clear()
         self.suspects, self.replayed = (), False
-        self.stepped_micro = self.window = self.alike = 0
         self.anomaly_at = None
         self.in_forward = self.in_backward = self.in_step = 0
         self.drawn, self.wants_drawn = None, False
-        self.loader = self.leftover = self.scaler = self.stepping_scaler = self.autocast = None
+        self.drawn_before, self.drawn_from = self.batch, None
+        self.leftover = self.scaler = self.stepping_scaler = self.autocast = None

@@ -49,7 +49,7 @@ class Recorder:
         """Updates up to then, where that was a step; None where it was a gap's end."""
         self._interrupted = False
         """Something else than training began since then, such as a validation sweep."""
-        self._take: Mapping[type[Event], Callable[[Any], None]] = {
+        self.take: Mapping[type[Event], Callable[[Any], None]] = {
             BatchDrawn: self._batch,
             ModelCalled: self._forward,
             BackwardEnded: self._backward,
@@ -59,12 +59,7 @@ class Recorder:
             LoaderStarted: self._interrupt,
             ModeSet: self._mode,
         }
-
-    def hear(self, event: Event) -> None:
-        """Take one event into account; keeps nothing of it but numbers."""
-        take = self._take.get(type(event))
-        if take is not None:
-            take(event)
+        """What takes in an event of each kind; of others nothing is kept. An event goes past many, and fast."""
 
     def series(self) -> dict[str, Series]:
         """Return every series that has a value."""
@@ -105,16 +100,17 @@ class Recorder:
             self._add("loss", event.update, event.value)
 
     def _step(self, event: StepTaken) -> None:
+        update, busy_s = event.update, self._busy_s()
         self._time.step(event.seconds, closure=event.closure)
         if self._last_s is not None:
-            seconds = self._since(event, self._last_s)
+            seconds = event.time_s - self._last_s - (busy_s - self._busy_before_s)
             whole = self._done is not None and not self._interrupted
-            (self._whole if whole else self._broken).add(event.update, seconds, self._time)
-        self._begin(event, event.update + 1)
+            (self._whole if whole else self._broken).add(update, seconds, self._time)
+        self._begin(event, update + 1, busy_s)
         if event.norm is not None:
-            self._add("grad_norm", event.update, event.norm)
+            self._add("grad_norm", update, event.norm)
         if event.rates:
-            self._add("lr", event.update, event.rates[0])
+            self._add("lr", update, event.rates[0])
         if event.norms:
             self.by_layer.add(event)
 
@@ -127,7 +123,7 @@ class Recorder:
 
     def _gap(self, event: Gap) -> None:
         self._end_stretch(event)
-        self._begin(event, None)
+        self._begin(event, None, self._busy_s())
 
     def _mode(self, event: ModeSet) -> None:
         if event.changed and not event.training:
@@ -143,15 +139,13 @@ class Recorder:
             return
         updates = event.update - self._done
         if updates >= STRETCH:
-            self._between.add(event.update, self._since(event, self._last_s) / updates)
+            seconds = event.time_s - self._last_s - (self._busy_s() - self._busy_before_s)
+            self._between.add(event.update, seconds / updates)
 
-    def _since(self, event: Event, start_s: float) -> float:
-        return event.time_s - start_s - (self._busy_s() - self._busy_before_s)
-
-    def _begin(self, event: Event, done: int | None) -> None:
+    def _begin(self, event: Event, done: int | None, busy_s: float) -> None:
         self._time.begin()
         self._last_s, self._done, self._interrupted = event.time_s, done, False
-        self._busy_before_s = self._busy_s()
+        self._busy_before_s = busy_s
 
 
 class _TimeSplit:

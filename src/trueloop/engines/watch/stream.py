@@ -16,7 +16,7 @@ from trueloop.engines.watch.patch import set_compiler
 from trueloop.engines.watch.registry import Registry
 from trueloop.ground.events import Event
 
-Listener = Callable[[Event], None]
+Listener = Callable[[Any], None]
 
 
 def in_words(error: BaseException) -> str:
@@ -31,8 +31,9 @@ class Stream:
     """What all sources share."""
 
     __slots__ = (
-        "_listeners", "_session", "after_backward", "after_batch", "after_update", "busy_s", "due", "farewells", "full",
-        "lock", "looks", "micro", "on", "problems", "registry", "update", "wake",
+        "_hearing", "_listeners", "_session", "after_backward", "after_batch", "after_update", "alike_from", "busy_s",
+        "due", "farewells", "full", "lock", "looks", "micro", "on", "problems", "registry", "stepped_micro", "update",
+        "wake", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -41,6 +42,12 @@ class Stream:
         """Steps of any optimizer so far."""
         self.micro = 0
         """Backwards so far."""
+        self.stepped_micro = 0
+        """Backwards before the latest step of any optimizer."""
+        self.window = 0
+        """Backwards that led to it."""
+        self.alike_from = 0
+        """The update from which on each one had as many."""
         self.full = True
         """Every event is wanted; otherwise the rare ones only."""
         self.on = False
@@ -51,7 +58,7 @@ class Stream:
         self.wake: Callable[[], None] = lambda: None
         """Called by a source that saw a change of structure: watch in full for a while."""
         self.after_update: Callable[[], None] = lambda: None
-        """Called after every step of an optimizer while watching in full, otherwise from update ``due`` on."""
+        """Called after a step of an optimizer, from update ``due`` on; it says when it is due next."""
         self.due = 0
         self.looks: list[Callable[[], None]] = []
         """Called now and then by it: sources that look at something that grows."""
@@ -62,7 +69,9 @@ class Stream:
         self.after_backward: Callable[[], None] = lambda: None
         """Called for every backward then."""
         self._session = 0
-        self._listeners: list[Listener] = []
+        self._listeners: list[tuple[Listener, frozenset[type[Event]]]] = []
+        self._hearing: dict[type[Event], list[Listener]] = {}
+        """Who wants to hear of a kind, as far as it was asked."""
         self.lock = threading.RLock()
         """Held while somebody hears an event, and while replacements are put in place or taken away."""
         if hasattr(os, "register_at_fork"):
@@ -70,26 +79,39 @@ class Stream:
 
     def begin(self) -> None:
         """Count from nothing, and trust every source again: nobody has listened until now."""
-        self.update = self.micro = 0
+        self.update = self.micro = self.stepped_micro = self.window = self.alike_from = 0
         self._session += 1
         self.registry.begin()
         self.problems = []
 
-    def listen(self, listener: Listener) -> None:
-        """Carry every event to one more listener."""
+    @property
+    def alike(self) -> int:
+        """Steps in a row that as many backwards led to."""
+        return self.update - self.alike_from
+
+    def listen(self, listener: Listener, *kinds: type[Event]) -> None:
+        """Carry every event to one more listener, or those of some kinds only."""
         with self.lock:
-            self._listeners = [*self._listeners, listener]
+            self._listeners, self._hearing = [*self._listeners, (listener, frozenset(kinds))], {}
 
     def unlisten(self, listener: Listener) -> None:
         """Stop doing so."""
         with self.lock:
-            self._listeners = [other for other in self._listeners if other != listener]
+            self._listeners = [each for each in self._listeners if each[0] != listener]
+            self._hearing = {}
+
+    def _hear(self, kind: type[Event]) -> list[Listener]:
+        wanted = [listener for listener, kinds in self._listeners if not kinds or kind in kinds]
+        self._hearing[kind] = wanted
+        return wanted
 
     def emit(self, event: Event) -> None:
         """Say when an event happens, which is now, and carry it to everybody."""
         event.update, event.micro, event.time_s = self.update, self.micro, perf_counter()
+        kind = type(event)
         with self.lock:
-            for listener in self._listeners:
+            hearing = self._hearing.get(kind)
+            for listener in self._hear(kind) if hearing is None else hearing:
                 listener(event)
         for name in event.LIVE:
             setattr(event, name, None)
@@ -125,6 +147,23 @@ class Stream:
 
         return run
 
+    def guarded(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler as `fenced` does, for what runs within one of those: the rest is seen to there."""
+        broken = -1
+
+        def run(*args: Any) -> Any:
+            nonlocal broken
+            if broken == self._session:
+                return None
+            try:
+                return handler(*args)
+            except Exception as error:  # noqa: BLE001 - the host is sacred
+                broken = self._session
+                self.trouble(f"{source} are not seen any more", error)
+                return None
+
+        return run
+
     def trouble(self, what: str, error: BaseException) -> None:
         """Remember something that broke in here, with the place, for the report."""
         trace = error.__traceback__
@@ -138,5 +177,5 @@ class Stream:
     def _left_behind(self) -> None:
         """In a forked child, such as a loader's worker, nothing is watched."""
         self.on = False
-        self._listeners.clear()
+        self._listeners, self._hearing = [], {}
         self.lock = threading.RLock()

@@ -83,9 +83,12 @@ class Watch:
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
         self._audience = audience
-        self._recorder: Recorder | None = Recorder(self._busy_s, self._told)
+        recorder = Recorder(self._busy_s, self._told)
+        self._recorder: Recorder | None = recorder
+        self._take = recorder.take
         self._look = self._attachment.stream.fenced("the newest numbers", self._show)
         self._errors, self._recent = errors or {}, Recent()
+        self._note = self._recent.take
         self._explained: Explained | None = None
         self._began = (0, 0, 0.0, 0.0)
         self._final: Report | None = None
@@ -190,13 +193,16 @@ class Watch:
         return self._attachment.stream.busy_s
 
     def _hear(self, event: Event) -> None:
-        if self._recorder is not None:
+        kind = type(event)
+        take, note = self._take.get(kind), self._note.get(kind)
+        if take is not None:
             try:
-                self._recorder.hear(event)
+                take(event)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and the judge is to hear of it all the same
-                self._recorder = None
+                self._recorder, self._take = None, {}
                 self._trouble("no numbers of the run are kept", error)
-        self._recent.hear(event)
+        if note is not None:
+            note(event)
         self._judge.hear(event)
         if self._audience is not None:
             self._show()

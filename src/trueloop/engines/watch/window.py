@@ -46,7 +46,7 @@ class Windows:
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 
     def __post_init__(self) -> None:
-        self.program.changes_thread = self._forget
+        self.program.changes_thread.append(self._forget)
 
     def interrupted(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
@@ -132,8 +132,6 @@ class Windows:
     def cleared(self, held: Sequence[Tensor]) -> Refs:
         """The gradients of these were cleared; return those that held something no step had used."""
         self.account.cleared(held)
-        if not self.fresh and not self.scaled:  # as it should be, after a step
-            return NONE
         parameters = self.stream.registry.many(held)
         lost = self.fresh & parameters
         self.fresh -= parameters

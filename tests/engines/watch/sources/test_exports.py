@@ -18,7 +18,7 @@ def watched():
     attachment = Attachment(lambda stream, program: [Exports(stream)])
     attachment.attach(events.append)
     yield events
-    attachment.detach(attachment.stream._listeners[0])
+    attachment.detach(events.append)
     assert not attachment.stream.problems
 
 
@@ -71,5 +71,5 @@ def test_torch_is_as_it_was():
     events = []
     attachment.attach(events.append)
     assert torch.export.save is not before[2]
-    attachment.detach(attachment.stream._listeners[0])
+    attachment.detach(events.append)
     assert (torch.jit.trace, torch.export.export, torch.export.save, torch.jit.ScriptModule.save) == before

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trueloop.engines.watch.attach import Attachment
+from trueloop.engines.watch.passes import Pass
 from trueloop.engines.watch.sources.forwards import Forwards
 from trueloop.ground.events import BatchNormOfOne, ModelCalled, StrangerCalled
 
@@ -85,11 +86,13 @@ def test_an_error_leaves_it_at_work(watched):
 def test_the_batch_is_credited_once(watched):
     attachment, events = watched
     loader = attachment.stream.registry.of(nn.Identity())
-    attachment.program.loader, attachment.program.batch = loader, 1
+    current = Pass(loader=loader, dataset=None, epoch=0, began_micro=0)
+    attachment.program.draws_from(current)
+    current.index = 1
     model = nn.Linear(2, 2)
     for _ in range(2):
         model(torch.ones(1, 2))
-    attachment.program.batch = 2
+    current.index = 2
     model(torch.ones(1, 2))
     assert [event.loader for event in of(events, ModelCalled)] == [loader, None, loader]
 

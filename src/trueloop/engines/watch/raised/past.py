@@ -18,20 +18,15 @@ class Recent:
         self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Those that were called."""
         self._latest: Ref | None = None
-        self._take: Mapping[type[Event], Callable[[Any], None]] = {
+        self.take: Mapping[type[Event], Callable[[Any], None]] = {
             ModelCalled: self._model,
             BackwardStarted: self._begun,
             BackwardEnded: self._ended,
             StepTaken: self._step_taken,
             Gap: self._gap,
         }
+        """What takes in an event of each kind; others are not remembered."""
         self._forget()
-
-    def hear(self, event: Event) -> None:
-        """Take one event in."""
-        take = self._take.get(type(event))
-        if take is not None:
-            take(event)
 
     def past(self, **more: Any) -> Past:
         """Return what is remembered, with what else is known."""

@@ -75,7 +75,7 @@ class Backward:
         self._known.clear()
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program = self._stream, self._program
+        stream, program, check = self._stream, self._program, self._check
         check_taken(original)
 
         def backward(
@@ -95,7 +95,7 @@ class Backward:
             if stream.full:
                 begun = self._begin(tensors, grad_tensors, retain_graph, create_graph)
             elif not micro % EVERY and stream.on:
-                self._check(tensors)
+                check(tensors)
             stream.micro = micro + 1
             program.in_backward = 1
             try:
@@ -176,8 +176,8 @@ class Backward:
 
     def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
         """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow."""
-        program = self._program
-        if self._stream.micro > program.stepped_micro or program.window != 1 or program.alike < SINGLE:
+        stream = self._stream
+        if stream.micro > stream.stepped_micro or stream.window != 1 or stream.alike < SINGLE:
             probe = LossProbe(root)
             return probe, probe.losses()
         key = (place, None if root.grad_fn is None else root.grad_fn.name())

@@ -30,6 +30,7 @@ class Clearing:
         self._stream, self._windows, self._program = stream, windows, windows.program
         self._look = stream.fenced("clearing of gradients", self._held)
         self._tell = stream.fenced("clearing of gradients", self._cleared)
+        self._note = stream.fenced("clearing of gradients", self._used_up)
         self._inside = False
 
     def always(self, patches: Patches) -> None:
@@ -41,12 +42,13 @@ class Clearing:
         patches.replace(nn.Module, "zero_grad", self._replacement)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream = self._stream
+        stream, windows = self._stream, self._windows
 
         def zero_grad(by: Any, *args: Any, **options: Any) -> Any:
             if not stream.on or _is_compiling() or self._program.elsewhere() or self._inside:
                 return original(by, *args, **options)
-            held = self._look(by)
+            wanted = bool(windows.fresh or windows.scaled)
+            held = self._look(by) if wanted else None
             self._inside = True
             try:
                 result = original(by, *args, **options)
@@ -54,14 +56,19 @@ class Clearing:
                 self._inside = False
             if held:
                 self._tell(held)
+            elif not wanted:
+                self._note(by)
             return result
 
         return zero_grad
 
     def _held(self, by: Any) -> list[Tensor]:
         """Return the parameters that have a gradient."""
-        parameters = parameters_of(by) if isinstance(by, Optimizer) else by.parameters()
-        return [parameter for parameter in parameters if parameter.grad is not None]
+        return [parameter for parameter in _parameters(by) if parameter.grad is not None]
+
+    def _used_up(self, by: Any) -> None:
+        """Nothing is cleared that no step has used, as it should be."""
+        self._windows.account.cleared(_parameters(by))
 
     def _cleared(self, held: list[Tensor]) -> None:
         lost = self._windows.cleared(held)
@@ -69,3 +76,7 @@ class Clearing:
             place = here()
             self._windows.lost(lost, place)
             self._stream.emit(GradientsCleared(place=place, unconsumed=lost))
+
+
+def _parameters(by: Any) -> list[Tensor]:
+    return parameters_of(by) if isinstance(by, Optimizer) else list(by.parameters())

@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
-from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.engines.watch.casts import weight_cast
 from trueloop.engines.watch.layer_calls import LOOKED_AT, LayerCalls
 from trueloop.engines.watch.layer_settings import forgetful, frozen_in_vain, outweighing
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
+from trueloop.engines.watch.parts import Modes, parts_of
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
@@ -42,7 +41,7 @@ from trueloop.ground.facts import Facts
 from trueloop.ground.findings import Place
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
-_MODAL: Final = (_DropoutNd, _BatchNorm)
+UNDRAWN: Final = 4  # calls without a random number, after which the generator's state is not noted any more
 MOST_OUTPUTS: Final = 16  # tensors of an output that are looked at
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -56,7 +55,7 @@ that is copied for every node of every backward."""
 class _Known:
     """What is known of one model that was called."""
 
-    __slots__ = ("batch", "looked", "marks", "met", "ref", "refs", "used")
+    __slots__ = ("batch", "looked", "marks", "met", "ref", "refs", "training", "undrawn", "used")
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -68,19 +67,12 @@ class _Known:
         """Its latest graph, made in eval mode, was run backward."""
         self.looked = False
         """Its layers' settings were looked at."""
+        self.undrawn, self.training = 0, False
+        """Calls in a row that have drawn no random numbers, in this mode."""
         self.marks: tuple[Mark, ...] = ()
         """Attributes on its parts that nothing reads."""
         self.met = 0
         """Optimizers met so far, when these were looked for."""
-
-
-class _Modes(NamedTuple):
-    """What the modes of a model's modules come to."""
-
-    training: bool = False
-    """Of any of them."""
-    dropout: bool = False
-    normalising: bool = False
 
 
 class _Held(NamedTuple):
@@ -116,7 +108,7 @@ class Forwards:
         self._stream, self._program, self._met_by = stream, program, met
         self._tell = stream.fenced("calls of models", self._returned)
         self._look = stream.fenced("modules within models", self._within)
-        self._direct = stream.fenced("direct calls of forward", Bypasses(stream, program).look)
+        self._direct = stream.guarded("direct calls of forward", Bypasses(stream, program).look)
         self._note = stream.fenced("arguments of models", self._noted)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
@@ -131,11 +123,14 @@ class Forwards:
         self._given: tuple[Any, ...] = ()
         """The arguments of the model that is just running."""
         self._models = Facts[nn.Module, _Known]()
+        self._drawn_at = (-1, -1)
+        """Updates and backwards when the generator's state was noted last."""
 
     def always(self, patches: Patches) -> None:
         """Nothing is needed lightly; what was told to others is forgotten."""
         self._waiting = []
         self._models.clear()
+        self._drawn_at = (-1, -1)
         self._strangers.clear()
         self._layers.begin()
 
@@ -177,21 +172,28 @@ class Forwards:
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
         if isinstance(module, nn.RNNBase):
             self._layers.look(module, module, args, args)
-        calls, update, micro = self._program.calls, self._stream.update, self._stream.micro
-        first = not calls or calls[-1].micro != micro or calls[-1].update != update
-        thread = self._program.number()
-        call = remember(module, args, options, update, micro, drawn=first, thread=thread)
+        now, known = (self._stream.update, self._stream.micro), self._models.get(module)
+        draws = known is None or known.undrawn < UNDRAWN or known.training is not module.training
+        first, thread = draws and self._drawn_at != now, self._program.number()
+        call = remember(module, args, options, *now, drawn=first, thread=thread)
         if call is not None:
-            calls.append(call)
+            self._program.calls.append(call)
+            if first:
+                self._drawn_at = now
         return call
 
     def _returned(self, model: nn.Module, output: Any, seconds: float, noted: Call | None) -> None:
         if noted is not None:
             remember_output(noted, output)
         self._called(model, output, seconds)
+        known = self._models.get(model)
+        if known is not None and noted is not None and noted.generator is not None:
+            drawn = not torch.equal(noted.generator, torch.default_generator.get_state())
+            before = known.undrawn if known.training is model.training else 0
+            known.undrawn, known.training = 0 if drawn else before + 1, model.training
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
-        parameters, modes = _parts(model)
+        parameters, modes = parts_of(model)
         if not parameters:
             return
         stream, program = self._stream, self._program
@@ -208,7 +210,8 @@ class Forwards:
             known.refs = refs
             program.structures += 1
             stream.registry.name_parameters(model)
-        fresh, known.batch = known.batch != program.batch, program.batch
+        batch = program.batch
+        fresh, known.batch = known.batch != batch, batch
         used, known.used = known.used, False
         autocast = _autocast()
         if self._waiting and not program.in_backward:
@@ -246,7 +249,7 @@ class Forwards:
         if graphs and not modes.training and not program.in_backward and not _transformed():
             _mark(graphs, known)
 
-    def _settings(self, model: nn.Module, known: _Known, modes: _Modes) -> None:
+    def _settings(self, model: nn.Module, known: _Known, modes: Modes) -> None:
         """Look at layers' settings once; at what was frozen in vain for each new optimizer, and again where any was."""
         stream, registry = self._stream, self._stream.registry
         if not known.looked and modes.normalising:
@@ -330,34 +333,6 @@ def _mark(graphs: list[Any], model: _Known) -> None:
     hide_from_compiler(note)
     for graph in graphs:
         graph.register_prehook(note)
-
-
-def _parts(model: nn.Module) -> tuple[list[Tensor], _Modes]:
-    """Return all parameters of a model, each once, and what the modes of its modules come to.
-
-    Not by ``modules()`` and ``parameters()``, which make names as well.
-
-    Cost: 0.4 us for each module.
-    """
-    modules, seen, parameters = [model], {id(model)}, dict[int, Tensor]()
-    training = dropout = normalising = False
-    for module in modules:
-        held, own = module._modules, module._parameters  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        for child in held.values() if held else ():
-            if child is not None and (key := id(child)) not in seen:
-                seen.add(key)
-                modules.append(child)
-        for parameter in own.values() if own else ():
-            if parameter is not None:
-                parameters[id(parameter)] = parameter
-        if module.training:
-            training = True
-            if isinstance(module, _MODAL):
-                if isinstance(module, _BatchNorm):
-                    normalising |= bool(module.track_running_stats)
-                else:
-                    dropout |= module.p > 0
-    return list(parameters.values()), _Modes(training, dropout, normalising)
 
 
 def _tensors(output: Any) -> list[Tensor]:

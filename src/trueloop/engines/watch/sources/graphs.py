@@ -101,13 +101,13 @@ class Graphs:
         self._outputs, self._parameters = _Marked(), _Marked()
         self._firsts = Facts[nn.Module, weakref.ref[Tensor]]()
         """The parameter that each model begins with."""
-        self._mark = stream.fenced("graphs", self._marked)
+        self._mark = stream.guarded("graphs", self._marked)
         self._look = stream.fenced("graphs", self._looked)
 
     def always(self, patches: Patches) -> None:
         """Begin anew."""
         self._outputs, self._parameters = _Marked(), _Marked()
-        self._stream.listen(self._hear)
+        self._stream.listen(self._hear, ModelCalled)
         self._stream.looks.append(self._after_update)
         patches.hook(self)
 
@@ -120,8 +120,8 @@ class Graphs:
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
-    def _hear(self, event: Event) -> None:
-        if type(event) is ModelCalled and not event.recomputed:
+    def _hear(self, event: ModelCalled) -> None:
+        if not event.recomputed:
             self._mark(event)
 
     def _after_update(self) -> None:

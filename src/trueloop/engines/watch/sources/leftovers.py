@@ -19,22 +19,25 @@ from trueloop.ground.findings import Place
 ALIKE: Final = 2  # windows of one length, before a shorter one is called left over
 
 
-def note_leftover(program: Program, loader: Ref, batches: int, backwards: int, left: int, place: Place | None) -> None:
+def note_leftover(
+    stream: Stream, program: Program, loader: Ref, batches: int, backwards: int, place: Place | None
+) -> None:
     """A loader has ended: remember what of its batches waits for a step.
 
     Only where each batch led to one backward, windows had one length, and what waits is what does not fill the last.
 
     Args:
+        stream: counts them.
         program: what is known of it.
         loader: that has ended, after as many ``batches``.
-        backwards: meanwhile, and ``left`` of them since the latest step.
+        backwards: meanwhile.
         place: of the loop.
     """
-    window = program.window
+    window, left = stream.window, stream.micro - stream.stepped_micro
     if (
         program.crowded
         or window < 2
-        or program.alike < ALIKE
+        or stream.alike < ALIKE
         or backwards != batches
         or not 0 < left == batches % window
     ):
@@ -62,7 +65,7 @@ def at_backward(stream: Stream, program: Program) -> None:
 def at_step(stream: Stream, program: Program) -> None:
     """An optimizer steps: with them alone, as it should, or with the next window on top."""
     leftover, program.leftover = program.leftover, None
-    pending = stream.micro - program.stepped_micro
+    pending = stream.micro - stream.stepped_micro
     if leftover is not None and leftover.kept and pending > leftover.window:
         _tell(stream, leftover, backwards=pending)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import get_ident
 from time import perf_counter
 from typing import Any, ClassVar, Final, cast
 
@@ -56,6 +55,8 @@ class _Loader:
     streams: bool
     epoch: int = -1
     """The latest one."""
+    length: tuple[int, int] = (-1, 0)
+    """Samples, and batches of so many."""
 
 
 class Loaders:
@@ -82,10 +83,14 @@ class Loaders:
         """Of the iterator that is being made; its workers are given indices before it is there."""
         self._orders = 0
         """Passes whose order is being read; those that were left early stay counted."""
+        self._reading = Patches()
+        """What they are read by."""
         self._read_out: Pass | None = None
         """The newest one, if all its batches were drawn and nobody has asked for another: its reader counts."""
         self._comparison = Comparison(stream)
-        stream.farewells.append(stream.fenced("ends of loaders", self._end_read_out))
+        self._leave = stream.fenced("ends of loaders", self._end_read_out)
+        self._ordered_by = stream.fenced("epochs of distributed samplers", self._tell_epoch)
+        stream.farewells.append(self._leave)
 
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
@@ -94,7 +99,11 @@ class Loaders:
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
         patches.replace(_ITERATOR, "__next__", self._next)
-        patches.replace(_ITERATOR, "_next_index", self._next_index)
+        patches.hook(self)
+
+    def remove(self) -> None:
+        """Read orders no more; called with the hooks that are taken off."""
+        self._reading.restore()
 
     def in_full(self, patches: Patches) -> None:
         """Nothing more is needed."""
@@ -167,9 +176,7 @@ class Loaders:
         stream, program = self._stream, self._program
         drawn = stream.fenced("batches", self._drawn)
         ended = stream.fenced("ends of loaders", self._ended)
-        ordered = stream.fenced("epochs of distributed samplers", self._tell_epoch)
-        read_out = stream.fenced("ends of loaders", self._end_read_out)
-        unknown = self._unknown
+        unknown, turn = self._unknown, self._turn
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.on:
@@ -178,30 +185,20 @@ class Loaders:
                 current: Pass = iterator._trueloop_pass  # noqa: SLF001
             except AttributeError:
                 current = unknown(iterator)
-            if self._read_out is not None and self._read_out is not current:
-                read_out()
-            program.drawing, program.drawing_in = current, get_ident()
             start = perf_counter()
             try:
                 batch = original(iterator)
             except StopIteration:
                 ended(current)
                 raise
-            finally:
-                program.drawing = None
             waited_s = perf_counter() - start
-            program.batch += 1
-            program.loader = current.loader
-            index = current.index
-            if index:
+            if program.drawn_from is current:
                 current.waited_s += waited_s
             else:
-                current.first_s = start + waited_s
-                if current.distributed is not None:
-                    ordered(current)
+                turn(current, start, waited_s)
             if stream.full or current.looked_at:
                 drawn(current, batch, waited_s)
-            current.index = index = index + 1
+            current.index = index = current.index + 1
             if index == current.length:
                 self._read_out = current
             return batch
@@ -213,6 +210,18 @@ class Loaders:
         current = Pass(loader=self._stream.registry.of(iterator), dataset=None, epoch=0, began_micro=self._stream.micro)
         setattr(iterator, KEPT, current)
         return current
+
+    def _turn(self, current: Pass, start_s: float, waited_s: float) -> None:
+        """Take note that the newest batch came from another pass than the one before."""
+        if self._read_out is not None:
+            self._leave()
+        self._program.draws_from(current)
+        if current.index:
+            current.waited_s += waited_s
+        else:
+            current.first_s = start_s + waited_s
+            if current.distributed is not None:
+                self._ordered_by(current)
 
     def _start(self, loader: Any) -> Pass:
         stream = self._stream
@@ -227,11 +236,11 @@ class Loaders:
             distributed=distributed_of(loader) if known.distributed else None,
         )  # fmt: skip
         if shuffles is not None and not known.streams:
-            current.length = len(loader)
+            current.length = _length(known, loader)
             if shuffles:
                 if stream.full:  # an order tells something only beside the steps that were taken in it
                     current.order = FirstIndices()
-                    self._orders += 1
+                    self._read_orders(1)
                 if getattr(loader.sampler, "generator", None) is None:
                     current.seeded_at = self._program.seeded_at
                 self._program.seeded_at = None
@@ -301,6 +310,15 @@ class Loaders:
                 samples=copies.samples, made_at=current.made_at,
             ))  # fmt: skip
 
+    def _read_orders(self, more: int) -> None:
+        """Read those of more passes, or of one less; what they are read by stands in the way of every batch."""
+        with self._stream.lock:
+            before, self._orders = self._orders, self._orders + more
+            if not before and self._stream.on:
+                self._reading.replace(_ITERATOR, "_next_index", self._next_index)
+            elif not self._orders:
+                self._reading.restore()
+
     def _ordered(self, current: Pass, indices: Any) -> None:
         assert current.order is not None
         current.order.add(indices)
@@ -319,7 +337,7 @@ class Loaders:
         order, current.order = current.order, None
         if order is None:
             return
-        self._orders -= 1
+        self._read_orders(-1)
         if not order.count:
             return
         self._stream.emit(OrderSeen(
@@ -337,14 +355,16 @@ class Loaders:
             self._ended(self._read_out)
 
     def _ended(self, current: Pass) -> None:
+        if self._read_out is not current:
+            self._end_read_out()
         self._read_out = None
         if current.ended:
             return
         current.ended = True
         stream, place = self._stream, here()
-        backwards, pending = stream.micro - current.began_micro, stream.micro - self._program.stepped_micro
+        backwards, pending = stream.micro - current.began_micro, stream.micro - stream.stepped_micro
         if not self._program.elsewhere():  # one that draws ahead must not look at gradients
-            note_leftover(self._program, current.loader, current.index, backwards, pending, place)
+            note_leftover(stream, self._program, current.loader, current.index, backwards, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
@@ -362,6 +382,14 @@ class Loaders:
                 column=column, values=values, shortest=shortest, samples=blocks.samples,
                 batch_size=blocks.batch_size, in_time=blocks.follows_a_clock,
             ))  # fmt: skip
+
+
+def _length(known: _Loader, loader: Any) -> int:
+    """Return how many batches there are, which takes torch longer to say than how many samples."""
+    samples = len((loader if loader.batch_sampler is None else loader.batch_sampler).sampler)
+    if known.length[0] != samples:
+        known.length = samples, len(loader)
+    return known.length[1]
 
 
 def _ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:

@@ -99,4 +99,4 @@ def _labels(values: Tensor) -> bool:
 def _note(result: Any, args: tuple[Any, ...]) -> None:
     node = getattr(result, "grad_fn", None)
     if node is not None:
-        node.metadata[NOTE] = Note(here(), tuple(tuple(arg.shape) for arg in args[:2] if isinstance(arg, Tensor)))
+        node.metadata[NOTE] = Note(here(), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))

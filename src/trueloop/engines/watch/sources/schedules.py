@@ -189,10 +189,11 @@ def rates(optimizer: Any) -> tuple[float, ...]:
     values: list[float] = []
     for group in optimizer.param_groups:
         rate = group.get("lr")
-        if isinstance(rate, Tensor) and rate.device.type == "cpu":
-            rate = rate.item()
-        if not isinstance(rate, int | float):
-            return ()
+        if type(rate) is not float:  # which it is nearly always
+            if isinstance(rate, Tensor) and rate.device.type == "cpu":
+                rate = rate.item()
+            if not isinstance(rate, int | float):
+                return ()
         values.append(float(rate))
     return tuple(values)
 

@@ -7,12 +7,11 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any, ClassVar, Final
 
 import torch
 
-from trueloop.engines.watch.passes import Pass
+from trueloop.engines.watch.passes import Pass, drawing
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import here
 from trueloop.engines.watch.program import Program
@@ -55,16 +54,16 @@ class Seeds:
         """Nothing more is needed."""
 
     def _seed(self, generator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        stream, program = self._stream, self._program
-        drawing = stream.fenced("seeds of samples", self._while_drawing)
+        stream = self._stream
+        sampled = stream.fenced("seeds of samples", self._while_drawing)
         between = stream.fenced("seeds", self._between)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def seed(*args: Any, **options: Any) -> Any:
                 if stream.on:
-                    current = program.drawing
-                    if current is not None and not current.workers and program.drawing_in == get_ident():
-                        drawing(generator, current, next(iter((*args, *options.values())), None))
+                    current = drawing()
+                    if current is not None and not current.workers:
+                        sampled(generator, current, next(iter((*args, *options.values())), None))
                     elif generator == "torch":
                         between()
                 return original(*args, **options)

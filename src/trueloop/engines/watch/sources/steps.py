@@ -73,8 +73,8 @@ class Steps:
 
     tells: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
     __slots__ = (
-        "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_nests", "_noted", "_owned", "_owners",
-        "_program", "_stream", "_tell", "_windows",
+        "_closely", "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_nests", "_noted", "_owned",
+        "_owners", "_program", "_stream", "_tell", "_windows",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
@@ -88,9 +88,12 @@ class Steps:
         self._known = Known()
         """Of that one."""
         self._nests = False
-        """Steps were seen within steps: only then it is asked, while watching lightly, whether one is."""
+        """Steps were seen within steps."""
+        self._closely = False
+        """It is asked of each step whether it is one within another, and its begin may have been seen."""
         self._noted: _Before | None = None
         """What was noted before the step that is on its way, if that is watched in full."""
+        program.changes_thread.append(self._forget)
         self._look = stream.fenced("steps of optimizers", self._begin)
         self._tell = stream.fenced("steps of optimizers", self._end)
         self._meet = stream.fenced("optimizers", self._met)
@@ -100,15 +103,20 @@ class Steps:
     def always(self, patches: Patches) -> None:
         """Hook every step, and replace the constructor."""
         self._known, self._noted = Known(), None
-        self._latest, self._nests = _nobody, False
-        for hook in (Steps._before, Steps._after):
-            cast("Any", hook)._torchdynamo_disable = True  # noqa: SLF001
-        patches.hook(register_optimizer_step_pre_hook(self._before))
-        patches.hook(register_optimizer_step_post_hook(self._after))
+        self._forget()
+        self._nests = self._closely = False
+        patches.hook(register_optimizer_step_post_hook(self._post_hook()))
         patches.replace(Optimizer, "__init__", self._constructor)
 
     def in_full(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """See steps begin, too."""
+        self._closely = True
+        patches.hook(self)
+        patches.hook(register_optimizer_step_pre_hook(_uncompiled(self._before)))
+
+    def remove(self) -> None:
+        """See them begin no more; called with the hooks of the full view."""
+        self._closely, self._program.in_step = self._nests, 0
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(optimizer: Any, *args: Any, **options: Any) -> None:  # noqa: N807
@@ -145,12 +153,8 @@ class Steps:
         stream.wake()
 
     def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        if self._stream.full or self._nests:
-            self._enter(optimizer, args, options)
-
-    def _enter(self, optimizer: Optimizer, args: Any, options: Any) -> None:
         stream, program = self._stream, self._program
-        if not stream.on or (program.thread != get_ident() and not program.trains_here()):
+        if not stream.on or self._elsewhere():
             return
         if program.in_step and (depth := depth_of_step()) > 1:
             program.in_step, self._nests = depth, True
@@ -161,32 +165,36 @@ class Steps:
         if stream.full:
             self._noted = self._look(optimizer, args, options)
 
-    def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        stream, program = self._stream, self._program
-        if program.thread != get_ident() and not (stream.on and program.trains_here()):
-            return
-        if (program.in_step or stream.full) and not self._leave(optimizer):
-            return
-        if self._latest() is not optimizer:
-            self._turn(optimizer)
-        if program.leftover is not None:
-            self._leftover(stream, program)
-        micro, known = stream.micro, self._known
-        if micro - program.stepped_micro == program.window:
-            program.alike += 1
-        else:
-            program.window, program.alike = micro - program.stepped_micro, 1
-        program.stepped_micro = micro
-        known.steps += 1
-        known.trains = True
-        stream.update = update = stream.update + 1
-        if stream.full or (update >= stream.due and stream.on):
-            stream.after_update()
+    def _post_hook(self) -> Callable[[Optimizer, Any, Any], None]:
+        """Return what counts steps; it runs with cold caches, so that each thing it looks at costs 100 ns."""
+        stream, program, leave, turn, leftover = self._stream, self._program, self._leave, self._turn, self._leftover
+
+        def after(optimizer: Optimizer, args: Any, options: Any) -> None:
+            if self._closely and not leave(optimizer):
+                return
+            if self._latest() is not optimizer and not turn(optimizer):
+                return
+            if program.leftover is not None:
+                leftover(stream, program)
+            micro = stream.micro
+            window = micro - stream.stepped_micro
+            if window != stream.window:
+                stream.window, stream.alike_from = window, stream.update
+            stream.stepped_micro = micro
+            self._known.steps += 1
+            stream.update = update = stream.update + 1
+            if update >= stream.due and stream.on:
+                stream.after_update()
+
+        return _uncompiled(after)
 
     def _leave(self, optimizer: Optimizer) -> bool:
         """Tell of the step, if it was seen to begin; False = it was not, or it is part of another one."""
         stream, program = self._stream, self._program
-        depth, program.in_step = program.in_step, max(0, program.in_step - 1)
+        if self._elsewhere():
+            return False
+        depth = depth_of_step() if self._nests else program.in_step
+        program.in_step = max(0, program.in_step - 1)
         if depth > 1 or not stream.on:
             return False
         noted, self._noted = self._noted, None
@@ -194,10 +202,22 @@ class Steps:
             self._tell(optimizer, self._known, noted)
         return True
 
-    def _turn(self, optimizer: Optimizer) -> None:
-        """Another optimizer steps than before."""
+    def _turn(self, optimizer: Optimizer) -> bool:
+        """Another optimizer steps than before; False = in another thread than the one that trains."""
+        if self._elsewhere():
+            return False
         self._latest = weakref.ref(optimizer)
         self._known = self._program.optimizers.get(optimizer) or self._first_seen(optimizer)
+        self._known.trains = True
+        return True
+
+    def _elsewhere(self) -> bool:
+        program = self._program
+        return program.thread != get_ident() and not (self._stream.on and program.trains_here())
+
+    def _forget(self) -> None:
+        """Nobody steps yet: it is another thread that trains."""
+        self._latest = _nobody
 
     def _first_seen(self, optimizer: Optimizer) -> Known:
         if self._stream.on:
@@ -281,6 +301,12 @@ def _nobody() -> None:
     """Stands for a reference to an optimizer that is gone."""
 
 
+def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that torch.compile runs as it is."""
+    cast("Any", getattr(hook, "__func__", hook))._torchdynamo_disable = True  # noqa: SLF001
+    return hook
+
+
 def depth_of_step() -> int:
     """Count the steps on the stack: one that raised has left no other trace."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
@@ -306,13 +332,12 @@ def _norms(graded: Sequence[Tensor]) -> _Norms:
 
 def _epsilon_lost(optimizer: Optimizer) -> float | None:
     """Return an epsilon that is zero in the type of what it is for."""
-    kind = type(optimizer)
-    if kind.__name__ not in _DIVIDING or not kind.__module__.startswith("torch.optim"):
-        return None
     for group in optimizer.param_groups:
-        half = bool(group["params"]) and group["params"][0].dtype is torch.float16
-        if half and not group.get("fused") and 0 < group["eps"] < LOST:
-            return float(group["eps"])
+        if group["params"] and group["params"][0].dtype is torch.float16:
+            kind = type(optimizer)
+            divides = kind.__name__ in _DIVIDING and kind.__module__.startswith("torch.optim")
+            if divides and not group.get("fused") and 0 < group["eps"] < LOST:
+                return float(group["eps"])
     return None
 
 

@@ -1,0 +1,68 @@
+"""What a model is made of, as it is at the moment: its parameters, and the modes of its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
+
+MOST_MODULES: Final = 4096  # of which it is not asked for each whether it was there before
+_MODAL: Final = (_DropoutNd, _BatchNorm)
+
+
+class Modes(NamedTuple):
+    """What the modes of a model's modules come to."""
+
+    training: bool = False
+    """Of any of them."""
+    dropout: bool = False
+    normalising: bool = False
+
+
+_MODES: Final[dict[tuple[bool, ...], Modes]] = {each: Modes(*each) for each in product((False, True), repeat=3)}
+
+
+def parts_of(model: nn.Module) -> tuple[list[Tensor], Modes]:
+    """Return all parameters of a model, each once, and what the modes of its modules come to.
+
+    Not by ``modules()`` and ``parameters()``, which make names as well; and a module's attributes are asked for once,
+    since torch has them found by a function of its own.
+
+    Cost: 0.4 us for each module.
+    """
+    found = list[Tensor | None]()
+    training = dropout = normalising = False
+    for module in _modules(model):
+        if module is None:
+            continue
+        fields: dict[str, Any] = module.__dict__
+        if "training" not in fields:  # TorchScript's are elsewhere
+            fields = {"_parameters": module._parameters, "training": module.training}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if own := fields["_parameters"]:
+            found += own.values()
+        if fields["training"]:
+            training = True
+            if isinstance(module, _MODAL):
+                if isinstance(module, _BatchNorm):
+                    normalising |= bool(module.track_running_stats)
+                else:
+                    dropout |= module.p > 0
+    parameters = [parameter for parameter in found if parameter is not None]
+    if len(set(map(id, parameters))) < len(parameters):  # some are tied
+        parameters = list({id(parameter): parameter for parameter in parameters}.values())
+    return parameters, _MODES[training, dropout, normalising]
+
+
+def _modules(model: nn.Module) -> Iterable[nn.Module | None]:
+    """Return a model and all modules within it; one that is shared several times, and None where one was taken out."""
+    modules: list[nn.Module | None] = [model]
+    for module in modules:
+        if module is not None and (within := module._modules):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            modules += within.values()
+            if len(modules) > MOST_MODULES:  # or one is within itself
+                return model.modules()
+    return modules
