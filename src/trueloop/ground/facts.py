@@ -21,46 +21,57 @@ class Facts(Generic[T, F]):
     Cost: 0.1 us to get a fact, 0.3 us to walk over them.
     """
 
-    __slots__ = ("_facts", "_gone")
+    __slots__ = ("_facts", "_gone", "_things")
 
     def __init__(self, gone: Callable[[F], object] | None = None) -> None:
-        self._facts: dict[int, tuple[weakref.ref[T], F]] = {}
+        self._facts: dict[int, F] = {}
+        self._things: dict[int, weakref.ref[T]] = {}
         self._gone = gone
 
     def get(self, thing: T) -> F | None:
         """Return what is known of an object, None where nothing is."""
-        known = self._facts.get(id(thing))
-        return None if known is None else known[1]
+        return self._facts.get(id(thing))
 
     def put(self, thing: T, fact: F) -> F:
         """Keep a fact in the place of the one before, and return it."""
-        known = self._facts.get(id(thing))
-        self._facts[id(thing)] = (known[0] if known else weakref.ref(thing, self._forgetting(id(thing))), fact)
+        key, known = id(thing), self._things.get(id(thing))
+        if known is None:
+            known = weakref.ref(thing, self._forgetting(key))
+        self._facts[key] = fact  # before anybody finds the object
+        self._things[key] = known
         return fact
 
     def drop(self, thing: T) -> None:
         """Forget what is known of an object, if anything is."""
+        self._things.pop(id(thing), None)
         self._facts.pop(id(thing), None)
 
     def clear(self) -> None:
         """Forget everything."""
+        self._things.clear()
         self._facts.clear()
 
     def facts(self) -> list[F]:
         """Return the facts of all objects that are alive."""
-        return [fact for _, fact in list(self._facts.values())]
+        return list(self._facts.values())
 
     def items(self) -> list[tuple[T, F]]:
         """Return all objects that are alive, with their facts."""
-        return [(thing, fact) for known, fact in list(self._facts.values()) if (thing := known()) is not None]
+        facts = self._facts
+        return [
+            (thing, facts[key])
+            for key, known in list(self._things.items())
+            if (thing := known()) is not None and key in facts
+        ]
 
     def __len__(self) -> int:
         return len(self._facts)
 
     def _forgetting(self, key: int) -> Callable[[weakref.ref[T]], None]:
         def forget(dead: weakref.ref[T]) -> None:  # called before anything else can be in that place of memory
-            if key in self._facts and self._facts[key][0] is dead:
-                fact = self._facts.pop(key)[1]
+            if self._things.get(key) is dead:
+                fact = self._facts.pop(key)
+                del self._things[key]
                 if self._gone is not None:
                     self._gone(fact)
 

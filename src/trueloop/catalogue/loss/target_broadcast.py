@@ -112,10 +112,10 @@ def _samples(output: Any) -> Iterator[int]:
     """How many samples the tensors of an output are for: their first sizes."""
     tensor: type[Any] = sys.modules["torch"].Tensor  # an import statement would take longer than all the rest
     parts: Any = (output,)
-    if isinstance(output, Mapping):
-        parts = cast("Mapping[Any, Any]", output).values()
-    elif isinstance(output, tuple | list):
+    if isinstance(output, tuple | list):
         parts = cast("tuple[Any, ...]", output)
+    elif not isinstance(output, tensor) and isinstance(output, Mapping):
+        parts = cast("Mapping[Any, Any]", output).values()
     for part in parts:
         if isinstance(part, tensor) and part.dim():
             yield part.shape[0]

@@ -73,22 +73,18 @@ class Judge:
         """
         kind = type(event)
         self._heard.add(kind)
-        self._pass_on(event, kind)
-        for find in self._finding.get(kind, ()):
-            further = find(event)
-            if further is not None:
-                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
-                self._pass_on(further, type(further))
-
-    def _pass_on(self, event: Event, kind: type[Event]) -> None:
         for watched, observe in self._hearing.get(kind, ()):
             try:
-                evidence = observe(event)
-                if evidence:
+                if evidence := observe(event):
                     for each in [evidence] if isinstance(evidence, Evidence) else evidence:
                         self._keep(watched, each, event)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
                 self._dismiss(watched, error)
+        for find in self._finding.get(kind, ()):
+            further = find(event)
+            if further is not None:
+                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
+                self.hear(further)
 
     @property
     def silenced(self) -> int:

@@ -193,8 +193,7 @@ class Watch:
         return self._attachment.stream.busy_s
 
     def _hear(self, event: Event) -> None:
-        kind = type(event)
-        take, note = self._take.get(kind), self._note.get(kind)
+        take, note = self._take.get(kind := type(event)), self._note.get(kind)
         if take is not None:
             try:
                 take(event)

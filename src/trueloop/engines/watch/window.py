@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from trueloop.ground.events import NONE, Refs
 from trueloop.ground.findings import Place
 
 Mark = tuple[int, int | Version]
+_PLAIN: Final = {Tensor}
 
 
 @dataclass(slots=True)
@@ -178,18 +180,18 @@ def joint_norm(parameters: Sequence[Tensor]) -> float | None:
 
 def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
     """Return the norm of each gradient, in order; None unless all of them are plain numbers on the CPU."""
-    local: list[Tensor] = []
-    for gradient in gradients:
-        plain: Tensor | None = gradient
-        if type(gradient) is not Tensor or gradient.layout is not torch.strided or gradient.requires_grad:
-            plain = local_of(gradient)
-        if plain is None or not plain.is_cpu or plain.is_complex():
-            return None
-        local.append(plain)
-    if not local:
+    if not gradients:
         return None
-    norms = torch._foreach_norm(local)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
-    return list(map(Tensor.item, norms))
+    local = gradients
+    if set(map(type, gradients)) != _PLAIN or not gradients[0].is_cpu or gradients[0].is_complex():
+        local = [plain for gradient in gradients if (plain := local_of(gradient)) is not None]
+        if len(local) < len(gradients) or not all(plain.is_cpu and not plain.is_complex() for plain in local):
+            return None
+    try:
+        norms = torch._foreach_norm(local)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    except (NotImplementedError, RuntimeError):  # one of the others is sparse, or elsewhere
+        return None
+    return list(map(Tensor.item, norms)) if all(norm.is_cpu for norm in norms) else None
 
 
 def _first_left(parameters: Sequence[Tensor]) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None:

@@ -27,6 +27,7 @@ HOOKS: Final = {
     "_backward_hooks": "backward hook",
 }
 _CALL: Final[CodeType] = getattr(nn.Module, "_call_impl").__code__  # noqa: B009 - private to torch
+_TELLING: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 
 
 class Bypasses:
@@ -77,13 +78,12 @@ def _forwards() -> list[FrameType]:
     found: list[FrameType] = []
     frame: Any = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        code = frame.f_code
-        if code is _CALL:
-            return []
-        name = code.co_name
-        if name == "forward":
-            found.append(frame)
-        elif name == "<module>":
-            break
+        if frame.f_code.co_name in _TELLING:
+            if frame.f_code is _CALL:
+                return []
+            if frame.f_code.co_name == "forward":
+                found.append(frame)
+            elif frame.f_code.co_name == "<module>":
+                break
         frame = frame.f_back
     return found
