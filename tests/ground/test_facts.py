@@ -49,3 +49,24 @@ def test_in_the_same_place_of_memory_it_is_another_object():
         facts.put(thing, number)
         del thing
     assert len(facts) == 0
+
+
+def test_objects_may_go_while_they_are_walked_over():
+    facts, kept = Facts[Thing, int](), Thing()
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        for number in range(100):
+            thing = Thing()
+            thing.__dict__["own"] = thing
+            facts.put(thing, number)
+        facts.put(kept, 100)
+        del thing
+        gc.set_threshold(gc.get_count()[0] + 50)  # in the midst of them
+        gc.enable()
+        assert facts.items()[-1] == (kept, 100)
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    gc.collect()
+    assert len(facts) == 1

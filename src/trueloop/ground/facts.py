@@ -57,11 +57,11 @@ class Facts(Generic[T, F]):
 
     def items(self) -> list[tuple[T, F]]:
         """Return all objects that are alive, with their facts."""
-        facts = self._facts
+        things, facts = self._things, self._facts
         return [
             (thing, facts[key])
-            for key, known in list(self._things.items())
-            if (thing := known()) is not None and key in facts
+            for key in list(things)  # objects may go while the dictionary itself is walked over
+            if (known := things.get(key)) is not None and (thing := known()) is not None and key in facts
         ]
 
     def __len__(self) -> int:
