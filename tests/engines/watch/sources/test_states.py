@@ -22,7 +22,7 @@ def watched():
     attachment = Attachment(lambda stream, program: [States(stream, program)])
     attachment.attach(events.append)
     yield attachment, events
-    attachment.detach(attachment.stream._listeners[0])
+    attachment.detach(events.append)
     assert not attachment.stream.problems
 
 
