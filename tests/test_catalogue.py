@@ -21,7 +21,7 @@ from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.saved import NOT_TOLD
 from trueloop.engines.watch.watch import Watch
 from trueloop.faces.cli.explain import explain_command
-from trueloop.ground.events import BackwardStarted, BatchDrawn, ErrorRaised, ModelCalled
+from trueloop.ground.events import ErrorRaised
 from trueloop.ground.findings import Finding, Report, Severity, Verdict
 
 HERE = Path(trueloop.catalogue.__file__).parent
@@ -216,21 +216,6 @@ def grave(report: Report) -> list[Finding]:
 
 def words(findings: list[Finding]) -> list[str]:
     return [f"{finding.code} {finding.site}: {finding.message}" for finding in findings]
-
-
-@every_watched_failure
-def test_what_reads_a_live_field_of_an_event_of_every_update_says_so(entry: Entry):
-    """All others hear of such events when the update is made, and these fields are empty by then."""
-    assert entry.failure.detector
-    moments = set(entry.failure.detector().moments)
-    read = {
-        ModelCalled: r"event\.(live|output)\b",
-        BatchDrawn: r"event\.batch\b",
-        BackwardStarted: r"\.targets\b",
-    }
-    text = file_of(entry).read_text()
-    reads = any(kind in moments and re.search(pattern, text) for kind, pattern in read.items())
-    assert entry.failure.live == reads
 
 
 def test_there_is_a_catalogue():

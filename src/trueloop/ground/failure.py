@@ -69,8 +69,6 @@ class Failure:
     """What to do, in one sentence."""
     rule: Rule | None = None
     detector: Callable[[], Detector] | None = None
-    live: bool = False
-    """Its detector reads a LIVE field of an event of every update; all others hear of those when the update is made."""
     inject: Callable[[TeachingLoop], None] | None = None
     """Breaks one operation of the teaching loop."""
     examined: bool = False

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from trueloop.engines.watch.judge import MOST, MOST_WAITING, Judge, Watched
-from trueloop.ground.events import BatchDrawn, Event, Gap, ModeSet, Ref
+from trueloop.engines.watch.judge import MOST, Judge, Watched
+from trueloop.ground.events import Event, Gap, ModeSet, Ref
 from trueloop.ground.failure import Failure
 from trueloop.ground.findings import Evidence, Finding, Judged, Severity, Site, Verdict
 
@@ -34,7 +34,6 @@ def failure(
     severity: Severity = Severity.ERROR,
     moments: tuple[type[Event], ...] = (Gap,),
     abstains: str = "",
-    live: bool = False,
 ) -> Watched:
     wanted = moments
 
@@ -50,7 +49,7 @@ def failure(
 
     made = Failure(
         code=code, title="A made-up one", severity=severity, doc="", bad="", good="", fix="The page's fix.",
-        detector=Detector if observe else None, live=live,
+        detector=Detector if observe else None,
     )  # fmt: skip
     return Watched(made, "made-up")
 
@@ -151,40 +150,6 @@ def test_only_what_is_wanted_is_heard():
     judge.hear(gap())
     judge.hear(mode())
     assert [type(event) for event in seen] == [ModeSet]
-
-
-def drawn(judge: Judge, index: int) -> None:
-    event = BatchDrawn(loader=Ref("DataLoader", "DataLoader"), epoch=0, index=index, waited_s=0.0, batch="a batch")
-    judge.hear(event)
-    event.batch = None  # as it is once everybody has heard
-
-
-def test_of_an_update_most_hear_together_and_what_reads_its_batch_at_once():
-    early, late = list[Any](), list[Any]()
-    judge = Judge([
-        failure(lambda event: early.append(event.batch), moments=(BatchDrawn,), live=True),
-        failure(lambda event: late.append((event.index, event.batch)), moments=(BatchDrawn,)),
-        failure(lambda event: late.append("the end"), moments=(Gap,)),
-    ])  # fmt: skip
-    drawn(judge, 0)
-    drawn(judge, 1)
-    assert (early, late) == (["a batch"] * 2, [])
-    judge.hear(gap())
-    assert (len(early), late) == (2, [(0, None), (1, None), "the end"])
-
-
-def test_where_no_update_comes_they_hear_before_much_has_gathered_and_who_asks_what_was_found_waits_for_none():
-    judge = Judge([failure(lambda event: at(event.index), moments=(BatchDrawn,))])
-    drawn(judge, 0)
-    assert len(judge.findings()) == 1
-    drawn(judge, 1)
-    assert judge.judged()[0].verdict is Verdict.FIRED
-    told: list[Finding] = []
-    judge = Judge([failure(lambda event: at(event.index), moments=(BatchDrawn,))], found=told.append)
-    for index in range(MOST_WAITING):
-        assert not told
-        drawn(judge, index)
-    assert len(told) == MOST_WAITING
 
 
 def test_what_torch_does_not_tell_is_not_judged():

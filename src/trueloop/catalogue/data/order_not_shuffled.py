@@ -242,6 +242,5 @@ for epoch in range(3):
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
     rule=RULE,
     detector=Detector,
-    live=True,
     inject=changing(Piece.LOADERS, ", shuffle=True", ""),
 )

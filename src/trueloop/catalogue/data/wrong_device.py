@@ -129,5 +129,4 @@ for update in range(5):
 """,
     fix="Compute the loss on the output's device: loss_fn(output, y.to(output.device)).",
     detector=Detector,
-    live=True,
 )

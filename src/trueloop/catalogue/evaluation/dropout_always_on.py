@@ -245,6 +245,5 @@ for epoch in range(2):
     fix="Pass training=self.training, or use nn.Dropout.",
     rule=RULE,
     detector=Detector,
-    live=True,
     inject=inject,
 )

@@ -245,6 +245,5 @@ for step in range(20):
     fix="Run backward from the loss before each step.",
     rule=RULE,
     detector=Detector,
-    live=True,
     inject=inject,
 )

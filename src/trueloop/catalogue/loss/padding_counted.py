@@ -190,5 +190,4 @@ print(f"loss {loss.item():.3f}")
 """,
     fix="Pass ignore_index=padding_idx to the loss.",
     detector=Detector,
-    live=True,
 )

@@ -162,5 +162,4 @@ print(f"loss {loss.item():.3f}")
 """,
     fix="Give predictions and targets the same shape.",
     detector=Detector,
-    live=True,
 )

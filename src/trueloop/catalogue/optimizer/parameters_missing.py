@@ -242,6 +242,5 @@ print(f"loss {loss.item():.3f}")
     fix="Build the optimizer after the model is complete, or add the parameters with add_param_group.",
     rule=RULE,
     detector=Detector,
-    live=True,
     inject=inject,
 )

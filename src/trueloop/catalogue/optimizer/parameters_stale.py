@@ -243,6 +243,5 @@ for step in range(10):
     fix="Build the optimizer after the last change of the model's parameters.",
     rule=RULE,
     detector=Detector,
-    live=True,
     inject=adding(Piece.OPTIMIZER, "model.head = nn.Linear(model.head.in_features, model.head.out_features)"),
 )

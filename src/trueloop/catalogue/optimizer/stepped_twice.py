@@ -180,6 +180,5 @@ for step in range(8):
     fix="Step once for each window, and let no two optimizers step the same gradient.",
     rule=RULE,
     detector=Detector,
-    live=True,
     inject=inject,
 )

@@ -8,14 +8,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from trueloop.engines.watch.stream import in_words
-from trueloop.ground.events import BackwardEnded, BackwardStarted, BatchDrawn, Event, ModelCalled
+from trueloop.ground.events import Event
 from trueloop.ground.failure import Detector, Failure
 from trueloop.ground.findings import UNPROVEN, Evidence, Finding, Judged, Place, Severity, Site, Verdict
 from trueloop.ground.sweeps import PASSES
 
-OFTEN: Final = frozenset((BatchDrawn, ModelCalled, BackwardStarted, BackwardEnded))
-"""Events of every update, behind which a step comes."""
-MOST_WAITING: Final = 16  # of these, until their detectors hear of them: a program may change its weights by hand
 MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
 
 
@@ -53,10 +50,7 @@ class Judge:
         self._kept: dict[str, int] = {}
         self._beyond: dict[str, int] = {}
         self._seats: list[tuple[Watched, Detector | None]] = []
-        self._at_once: dict[type[Event], list[tuple[Watched, Observe]]] = {}
-        self._later: dict[type[Event], list[tuple[Watched, Observe]]] = {}
-        self._waiting: list[Event] = []
-        """Those that not everybody has heard of."""
+        self._hearing: dict[type[Event], list[tuple[Watched, Observe]]] = {}
         self._broken: dict[str, str] = {}
         self._heard: set[type[Event]] = set()
         self._finding: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
@@ -64,11 +58,10 @@ class Judge:
         for watched in catalogue:
             detector = watched.failure.detector() if watched.failure.detector else None
             self._seats.append((watched, detector))
-            hearing = self._at_once if watched.failure.live else self._later
             for moment in detector.moments if detector else ():
-                hearing.setdefault(moment, []).append((watched, detector.observe))  # pyright: ignore[reportOptionalMemberAccess]
+                self._hearing.setdefault(moment, []).append((watched, detector.observe))  # pyright: ignore[reportOptionalMemberAccess]
         for kind, finder in PASSES.items():
-            if kind in self._at_once or kind in self._later:
+            if kind in self._hearing:
                 observe = finder().observe
                 for moment in finder.moments:
                     self._finding.setdefault(moment, []).append(observe)
@@ -76,37 +69,22 @@ class Judge:
     def hear(self, event: Event) -> None:
         """Pass one event to every detector that wants it; never raises.
 
-        Those that read nothing live hear of an update's events together, when it is made, or something rare happens:
-        what runs once in a while runs slowly, since meanwhile the processor's caches have filled with other things.
-
         Cost: 0.3 us, and what the detectors take.
         """
         kind = type(event)
         self._heard.add(kind)
-        self._waiting.append(event)
-        self._pass_on(event, self._at_once.get(kind, ()))
-        for find in self._finding.get(kind, ()):
-            further = find(event)
-            if further is not None:
-                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
-                self.hear(further)
-        if kind not in OFTEN or len(self._waiting) >= MOST_WAITING:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Let everybody hear of what has happened."""
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            self._pass_on(event, self._later.get(type(event), ()))
-
-    def _pass_on(self, event: Event, hearing: Sequence[tuple[Watched, Observe]]) -> None:
-        for watched, observe in hearing:
+        for watched, observe in self._hearing.get(kind, ()):
             try:
                 if evidence := observe(event):
                     for each in [evidence] if isinstance(evidence, Evidence) else evidence:
                         self._keep(watched, each, event)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
                 self._dismiss(watched, error)
+        for find in self._finding.get(kind, ()):
+            further = find(event)
+            if further is not None:
+                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
+                self.hear(further)
 
     @property
     def silenced(self) -> int:
@@ -115,7 +93,6 @@ class Judge:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what was found so far: errors first, then by when it was first seen."""
-        self._catch_up()
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
@@ -125,7 +102,6 @@ class Judge:
         Args:
             unseen: events that could not be told, and why.
         """
-        self._catch_up()
         fired = {finding.code for finding in self._findings.values()}
         return [self._verdict(watched.failure, detector, fired, unseen) for watched, detector in self._seats]
 
@@ -152,9 +128,8 @@ class Judge:
     def _dismiss(self, watched: Watched, error: Exception) -> None:
         code = watched.failure.code
         self._broken[code] = f"its detector failed: {in_words(error)}"
-        for hearing in (self._at_once, self._later):
-            for kind, seats in hearing.items():  # a new list: the old one is being walked through
-                hearing[kind] = [seat for seat in seats if seat[0] is not watched]
+        for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
+            self._hearing[kind] = [seat for seat in hearing if seat[0] is not watched]
         self._trouble(f"{code} cannot be judged any more", error)
 
     def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:

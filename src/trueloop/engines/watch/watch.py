@@ -174,11 +174,9 @@ class Watch:
     def _report(self) -> Report:
         stream, levels = self._attachment.stream, self._attachment.levels
         update, watched, busy_s, began_s = self._began
-        with stream.lock:  # somebody may ask from another thread
-            findings, judged = self._judge.findings(), tuple(self._judge.judged(self._attachment.unseen))
         return Report(
-            findings=findings,
-            judged=judged,
+            findings=self._judge.findings(),
+            judged=tuple(self._judge.judged(self._attachment.unseen)),
             silenced=self._judge.silenced,
             updates=stream.update - update,
             watched=levels.watched - watched,
