@@ -84,7 +84,8 @@ class Account:
             if mixed:
                 mixed.pop(id(parameter), None)
             if gradient is not None:
-                used[id(parameter)] = _seen(parameter, gradient)
+                version = (gradient._version, -1) if type(gradient) is Tensor else version_of(gradient)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                used[id(parameter)] = _Seen(weakref.ref(parameter), weakref.ref(gradient), version)
             elif used:
                 used.pop(id(parameter), None)
 
@@ -178,9 +179,7 @@ def version_of(gradient: Tensor) -> Version:
 
 
 def _seen(parameter: Tensor, gradient: Tensor) -> _Seen:
-    plain = type(gradient) is Tensor
-    version = (gradient._version, -1) if plain else version_of(gradient)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return _Seen(weakref.ref(parameter), weakref.ref(gradient), version)
+    return _Seen(weakref.ref(parameter), weakref.ref(gradient), version_of(gradient))
 
 
 def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:

@@ -50,7 +50,9 @@ class Judge:
         self._kept: dict[str, int] = {}
         self._beyond: dict[str, int] = {}
         self._seats: list[tuple[Watched, Detector | None]] = []
-        self._hearing: dict[type[Event], list[tuple[Watched, Observe]]] = {}
+        self._hearing: dict[type[Event], list[Observe]] = {}
+        self._watched: dict[Observe, Watched] = {}
+        """What each of them is of; they are called a hundred times in an update, and asked for this once in a run."""
         self._broken: dict[str, str] = {}
         self._heard: set[type[Event]] = set()
         self._finding: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
@@ -58,8 +60,10 @@ class Judge:
         for watched in catalogue:
             detector = watched.failure.detector() if watched.failure.detector else None
             self._seats.append((watched, detector))
+            if detector is not None:
+                self._watched[detector.observe] = watched
             for moment in detector.moments if detector else ():
-                self._hearing.setdefault(moment, []).append((watched, detector.observe))  # pyright: ignore[reportOptionalMemberAccess]
+                self._hearing.setdefault(moment, []).append(detector.observe)  # pyright: ignore[reportOptionalMemberAccess]
         for kind, finder in PASSES.items():
             if kind in self._hearing:
                 observe = finder().observe
@@ -73,13 +77,13 @@ class Judge:
         """
         kind = type(event)
         self._heard.add(kind)
-        for watched, observe in self._hearing.get(kind, ()):
+        for observe in self._hearing.get(kind, ()):
             try:
                 if evidence := observe(event):
                     for each in [evidence] if isinstance(evidence, Evidence) else evidence:
-                        self._keep(watched, each, event)
+                        self._keep(self._watched[observe], each, event)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
-                self._dismiss(watched, error)
+                self._dismiss(observe, error)
         for find in self._finding.get(kind, ()):
             further = find(event)
             if further is not None:
@@ -125,11 +129,11 @@ class Judge:
         reason = detector.abstains()
         return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
 
-    def _dismiss(self, watched: Watched, error: Exception) -> None:
-        code = watched.failure.code
+    def _dismiss(self, observe: Observe, error: Exception) -> None:
+        code = self._watched[observe].failure.code
         self._broken[code] = f"its detector failed: {in_words(error)}"
         for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
-            self._hearing[kind] = [seat for seat in hearing if seat[0] is not watched]
+            self._hearing[kind] = [each for each in hearing if each != observe]
         self._trouble(f"{code} cannot be judged any more", error)
 
     def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:

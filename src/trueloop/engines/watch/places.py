@@ -36,6 +36,10 @@ class _Users(dict[str, bool]):
 _users: Final = _Users()
 
 
+FENCED: Final = 3
+"""Depth of what a `Stream.fenced` handler was called by: itself and the fence are no program's."""
+
+
 def here(depth: int = 1) -> Place | None:
     """Return the innermost line on the stack that is the user's, not a library's; where there is none, of a library.
 

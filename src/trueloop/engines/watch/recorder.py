@@ -35,7 +35,7 @@ class Recorder:
     def __init__(
         self,
         busy_s: Callable[[], float] = lambda: 0.0,
-        told: Callable[[str, int, float], None] = lambda series, update, value: None,
+        told: Callable[[str, int, float], None] | None = None,
     ) -> None:
         self._busy_s, self._busy_before_s = busy_s, 0.0
         self._told = told
@@ -119,7 +119,8 @@ class Recorder:
 
     def _add(self, series: str, update: int, value: float) -> None:
         self._series[series].add(update, value)
-        self._told(series, update, value)
+        if self._told is not None:
+            self._told(series, update, value)
 
     def _gap(self, event: Gap) -> None:
         self._end_stretch(event)

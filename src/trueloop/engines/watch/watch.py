@@ -83,7 +83,7 @@ class Watch:
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
         self._audience = audience
-        recorder = Recorder(self._busy_s, self._told)
+        recorder = Recorder(self._busy_s, self._told if audience is not None else None)
         self._recorder: Recorder | None = recorder
         self._take = recorder.take
         self._look = self._attachment.stream.fenced("the newest numbers", self._show)

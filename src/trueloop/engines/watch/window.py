@@ -169,7 +169,10 @@ class Windows:
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """Return what an optimizer holds."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        return list(groups[0]["params"])
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def joint_norm(parameters: Sequence[Tensor]) -> float | None:

@@ -15,7 +15,7 @@ from trueloop.engines.watch.losses import LossProbe
 from trueloop.engines.watch.origin.localise import locate, suspect
 from trueloop.engines.watch.origin.of_loss import loss_origin
 from trueloop.engines.watch.patch import Patches
-from trueloop.engines.watch.places import here
+from trueloop.engines.watch.places import FENCED, here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.raised.graph import sequence
 from trueloop.engines.watch.sources.leftovers import at_backward
@@ -138,7 +138,7 @@ class Backward:
         root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
         value = self._finite(root)
         node: Any = root.grad_fn
-        place = here()
+        place = here(FENCED)
         program = self._program
         probe, losses = self._probe(root, place)
         scale = self._scale(root)

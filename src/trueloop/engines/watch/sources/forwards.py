@@ -18,7 +18,7 @@ from trueloop.engines.watch.layer_settings import forgetful, frozen_in_vain, out
 from trueloop.engines.watch.origin.replay import Call, remember, remember_output
 from trueloop.engines.watch.parts import Modes, parts_of
 from trueloop.engines.watch.patch import Patches, hide_from_compiler
-from trueloop.engines.watch.places import here
+from trueloop.engines.watch.places import FENCED, here
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.sources.bypasses import Bypasses
 from trueloop.engines.watch.stream import Stream
@@ -222,7 +222,7 @@ class Forwards:
             program.autocast = autocast
         stream.emit(
             ModelCalled(
-                place=here(),
+                place=here(FENCED + 1),
                 model=known.ref,
                 training=model.training,
                 dropout_active=modes.dropout or (modes.training and program.dropped),

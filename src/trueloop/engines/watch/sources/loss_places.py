@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trueloop.engines.watch.losses import NOTE, Note
 from trueloop.engines.watch.patch import Patches
-from trueloop.engines.watch.places import here
+from trueloop.engines.watch.places import FENCED, here
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import BackwardStarted, Event, LossSwapped
 
@@ -99,4 +99,4 @@ def _labels(values: Tensor) -> bool:
 def _note(result: Any, args: tuple[Any, ...]) -> None:
     node = getattr(result, "grad_fn", None)
     if node is not None:
-        node.metadata[NOTE] = Note(here(), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))
+        node.metadata[NOTE] = Note(here(FENCED), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from trueloop.engines.watch.origin.localise import locate
 from trueloop.engines.watch.patch import Patches
-from trueloop.engines.watch.places import here
+from trueloop.engines.watch.places import FENCED, here
 from trueloop.engines.watch.program import Known, Program
 from trueloop.engines.watch.sources.leftovers import at_step
 from trueloop.engines.watch.sources.schedules import rates
@@ -241,7 +241,7 @@ class Steps:
         replaced = self._known.replaced()
         scaled, used = self._windows.still_scaled(graded), account.used(graded)
         return _Before(
-            holds, graded, reused, reused_from, scaled, used, norms, frozen, here(), rates(optimizer), closure,
+            holds, graded, reused, reused_from, scaled, used, norms, frozen, here(FENCED), rates(optimizer), closure,
             replaced, perf_counter(),
         )  # fmt: skip
 
