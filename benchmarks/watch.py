@@ -1,9 +1,11 @@
 """What watching costs: time per update of one training script, bare and under each tool that looks for silent bugs.
 
-Every tool runs the same unmodified ``systems/script.py``; all but TrainCheck in this process, in rotating order. It has
-requirements of its own and replaces the program's source, so it is measured only where it is installed apart:
-``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``, or
-``TRAINCHECK=X make bench``.
+Every tool runs the same unmodified ``systems/script.py``, each time in a process of its own, in rotating order. All but
+TrainCheck's are forked from one that has imported everything and trained nothing: where classes were patched once,
+Python specialises its bytecode anew, and a program that was watched before is faster by a hundredth than it ever is by
+itself. TrainCheck has requirements of its own and replaces the program's source, so it is measured only where it is
+installed apart: ``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py
+--traincheck X``, or ``TRAINCHECK=X make bench``.
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ import os
 import runpy
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -68,7 +73,24 @@ def loads(*, quick: bool) -> dict[str, Load]:
     }
 
 
-Told = dict[str, list[Report]]
+class Words(NamedTuple):
+    """What a watch's report says of itself; it comes from another process."""
+
+    cost_s: float
+    seconds: float
+    updates: int
+    in_full: int
+    findings: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @classmethod
+    def of(cls, report: Report) -> Words:
+        """Take out of a report what is compared."""
+        codes = tuple(finding.code for finding in report.findings)
+        return cls(report.cost_s, report.seconds, report.updates, report.watched, codes, report.problems)
+
+
+Told = dict[str, list[Words]]
 
 
 def script(load: str, updates: int) -> list[tuple[float, float]]:
@@ -84,11 +106,53 @@ def cost(times: list[tuple[float, float]], warm: int) -> Cost:
     return Cost(*((times[-1][clock] - times[warm][clock]) / count for clock in (0, 1)))
 
 
-def run(name: str, load: Load, around: Callable[[], Any]) -> Cost:
-    """Time the script within a context."""
-    with around():
+def run(name: str, load: Load, system: str) -> tuple[Cost, list[Words]]:
+    """Time the script under one of the systems; also return what a watch says."""
+    told: list[Report] = []
+    contexts = {
+        BARE: bare,
+        STEADY: partial(watched, told),
+        LAB: partial(watched, told, lab=True),
+        FULL: partial(watched, told, in_full=True),
+        ANOMALY: anomaly,
+    }
+    with contexts[system]():
         times = script(name, load.updates)
-    return cost(times, load.warm)
+    return cost(times, load.warm), list(map(Words.of, told))
+
+
+def serve(requests: Connection) -> None:
+    """Do so whenever it is asked for, each time in another process; here few frames lie below the script's own."""
+    for request in iter(requests.recv, None):
+        child = os.fork()
+        if not child:
+            requests.send(run(*request))
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            requests.send(None)
+
+
+class Apart:
+    """Asks for runs, each in a process that has done nothing before."""
+
+    def __init__(self) -> None:
+        self._asking, answering = Pipe()
+        if not os.fork():
+            serve(answering)
+            os._exit(0)
+
+    def run(self, name: str, load: Load, system: str, told: list[Words]) -> Cost:
+        """Return what an update cost; a watch's words go to the others."""
+        self._asking.send((name, load, system))
+        answer = self._asking.recv()
+        if answer is None:
+            sys.exit(f"{system} has failed on {name}, see above.")
+        told.extend(answer[1])
+        return answer[0]
+
+    def end(self) -> None:
+        """Ask no more."""
+        self._asking.send(None)
 
 
 @contextmanager
@@ -106,8 +170,7 @@ def anomaly() -> Iterator[None]:
 
 @contextmanager
 def watched(told: list[Report], *, in_full: bool = False, lab: bool = False) -> Iterator[None]:
-    """Watch with the whole catalogue, from a fresh start: what an earlier run taught is not known any more."""
-    watching._attachment.cache_clear()  # noqa: SLF001
+    """Watch with the whole catalogue."""
     folder = Path(tempfile.gettempdir()) / f"trueloop-bench-{os.getpid()}"
     audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
     many = {"FIRST": 10**9, "MOST_BATCHES": 10**9} if in_full else {}
@@ -120,32 +183,25 @@ def watched(told: list[Report], *, in_full: bool = False, lab: bool = False) -> 
         told.append(watch.report())
 
 
-def compare(name: str, load: Load) -> tuple[SideBySide, Told]:
-    """Time everybody who runs in this process; also return what the watches said."""
-    told: Told = {STEADY: [], LAB: [], FULL: []}
-    contexts = {
-        BARE: bare,
-        STEADY: partial(watched, told[STEADY]),
-        LAB: partial(watched, told[LAB], lab=True),
-        FULL: partial(watched, told[FULL], in_full=True),
-        ANOMALY: anomaly,
-    }
-    runs = {system: partial(run, name, load, around) for system, around in contexts.items()}
-    return interleave(runs, load.rounds), told
+def compare(name: str, load: Load, apart: Apart) -> tuple[SideBySide, Told]:
+    """Time everybody but TrainCheck; also return what the watches said."""
+    told: Told = {system: [] for system in (BARE, STEADY, LAB, FULL, ANOMALY)}
+    runs = {system: partial(apart.run, name, load, system, words) for system, words in told.items()}
+    return interleave(runs, load.rounds), {system: words for system, words in told.items() if words}
 
 
 def own_words(told: Told) -> dict[str, Any]:
     """Return the cost as the reports tell it, in seconds per update over the whole run, and what they found."""
-    for reports in told.values():
-        assert not any(report.problems for report in reports), reports[-1].problems
+    for words in told.values():
+        assert not any(each.problems for each in words), words[-1].problems
     return {
         system: {
-            "seconds_per_update": Spread.of([report.cost_s / max(1, report.updates) for report in reports]),
-            "share": Spread.of([report.cost_s / report.seconds for report in reports]),
-            "updates_in_full": reports[-1].watched,
-            "findings": sorted({finding.code for report in reports for finding in report.findings}),
+            "seconds_per_update": Spread.of([each.cost_s / max(1, each.updates) for each in words]),
+            "share": Spread.of([each.cost_s / each.seconds for each in words]),
+            "updates_in_full": words[-1].in_full,
+            "findings": sorted({code for each in words for code in each.findings}),
         }
-        for system, reports in told.items()
+        for system, words in told.items()
     }
 
 
@@ -245,12 +301,12 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     """Measure, print, and write down."""
-    asked = options()
+    asked, apart = options(), Apart()
     found: dict[str, Any] = earlier() if asked.only and not asked.quick else {}
     for name, load in loads(quick=asked.quick).items():
         if asked.only not in (None, name):
             continue
-        side, told = compare(name, load)
+        side, told = compare(name, load, apart)
         said = own_words(told)
         show(name, side, said)
         for system, goal in ((STEADY, load.steady), (LAB, load.steady), (FULL, load.full)):
@@ -260,9 +316,10 @@ def main() -> None:
         found[name] = {**found.get(name, {}), "systems": content(side), "as_it_says_itself": said}
         if asked.traincheck:
             traincheck = TrainCheck(asked.traincheck.resolve(), name)
-            apart = traincheck.compare(1 if asked.quick else TRAINCHECK_ROUNDS)
-            show(f"{name}, TrainCheck {traincheck.version()} in an environment of its own", apart, {})
-            found[name] |= {"traincheck": content(apart), "traincheck_version": traincheck.version()}
+            traced = traincheck.compare(1 if asked.quick else TRAINCHECK_ROUNDS)
+            show(f"{name}, TrainCheck {traincheck.version()} in an environment of its own", traced, {})
+            found[name] |= {"traincheck": content(traced), "traincheck_version": traincheck.version()}
+    apart.end()
     if not asked.traincheck:
         console.print("TrainCheck is left out: it was not installed for this (--traincheck).")
     settings = {"loads": {name: vars_of(load) for name, load in loads(quick=asked.quick).items()}}

@@ -107,14 +107,15 @@ class Stream:
 
     def emit(self, event: Event) -> None:
         """Say when an event happens, which is now, and carry it to everybody."""
-        event.update, event.micro, event.time_s = self.update, self.micro, perf_counter()
-        kind = type(event)
+        event.update = self.update
+        event.micro = self.micro
+        event.time_s = perf_counter()
         with self.lock:
-            hearing = self._hearing.get(kind)
-            for listener in self._hear(kind) if hearing is None else hearing:
+            for listener in self._hearing.get(type(event)) or self._hear(type(event)):
                 listener(event)
-        for name in event.LIVE:
-            setattr(event, name, None)
+        if event.LIVE:
+            for name in event.LIVE:
+                setattr(event, name, None)
 
     def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a handler that never raises: the first time it would, it is silent from then on, and named.

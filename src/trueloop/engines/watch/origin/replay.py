@@ -289,19 +289,20 @@ class _Watching(TorchFunctionMode):
 
 
 def _noted(value: Any, depth: int) -> Any:
-    if isinstance(value, Tensor):
-        if type(value) not in (Tensor, nn.Parameter) or not value.is_cpu or value.is_inference():
+    kind: type[Any] = type(value)  # asked first, since `isinstance` takes longest where it says no
+    if kind is Tensor or kind is nn.Parameter:
+        if not value.is_cpu or value.is_inference():
             raise CannotReplayError
-        return _Given(weakref.ref(value), value._version)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    if isinstance(value, _PLAIN):
-        return value
-    if depth == DEEPEST or (type(value) in (tuple, list, dict) and len(value) > WIDEST):
+        return _Given(weakref.ref(value), value._version)  # noqa: SLF001
+    if kind is not tuple and kind is not list and kind is not dict:
+        if isinstance(value, _PLAIN):
+            return value
         raise CannotReplayError
-    if type(value) in (tuple, list):
-        return type(value)([_noted(each, depth + 1) for each in value])
-    if type(value) is dict:
+    if depth == DEEPEST or len(value) > WIDEST:
+        raise CannotReplayError
+    if kind is dict:
         return {key: _noted(each, depth + 1) for key, each in value.items()}
-    raise CannotReplayError
+    return kind([_noted(each, depth + 1) for each in value])
 
 
 def _first_in(output: Any) -> Iterable[Tensor]:

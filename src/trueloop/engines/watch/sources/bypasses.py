@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.watch.owners import owner_of, runs_method_of
-from trueloop.engines.watch.places import is_users
+from trueloop.engines.watch.places import FENCED, is_users
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import ForwardBypassed
@@ -74,9 +74,12 @@ class Bypasses:
 
 
 def _forwards() -> list[FrameType]:
-    """Return the frames of functions with this name, innermost first; none where a module was called around them."""
+    """Return the frames of functions with this name, innermost first; none where a module was called around them.
+
+    Called by `look`, which is guarded within something fenced: the frames up to there are all ours.
+    """
     found: list[FrameType] = []
-    frame: Any = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    frame: Any = sys._getframe(FENCED)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_code.co_name in _TELLING:
             if frame.f_code is _CALL:

@@ -95,8 +95,7 @@ class Loaders:
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
         self._comparison, self._orders, self._read_out = Comparison(self._stream), 0, None
-        if not hasattr(_ITERATOR, "_next_index"):
-            raise AttributeError("DataLoader has no _next_index, by which orders are read")
+        assert hasattr(_ITERATOR, "_next_index"), "DataLoader has no _next_index"
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)

@@ -319,7 +319,7 @@ def depth_of_step() -> int:
 
 def _norms(graded: Sequence[Tensor]) -> _Norms:
     """Read the norms of gradients that lie on the CPU; of others nothing, since they would have to be waited for."""
-    norms = gradient_norms([gradient for p in graded if (gradient := p.grad) is not None])
+    norms = gradient_norms(cast("list[Tensor]", [p.grad for p in graded]))
     if norms is None:
         return _Norms()
     joint = math.hypot(*norms)
