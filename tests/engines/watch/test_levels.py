@@ -1,14 +1,16 @@
 """When a run is watched in full."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from trueloop.engines.watch import levels
 from trueloop.engines.watch.attach import Attachment
-from trueloop.engines.watch.levels import FIRST, FREE, MOST_BACKWARDS
+from trueloop.engines.watch.levels import FIRST, FREE, LOOK, MOST_BACKWARDS, SELDOM, YOUNG
 from trueloop.engines.watch.sources import all_sources
 from trueloop.ground.events import BackwardEnded, Event, Gap, StepTaken
 
@@ -49,6 +51,28 @@ def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Se
     assert seen.attachment.stream.update == 400
     assert FIRST < seen.count(StepTaken) < 400
     assert seen.count(Gap) > 0
+
+
+def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen: Seen, monkeypatch: pytest.MonkeyPatch):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    stream, looked = seen.attachment.stream, list[int]()
+    stream.looks.append(lambda: looked.append(stream.update))
+
+    def pauses(updates: int) -> set[int]:
+        looked.clear()
+        for _ in range(updates):
+            weight.grad = torch.ones(1)
+            optimizer.step()
+        return {after - before for before, after in pairwise(looked)}
+
+    monkeypatch.setattr(levels, "SOON_S", 1000.0)
+    assert pauses(YOUNG) == {LOOK}
+    assert max(pauses(10 * SELDOM)) == SELDOM
+    monkeypatch.setattr(levels, "SOON_S", 0.0)
+    pauses(2 * SELDOM)
+    assert pauses(2 * SELDOM) == {LOOK}
+    stream.looks.clear()
 
 
 def test_windows_of_many_batches_are_seen_whole(seen: Seen):

@@ -20,6 +20,9 @@ FREE_S: Final = 0.05  # seconds that nobody minds either
 MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
 MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
 LOOK: Final = 8  # updates between two looks at what grows, and at whether a burst is due
+SELDOM: Final = 64  # of them, at most, where they are fast and the run is no longer young
+YOUNG: Final = 256  # updates
+SOON_S: Final = 0.1  # seconds between two looks that are enough for whoever follows the run
 SHARE: Final = 0.001  # of the program's time that bursts may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
@@ -37,6 +40,7 @@ class Levels:
         self._stream, self._open, self._close = stream, open_full, close_full
         self._opened = False
         self._last_update = self._look_at = 0
+        self._pause, self._looked_s = LOOK, 0.0
         self._batches = self._backwards = 0
         self._next_burst = 0
         self._closed_at = 0
@@ -70,9 +74,7 @@ class Levels:
         """Called after steps of optimizers, with the update counted: see `Stream.after_update`."""
         stream, update = self._stream, self._stream.update
         if update >= self._look_at:
-            self._look_at = update + LOOK
-            for look in stream.looks:
-                look()
+            self._look(update)
         if self._opened:
             self.watched += 1
             self._batches = self._backwards = 0
@@ -84,6 +86,14 @@ class Levels:
             else:
                 self._next_burst = update + 4 * BURST
         stream.due = update + 1 if self._opened else self._look_at
+
+    def _look(self, update: int) -> None:
+        now_s = perf_counter()
+        fast = update > YOUNG and now_s - self._looked_s < SOON_S
+        self._pause, self._looked_s = min(2 * self._pause, SELDOM) if fast else LOOK, now_s
+        self._look_at = update + self._pause
+        for look in self._stream.looks:
+            look()
 
     def after_backward(self) -> None:
         """Called for every backward while watching in full."""

@@ -26,7 +26,7 @@ from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, Event, 
 from trueloop.ground.findings import Place
 
 SINGLE: Final = 4  # updates in a row from one backward each, after which the weights of losses are of no interest
-EVERY: Final = 16  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
+EVERY: Final = 32  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
 TAKEN: Final = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 AGAIN: Final = 100  # updates until a loss that is not finite is told again
 
