@@ -154,12 +154,16 @@ def trials() -> Callable[[], None]:
 
 def grown(watch: Watch, update: Callable[[], None], times: int) -> dict[str, int]:
     """Return what more is remembered after some updates."""
-    gc.collect()
-    early = remembered(watch)
+
+    def settled() -> dict[str, int]:
+        watch.rate()  # nothing waits after it
+        gc.collect()
+        return remembered(watch)
+
+    early = settled()
     for _ in range(times):
         update()
-    gc.collect()
-    late = remembered(watch)
+    late = settled()
     return {path: size - early.get(path, 0) for path, size in late.items() if size > early.get(path, 0)}
 
 

@@ -21,7 +21,7 @@ class Detector(Protocol):
     """
 
     moments: ClassVar[tuple[type[Event], ...]]
-    """The events it wants to see."""
+    """The events it wants to see. One that has ``rouses`` as well, some of these, sees nothing before one of those."""
 
     def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
         """Take in one event of ``moments``; return what is now certain, once for each thing at fault."""

@@ -33,12 +33,14 @@ def failure(
     code: str = "GRD901",
     severity: Severity = Severity.ERROR,
     moments: tuple[type[Event], ...] = (Gap,),
+    rouses: tuple[type[Event], ...] = (),
     abstains: str = "",
 ) -> Watched:
-    wanted = moments
+    wanted, rousing = moments, rouses
 
     class Detector:
         moments = wanted
+        rouses = rousing
 
         def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
             assert observe is not None
@@ -97,6 +99,38 @@ def test_a_detector_that_raises_is_out_and_the_others_go_on():
     assert troubles == ["MEM901 cannot be judged any more"]
     assert [finding.code for finding in judge.findings()] == ["GRD901"]
     assert judge.judged()[0] == Judged("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
+
+
+def test_a_detector_that_is_to_be_roused_sees_nothing_before():
+    seen: list[Event] = []
+
+    def observe(event: Any) -> Evidence | None:
+        seen.append(event)
+        return at(event.update) if isinstance(event, Gap) else None
+
+    judge = Judge([failure(observe, moments=(Gap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))])
+    events = [gap(1), gap(2), mode(3), gap(4), mode(5)]
+    for event in events:
+        judge.hear(event)
+    assert seen == events[2:]
+    assert sorted(finding.site.line for finding in judge.findings() if finding.site) == [4, 9]
+
+
+def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
+    seen: list[Event] = []
+
+    def breaks(event: Any) -> Iterable[Evidence]:
+        seen.append(event)
+        yield at(1)
+        raise KeyError("x")
+
+    judge = Judge([failure(breaks, moments=(Gap, ModeSet), rouses=(ModeSet,))])
+    judge.hear(gap(1))
+    assert judge.judged()[0].verdict is Verdict.PASSED
+    for event in (mode(2), gap(3), mode(4)):
+        judge.hear(event)
+    assert len(seen) == 1
+    assert judge.judged()[0].verdict is Verdict.FIRED
 
 
 @pytest.mark.parametrize(

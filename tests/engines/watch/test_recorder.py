@@ -189,12 +189,10 @@ def test_modes_within_an_update_are_no_sweeps():
 
 
 def test_the_time_spent_watching_is_no_part_of_an_update():
-    busy = 0.0
-    recorder = Recorder(lambda: busy)
+    recorder = Recorder()
     for update in range(4):
         hear(recorder, call(update, update * 1.0 + 0.5, seconds=0.25))
-        busy += 0.5
-        hear(recorder, step(update, update * 1.0 + 1.0))
+        hear(recorder, step(update, update * 1.0 + 1.0, busy_s=0.5 * (update + 1)))
     rate = recorder.rate()
     assert rate is not None
     assert (rate.update_s, rate.forward) == (0.5, 0.5)

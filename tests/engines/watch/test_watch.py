@@ -11,7 +11,7 @@ from trueloop.engines.watch.judge import Watched
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.engines.watch.watch import Watch
+from trueloop.engines.watch.watch import TOGETHER, Watch
 from trueloop.ground.events import ErrorRaised, Event, GraphsAlive
 from trueloop.ground.failure import Failure
 from trueloop.ground.findings import Evidence, Finding, Severity, Verdict
@@ -95,6 +95,19 @@ def test_a_stretch_is_watched_and_reported_with_its_curves():
     assert report.judged[0].verdict is Verdict.FIRED
     assert report.seconds > 0
     assert not report.problems
+
+
+def test_numbers_wait_until_enough_are_there_or_somebody_asks():
+    with Watch(WATCHED) as watch:
+        clear(TOGETHER - 1)
+        assert len(watch._waiting) == TOGETHER - 1
+        assert len(watch.report().series["live_graphs"].values) == TOGETHER - 1
+        assert not watch._waiting
+        clear(3 * TOGETHER + 2)
+        assert len(watch._waiting) == 2
+        watch.rate()
+        assert not watch._waiting
+    assert len(watch.report().series["live_graphs"].values) == 4 * TOGETHER + 1
 
 
 def test_nested_watches_judge_on_their_own():

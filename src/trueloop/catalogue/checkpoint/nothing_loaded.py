@@ -39,6 +39,7 @@ class Detector:
     """Looks at what fitted of each state that was loaded into a model."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (StateLoaded, ModelCalled, WatchEnded)
+    rouses: ClassVar[tuple[type[Event], ...]] = (StateLoaded,)
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, StateLoaded] = {}

@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from trueloop.ground.events import (
-    BackwardStarted,
     Event,
     LoaderStarted,
     OptimizerCreated,
@@ -71,7 +70,6 @@ class Detector:
     moments: ClassVar[tuple[type[Event], ...]] = (
         LoaderStarted,
         OrderSeen,
-        BackwardStarted,
         StepTaken,
         OptimizerCreated,
         StateLoaded,
@@ -80,19 +78,14 @@ class Detector:
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
         self._key: dict[Ref, Ref] = {}
-        self._feeding: Ref | None = None
         self._life = 0
         self._compared = False
 
-    def observe(
-        self, event: LoaderStarted | OrderSeen | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
-    ) -> Evidence | None:
+    def observe(self, event: LoaderStarted | OrderSeen | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
-            return self._stepped(event.optimizer)
-        if isinstance(event, BackwardStarted):
-            self._feeding = event.loader
-        elif isinstance(event, LoaderStarted):
+            return self._stepped(event.optimizer, event.loader)
+        if isinstance(event, LoaderStarted):
             self._started(event)
         elif isinstance(event, OrderSeen):
             key = event.dataset or event.loader
@@ -116,8 +109,8 @@ class Detector:
         self._key[event.loader] = key
         self._epochs[key] = (before[1] if before else None, _Epoch(self._life))
 
-    def _stepped(self, optimizer: Ref) -> Evidence | None:
-        key = None if self._feeding is None else self._key.get(self._feeding)
+    def _stepped(self, optimizer: Ref, loader: Ref | None) -> Evidence | None:
+        key = None if loader is None else self._key.get(loader)
         if key not in self._epochs or optimizer in self._epochs[key][1].stepped:
             return None
         self._epochs[key][1].stepped.add(optimizer)

@@ -31,7 +31,7 @@ from __future__ import annotations
 import sys
 from typing import Any, ClassVar
 
-from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, ModelCalled, Refs
+from trueloop.ground.events import BackwardEnded, Event, LossesSeen, ModelCalled, Refs
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
@@ -41,29 +41,29 @@ TIMES = 3  # backwards in a row
 class Detector:
     """Compares where a model's newest output lies with where its loss was computed."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardStarted, BackwardEnded)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen, BackwardEnded)
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
         """Accelerator of the newest output of a model, and the model's parameters; None where it lies elsewhere."""
-        self._suspect: BackwardStarted | None = None
+        self._suspect: LossesSeen | None = None
         self._times = 0
         self._accelerated = False
         self._unread = ""
 
-    def observe(self, event: ModelCalled | BackwardStarted | BackwardEnded) -> Evidence | None:
+    def observe(self, event: ModelCalled | LossesSeen | BackwardEnded) -> Evidence | None:
         """Return evidence in the third such backward."""
         if isinstance(event, ModelCalled):
             device = _accelerator(event.output)
             self._output = None if device is None else (device, event.parameters)
             self._accelerated |= device is not None
-        elif isinstance(event, BackwardStarted):
+        elif isinstance(event, LossesSeen):
             self._suspect = event if self._away(event) else None
         else:
             return self._judge(event)
         return None
 
-    def _away(self, event: BackwardStarted) -> bool:
+    def _away(self, event: LossesSeen) -> bool:
         if self._output is None:
             return False
         for loss in event.losses:

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.ground.events import BackwardStarted, EpochDrawn, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.ground.events import EpochDrawn, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Insertion
 from trueloop.ground.questions.epochs import epochs
@@ -63,25 +63,20 @@ class Detector:
     """Compares what each epoch's order is made from with that of the one before."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (
-        EpochDrawn, BackwardStarted, StepTaken, OptimizerCreated, StateLoaded
+        EpochDrawn, StepTaken, OptimizerCreated, StateLoaded
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
         self._key: dict[Ref, Ref] = {}
-        self._feeding: tuple[Ref | None, int] = (None, 0)
         self._life = 0
         self._drawn = self._compared = False
 
-    def observe(
-        self, event: EpochDrawn | BackwardStarted | StepTaken | OptimizerCreated | StateLoaded
-    ) -> Evidence | None:
+    def observe(self, event: EpochDrawn | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence once an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
-            return self._stepped(event.optimizer)
-        if isinstance(event, BackwardStarted):
-            self._feeding = event.loader, event.batch
-        elif isinstance(event, EpochDrawn):
+            return self._stepped(event)
+        if isinstance(event, EpochDrawn):
             self._begin(event)
         elif isinstance(event, OptimizerCreated):
             self._life += 1
@@ -98,16 +93,15 @@ class Detector:
         before = self._epochs.get(key)
         self._epochs[key] = (before[1] if before else None, _Epoch(event, self._life))
 
-    def _stepped(self, optimizer: Ref) -> Evidence | None:
-        loader, batch = self._feeding
-        key = None if loader is None else self._key.get(loader)
+    def _stepped(self, event: StepTaken) -> Evidence | None:
+        key = None if event.loader is None else self._key.get(event.loader)
         if key not in self._epochs:
             return None
         before, now = self._epochs[key]
-        seen = now.batches.setdefault(optimizer, set())
+        seen = now.batches.setdefault(event.optimizer, set())
         if len(seen) >= FEWEST:
             return None
-        seen.add(batch)
+        seen.add(event.batch)
         if before is None or before.life != now.life or before.trained().isdisjoint(now.trained()):
             return None
         self._compared = True

@@ -45,6 +45,7 @@ class Detector:
     """Counts the steps of replicated parameters whose gradients came from calls past the wrapper, and stayed here."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
+    rouses: ClassVar[tuple[type[Event], ...]] = (ModelReplicated,)
 
     def __init__(self) -> None:
         self._wrapped: dict[Ref, ModelReplicated] = {}
@@ -58,8 +59,6 @@ class Detector:
         """Return evidence at the second step that used what was never reduced."""
         if isinstance(event, ModelReplicated):
             self._wrapped[event.wrapper] = event
-        elif not self._wrapped:
-            return None
         elif isinstance(event, ModelCalled):
             if event.has_graph and not event.recomputed and len(self._calls) < MOST_CALLS:
                 self._calls[event.model] = event

@@ -34,12 +34,10 @@ from typing import Any, ClassVar
 
 from trueloop.ground.events import (
     BackwardEnded,
-    BackwardStarted,
     Event,
     Gap,
     GradientsCleared,
     GradientsClipped,
-    Ref,
     StepTaken,
 )
 from trueloop.ground.failure import Failure, Rule, Severity
@@ -57,7 +55,6 @@ MOST_PARTS = 4096  # of a window; longer ones are not judged
 CLOSE = 1e-3  # of weights and norms read in float32
 
 
-_Part = tuple[int, Ref | None, BackwardEnded]
 """One backward of a window: number and loader of its batch, and its end."""
 
 
@@ -65,7 +62,6 @@ class Detector:
     """Adds up the weights with which the losses of a window entered backward."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (
-        BackwardStarted,
         BackwardEnded,
         GradientsCleared,
         GradientsClipped,
@@ -74,9 +70,7 @@ class Detector:
     )
 
     def __init__(self) -> None:
-        self._batch = -1
-        self._loader: Ref | None = None
-        self._parts: list[_Part] = []
+        self._parts: list[BackwardEnded] = []
         self._clipped: float | None = None
         self._windows = 0
 
@@ -84,11 +78,9 @@ class Detector:
         """Return evidence at the step of a second window of this kind."""
         if isinstance(event, StepTaken):
             return self._step(event)
-        if isinstance(event, BackwardStarted):
-            self._batch, self._loader = event.batch, event.loader
-        elif isinstance(event, BackwardEnded):
+        if isinstance(event, BackwardEnded):
             if len(self._parts) < MOST_PARTS:  # without an optimizer nothing ends a window
-                self._parts.append((self._batch, self._loader, event))
+                self._parts.append(event)
         elif isinstance(event, GradientsCleared):
             self._parts = [] if event.unconsumed else self._parts
         elif isinstance(event, GradientsClipped):
@@ -102,11 +94,11 @@ class Detector:
         used, self._clipped = self._clipped or event.norm, None
         if len(parts) < 2:  # another optimizer's step on the same backward, or no window at all
             return None
-        weights = [_weight(ended) for _, _, ended in parts]
+        weights = [_weight(ended) for ended in parts]
         ones = all(weight is not None and abs(weight - 1) < CLOSE for weight in weights)
         untouched = used is not None and event.norm_made is not None and abs(used - event.norm_made) <= CLOSE * used
-        distinct = len({batch for batch, _, _ in parts}) == len(parts) == event.backwards
-        alike = len({(loader, ended.place) for _, loader, ended in parts}) == 1  # not one task after the other
+        distinct = len({ended.batch for ended in parts}) == len(parts) == event.backwards
+        alike = len({(ended.loader, ended.place) for ended in parts}) == 1  # not one task after the other
         self._windows = self._windows + 1 if ones and untouched and distinct and alike else 0
         if self._windows < WINDOWS:
             return None
@@ -114,7 +106,7 @@ class Detector:
             message=f"The mean losses of {len(parts)} batches entered backward with weight 1 each: together "
             f"{len(parts)}, not 1, so that the update of {event.optimizer.name} is that of a {len(parts)} times larger "
             "gradient.",
-            place=parts[-1][-1].place,
+            place=parts[-1].place,
             related=((event.place, "stepped here"),) if event.place else (),
             fix=f"Divide by the number of batches in the window: (loss / {len(parts)}).backward().",
         )

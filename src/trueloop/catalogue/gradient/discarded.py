@@ -31,7 +31,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, GradientsCleared, Ref, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, Gap, GradientsCleared, Ref, StepTaken
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
@@ -58,26 +58,23 @@ class _Lost(NamedTuple):
 class Detector:
     """Follows each backward to the step that uses its gradients, or to the clearing that drops them."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, BackwardEnded, GradientsCleared, StepTaken, Gap)
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, GradientsCleared, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._effective = Facts[Ref, bool]()  # optimizers that found gradients
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._batch = -1
         self._open: tuple[Any, int] | None = None  # place and batch of the latest backward, until used or cleared
         self._lost: list[_Lost] = []
         self._pattern: tuple[int, Place | None, Place | None] | None = None
         self._alike = 0
         self._irregular = False
 
-    def observe(self, event: BackwardStarted | BackwardEnded | GradientsCleared | StepTaken | Gap) -> Evidence | None:
+    def observe(self, event: BackwardEnded | GradientsCleared | StepTaken | Gap) -> Evidence | None:
         """Return evidence at a step."""
         if isinstance(event, StepTaken):
             return self._step(event)
-        if isinstance(event, BackwardStarted):
-            self._batch = event.batch
-        elif isinstance(event, BackwardEnded):
-            self._open = (event.place, self._batch) if event.received else self._open
+        if isinstance(event, BackwardEnded):
+            self._open = (event.place, event.batch) if event.received else self._open
         elif isinstance(event, GradientsCleared):
             if event.unconsumed and self._open is not None and len(self._lost) < MOST_LOST:
                 self._lost.append(_Lost(self._open[0], event.place, self._open[1]))

@@ -52,6 +52,7 @@ class Detector:
     """Waits for a step of what was to be frozen, or of an optimizer that holds what was to be thawed."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (FrozenInVain, StepTaken)
+    rouses: ClassVar[tuple[type[Event], ...]] = (FrozenInVain,)
 
     def __init__(self) -> None:
         self._marked: dict[Ref, FrozenInVain] = {}
@@ -77,7 +78,7 @@ class Detector:
 
     def abstains(self) -> str:
         """Return a reason where nothing was trained."""
-        return "" if self._stepped else "no optimizer stepped"
+        return "no optimizer stepped" if self._marked and not self._stepped else ""
 
 
 def _evidence(marked: FrozenInVain, mark: Mark, hit: int, step: StepTaken) -> Evidence:

@@ -32,7 +32,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardStarted, Event
+from trueloop.ground.events import Event, LossesSeen
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine
@@ -49,12 +49,12 @@ NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "
 class Detector:
     """Looks at what made the input of each ``kl_div``."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
 
-    def observe(self, event: BackwardStarted) -> Iterator[Evidence]:
+    def observe(self, event: LossesSeen) -> Iterator[Evidence]:
         """Return evidence for each whose input is no logarithm."""
         for loss in event.losses:
             if loss.kind != "kl_div" or loss.place is None:  # by hand: any sum of products looks like one

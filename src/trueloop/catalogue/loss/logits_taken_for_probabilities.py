@@ -32,7 +32,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardStarted, Event, LossSeen
+from trueloop.ground.events import Event, LossesSeen, LossSeen
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine, left_out
@@ -63,12 +63,12 @@ FOR_LOGITS = {
 class Detector:
     """Looks at what made the input of each loss that wants a certain scale."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
 
-    def observe(self, event: BackwardStarted) -> Iterator[Evidence]:
+    def observe(self, event: LossesSeen) -> Iterator[Evidence]:
         """Return evidence for each loss whose input is on another scale."""
         for loss in event.losses:
             self._looked = True

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardStarted, Event
+from trueloop.ground.events import Event, LossesSeen
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.teaching import Piece, TeachingLoop
@@ -41,12 +41,12 @@ from trueloop.ground.teaching import Piece, TeachingLoop
 class Detector:
     """Looks at what each log-softmax before a loss was over."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
 
-    def observe(self, event: BackwardStarted) -> Iterator[Evidence]:
+    def observe(self, event: LossesSeen) -> Iterator[Evidence]:
         """Return evidence for each loss whose log-softmax is not over the classes."""
         for loss in event.losses:
             self._looked |= loss.kind == "cross_entropy"

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.ground.events import BackwardStarted, Event, LossSeen, ModelCalled, Ref
+from trueloop.ground.events import Event, LossesSeen, LossSeen, ModelCalled, Ref
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
@@ -53,7 +53,7 @@ class Padded(NamedTuple):
 class Detector:
     """Compares targets with what the models' embeddings call padding."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardStarted)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, frozenset[Vocabulary]]()
@@ -62,7 +62,7 @@ class Detector:
         self._looks = 0
         self._unread = ""
 
-    def observe(self, event: ModelCalled | BackwardStarted) -> Evidence | None:
+    def observe(self, event: ModelCalled | LossesSeen) -> Evidence | None:
         """Return evidence at the first loss that counts padding."""
         if isinstance(event, ModelCalled):
             self._learn(event)
@@ -135,7 +135,7 @@ def _tails(rows: Any, padding: int) -> Padded | None:
     return Padded(int(counts.sum()), rows.numel(), several)
 
 
-def _evidence(event: BackwardStarted, loss: LossSeen, found: Padded) -> Evidence:
+def _evidence(event: LossesSeen, loss: LossSeen, found: Padded) -> Evidence:
     share = round(100 * found.padding / found.targets)
     return Evidence(
         message=f"{found.padding} of the {found.targets} targets ({share} %) are padding at the ends of "

@@ -30,7 +30,7 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardStarted, Event
+from trueloop.ground.events import Event, LossesSeen
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.activations import SOFTMAX, VIEWS, left_out
@@ -45,12 +45,12 @@ LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entr
 class Detector:
     """Looks at what made the input of each cross-entropy."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
 
-    def observe(self, event: BackwardStarted) -> Iterator[Evidence]:
+    def observe(self, event: LossesSeen) -> Iterator[Evidence]:
         """Return evidence for each cross-entropy over a softmax."""
         for loss in event.losses:
             self._looked = True

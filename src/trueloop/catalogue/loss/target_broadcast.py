@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, cast
 
-from trueloop.ground.events import BackwardStarted, Event, ModelCalled
+from trueloop.ground.events import Event, LossesSeen, ModelCalled
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
@@ -42,14 +42,14 @@ CLOSE: Final = 1e-4  # of the largest target: rounding
 class Detector:
     """Looks for losses over all pairs of as many samples as a model was called for."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardStarted)
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
 
     def __init__(self) -> None:
         self._samples: deque[int] = deque(maxlen=16)
         self._looked = False
         self._unread = ""
 
-    def observe(self, event: ModelCalled | BackwardStarted) -> Iterator[Evidence]:
+    def observe(self, event: ModelCalled | LossesSeen) -> Iterator[Evidence]:
         """Return evidence for each loss over all pairs."""
         if isinstance(event, ModelCalled):
             self._samples.extend(_samples(event.output))

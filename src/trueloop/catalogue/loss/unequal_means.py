@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Hashable, Iterator
 from typing import ClassVar, NamedTuple
 
-from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, LoaderStarted, Ref, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, Gap, LoaderStarted, Ref, StepTaken
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence, Place
 
@@ -46,28 +46,23 @@ class Mean(NamedTuple):
     place: Place | None
 
 
-MicroBatch = tuple[Ref | None, int, BackwardEnded]
 """One backward: loader and number of its batch, and its end."""
 
 
 class Detector:
     """Collects the means of each window, and compares them at its step."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardStarted, BackwardEnded, StepTaken, Gap)
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._of_one: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._window: list[MicroBatch] = []
+        self._window: list[BackwardEnded] = []
         self._spans = False
-        self._loader: Ref | None = None
-        self._batch = 0
         self._uneven: dict[Hashable, int] = {}
         self._looked = False
         self._unread = ""
 
-    def observe(
-        self, event: LoaderStarted | BackwardStarted | BackwardEnded | StepTaken | Gap
-    ) -> Iterator[Evidence] | None:
+    def observe(self, event: LoaderStarted | BackwardEnded | StepTaken | Gap) -> Iterator[Evidence] | None:
         """Return evidence at the second step of an epoch that adds up unequal means."""
         if isinstance(event, StepTaken):
             return self._stepped(event)
@@ -76,11 +71,9 @@ class Detector:
             self._spans = bool(self._window)  # an epoch ended within it, and may have ended in a smaller batch
             if event.batch_size == 1:
                 self._of_one.add(event.loader)
-        elif isinstance(event, BackwardStarted):
-            self._loader, self._batch = event.loader, event.batch
         elif isinstance(event, BackwardEnded):
             if len(self._window) < MOST_MICRO_BATCHES:
-                self._window.append((self._loader, self._batch, event))
+                self._window.append(event)
         else:
             self._window.clear()
         return None
@@ -92,16 +85,16 @@ class Detector:
             return self._compare(window, event)
         return None
 
-    def _comparable(self, window: list[MicroBatch]) -> bool:
+    def _comparable(self, window: list[BackwardEnded]) -> bool:
         """Different batches of one loader, of several samples each."""
-        loader = window[0][0]
-        if loader is None or loader in self._of_one or any(other is not loader for other, _, _ in window):
+        loader = window[0].loader
+        if loader is None or loader in self._of_one or any(ended.loader is not loader for ended in window):
             return False
-        return len({batch for _, batch, _ in window}) == len(window)
+        return len({ended.batch for ended in window}) == len(window)
 
-    def _compare(self, window: list[MicroBatch], event: StepTaken) -> Iterator[Evidence]:
-        micros = [_means(ended) for _, _, ended in window]
-        for loss in window[0][-1].losses:
+    def _compare(self, window: list[BackwardEnded], event: StepTaken) -> Iterator[Evidence]:
+        micros = [_means(ended) for ended in window]
+        for loss in window[0].losses:
             if loss.kind in {"cross_entropy", "nll"} and loss.reduction == "mean" and loss.count is None:
                 self._unread = loss.unread
         for key in micros[0]:

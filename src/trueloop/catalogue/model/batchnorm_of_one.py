@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trueloop.ground.events import BatchNormOfOne, Event, ModelCalled
+from trueloop.ground.events import BatchNormOfOne, BatchNormTrained, Event
 from trueloop.ground.failure import Failure, Severity
 from trueloop.ground.findings import Evidence
 
@@ -33,15 +33,15 @@ from trueloop.ground.findings import Evidence
 class Detector:
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, ModelCalled)
+    moments: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, BatchNormTrained)
 
     def __init__(self) -> None:
         self._active = False
 
-    def observe(self, event: BatchNormOfOne | ModelCalled) -> Evidence | None:
+    def observe(self, event: BatchNormOfOne | BatchNormTrained) -> Evidence | None:
         """Return evidence for each layer."""
-        if isinstance(event, ModelCalled):
-            self._active |= event.batchnorm_active
+        if isinstance(event, BatchNormTrained):
+            self._active = True
             return None
         return Evidence(
             message=f"A {event.module.kind} of {event.model.name} took its statistics from one sample "

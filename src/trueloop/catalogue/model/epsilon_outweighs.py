@@ -32,7 +32,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import EpsilonOutweighs, Event, ModelCalled
+from trueloop.ground.events import BatchNormTrained, EpsilonOutweighs, Event
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.layers import BATCH_NORMS, place_of_epsilon, value_of, written
@@ -47,15 +47,15 @@ LARGE = 0.1  # of a variance of about 1; torch's own is 1e-5
 class Detector:
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (EpsilonOutweighs, ModelCalled)
+    moments: ClassVar[tuple[type[Event], ...]] = (EpsilonOutweighs, BatchNormTrained)
 
     def __init__(self) -> None:
         self._active = False
 
-    def observe(self, event: EpsilonOutweighs | ModelCalled) -> Evidence | None:
+    def observe(self, event: EpsilonOutweighs | BatchNormTrained) -> Evidence | None:
         """Return evidence for each epsilon of a model."""
-        if isinstance(event, ModelCalled):
-            self._active |= event.batchnorm_active
+        if isinstance(event, BatchNormTrained):
+            self._active = True
             return None
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
         by = (1 + event.epsilon) ** 0.5

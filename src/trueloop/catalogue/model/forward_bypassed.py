@@ -52,6 +52,7 @@ class Detector:
     """Waits until what was computed past a module's hooks has trained it."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed, BackwardEnded)
+    rouses: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed,)
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, ForwardBypassed] = {}
@@ -85,7 +86,7 @@ class Detector:
 
     def abstains(self) -> str:
         """Return a reason where nothing was trained."""
-        return "" if self._backwards else "no backward was watched"
+        return "no backward was watched" if self._waiting and not self._backwards else ""
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -33,7 +33,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.ground.events import Event, ModelCalled, StatisticsForgotten
+from trueloop.ground.events import BatchNormTrained, Event, StatisticsForgotten
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence
 from trueloop.ground.questions.layers import BATCH_NORMS, place_of_epsilon, value_of, written
@@ -47,15 +47,15 @@ LARGE = 0.9  # torch's own 0.1, taken the other way
 class Detector:
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StatisticsForgotten, ModelCalled)
+    moments: ClassVar[tuple[type[Event], ...]] = (StatisticsForgotten, BatchNormTrained)
 
     def __init__(self) -> None:
         self._active = False
 
-    def observe(self, event: StatisticsForgotten | ModelCalled) -> Evidence | None:
+    def observe(self, event: StatisticsForgotten | BatchNormTrained) -> Evidence | None:
         """Return evidence for each momentum of a model."""
-        if isinstance(event, ModelCalled):
-            self._active |= event.batchnorm_active
+        if isinstance(event, BatchNormTrained):
+            self._active = True
             return None
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
         return Evidence(

@@ -54,6 +54,7 @@ class Detector:
     """Every step tells which of its gradients are scaled."""
 
     moments: ClassVar[tuple[type[Event], ...]] = (LossScaled, StepTaken)
+    rouses: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
 
     def __init__(self) -> None:
         self._scale: float | None = None

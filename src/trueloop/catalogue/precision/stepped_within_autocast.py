@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trueloop.ground.events import BackwardStarted, Event, ModelCalled, Ref, Refs, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, ModelCalled, Ref, Refs, StepTaken
 from trueloop.ground.facts import Facts
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
@@ -61,16 +61,16 @@ class _Step:
 class Detector:
     """Compares when a weight was cast with when it was last stepped."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, StepTaken, ModelCalled)
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, ModelCalled)
 
     def __init__(self) -> None:
         self._order: int | None = None
         self._steps = Facts[Ref, _Step]()
         """By optimizer."""
 
-    def observe(self, event: BackwardStarted | StepTaken | ModelCalled) -> Evidence | None:
+    def observe(self, event: BackwardEnded | StepTaken | ModelCalled) -> Evidence | None:
         """Return evidence at a forward that uses a cast from before a step."""
-        if isinstance(event, BackwardStarted):
+        if isinstance(event, BackwardEnded):
             self._order = event.order
         elif isinstance(event, StepTaken):
             if self._order is not None:

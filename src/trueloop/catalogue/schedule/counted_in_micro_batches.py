@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trueloop.ground.events import BackwardStarted, Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
+from trueloop.ground.events import Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
 from trueloop.ground.failure import Failure, Rule, Severity
 from trueloop.ground.findings import Evidence, Place
 from trueloop.ground.questions.counting import lengths, power, turns_of
@@ -64,23 +64,21 @@ class Counting:
 class Detector:
     """Compares advances with backwards, window by window."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardStarted, ScheduleAdvanced, StepTaken, Gap)
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScheduleAdvanced, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._schedules: weakref.WeakKeyDictionary[Ref, Counting] = weakref.WeakKeyDictionary()
         self._lengths: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._loader: Ref | None = None
-        """Of the latest backward's batch."""
+        """Of the latest step's batch."""
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._since: dict[Ref, int] = {}
         """Optimizer -> backwards before its latest step; emptied by every gap."""
 
-    def observe(self, event: LoaderStarted | BackwardStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
+    def observe(self, event: LoaderStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
         """Return evidence at an advance."""
         if isinstance(event, StepTaken):
             self._stepped(event)
-        elif isinstance(event, BackwardStarted):
-            self._loader = event.loader
         elif isinstance(event, LoaderStarted):
             if event.loader not in self._lengths:
                 self._lengths[event.loader] = _length(event)
@@ -94,6 +92,7 @@ class Detector:
 
     def _stepped(self, event: StepTaken) -> None:
         """Judge the window that this step ends, where its beginning was seen."""
+        self._loader = event.loader
         began, self._since[event.optimizer] = self._since.get(event.optimizer), event.micro
         for counting in self._schedules.values() if self._schedules else ():
             if counting.optimizer is not event.optimizer:

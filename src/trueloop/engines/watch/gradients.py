@@ -84,8 +84,7 @@ class Account:
             if mixed:
                 mixed.pop(id(parameter), None)
             if gradient is not None:
-                version = (gradient._version, -1) if type(gradient) is Tensor else version_of(gradient)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                used[id(parameter)] = _Seen(weakref.ref(parameter), weakref.ref(gradient), version)
+                used[id(parameter)] = _seen(parameter, gradient)
             elif used:
                 used.pop(id(parameter), None)
 

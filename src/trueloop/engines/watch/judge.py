@@ -62,13 +62,30 @@ class Judge:
             self._seats.append((watched, detector))
             if detector is not None:
                 self._watched[detector.observe] = watched
-            for moment in detector.moments if detector else ():
-                self._hearing.setdefault(moment, []).append(detector.observe)  # pyright: ignore[reportOptionalMemberAccess]
+                if rouses := getattr(detector, "rouses", ()):
+                    self._listen(self._asleep(watched, detector), rouses)
+                else:
+                    self._listen(detector.observe, detector.moments)
         for kind, finder in PASSES.items():
             if kind in self._hearing:
                 observe = finder().observe
                 for moment in finder.moments:
                     self._finding.setdefault(moment, []).append(observe)
+
+    def _listen(self, observe: Observe, moments: Iterable[type[Event]]) -> None:
+        for moment in moments:
+            self._hearing[moment] = [*self._hearing.get(moment, ()), observe]
+
+    def _asleep(self, watched: Watched, detector: Detector) -> Observe:
+        """Stand in for a detector that sees nothing yet: most programs never wrap a model, or scale a loss."""
+
+        def rouse(event: Event) -> Any:
+            self._leave(watched)
+            self._listen(detector.observe, detector.moments)
+            return detector.observe(event)
+
+        self._watched[rouse] = watched
+        return rouse
 
     def hear(self, event: Event) -> None:
         """Pass one event to every detector that wants it; never raises.
@@ -130,11 +147,15 @@ class Judge:
         return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
 
     def _dismiss(self, observe: Observe, error: Exception) -> None:
-        code = self._watched[observe].failure.code
+        watched = self._watched[observe]
+        code = watched.failure.code
         self._broken[code] = f"its detector failed: {in_words(error)}"
-        for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
-            self._hearing[kind] = [each for each in hearing if each != observe]
+        self._leave(watched)
         self._trouble(f"{code} cannot be judged any more", error)
+
+    def _leave(self, watched: Watched) -> None:
+        for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
+            self._hearing[kind] = [each for each in hearing if self._watched[each] is not watched]
 
     def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
         failure, site = watched.failure, _site(evidence.place)

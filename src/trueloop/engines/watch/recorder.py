@@ -28,16 +28,14 @@ class Recorder:
     """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came.
 
     Args:
-        busy_s: returns the time spent watching so far, which is no part of an update's.
         told: called with every value as it comes: series, update, value.
     """
 
     def __init__(
         self,
-        busy_s: Callable[[], float] = lambda: 0.0,
         told: Callable[[str, int, float], None] | None = None,
     ) -> None:
-        self._busy_s, self._busy_before_s = busy_s, 0.0
+        self._busy_before_s = 0.0
         self._told = told
         self.by_layer = Layers()
         """The gradient's norm of each layer."""
@@ -100,13 +98,13 @@ class Recorder:
             self._add("loss", event.update, event.value)
 
     def _step(self, event: StepTaken) -> None:
-        update, busy_s = event.update, self._busy_s()
+        update = event.update
         self._time.step(event.seconds, closure=event.closure)
         if self._last_s is not None:
-            seconds = event.time_s - self._last_s - (busy_s - self._busy_before_s)
+            seconds = self._since(event, self._last_s)
             whole = self._done is not None and not self._interrupted
             (self._whole if whole else self._broken).add(update, seconds, self._time)
-        self._begin(event, update + 1, busy_s)
+        self._begin(event, update + 1)
         if event.norm is not None:
             self._add("grad_norm", update, event.norm)
         if event.rates:
@@ -124,7 +122,7 @@ class Recorder:
 
     def _gap(self, event: Gap) -> None:
         self._end_stretch(event)
-        self._begin(event, None, self._busy_s())
+        self._begin(event, None)
 
     def _mode(self, event: ModeSet) -> None:
         if event.changed and not event.training:
@@ -140,13 +138,16 @@ class Recorder:
             return
         updates = event.update - self._done
         if updates >= STRETCH:
-            seconds = event.time_s - self._last_s - (self._busy_s() - self._busy_before_s)
-            self._between.add(event.update, seconds / updates)
+            self._between.add(event.update, self._since(event, self._last_s) / updates)
 
-    def _begin(self, event: Event, done: int | None, busy_s: float) -> None:
+    def _since(self, event: Event, last_s: float) -> float:
+        """Return the program's own seconds until an event."""
+        return event.time_s - last_s - (event.busy_s - self._busy_before_s)
+
+    def _begin(self, event: Event, done: int | None) -> None:
         self._time.begin()
         self._last_s, self._done, self._interrupted = event.time_s, done, False
-        self._busy_before_s = busy_s
+        self._busy_before_s = event.busy_s
 
 
 class _TimeSplit:

@@ -109,13 +109,12 @@ class Stream:
         """Say when an event happens, which is now, and carry it to everybody."""
         event.update = self.update
         event.micro = self.micro
-        event.time_s = perf_counter()
+        event.time_s, event.busy_s = perf_counter(), self.busy_s
         with self.lock:
             for listener in self._hearing.get(type(event)) or self._hear(type(event)):
                 listener(event)
-        if event.LIVE:
-            for name in event.LIVE:
-                setattr(event, name, None)
+        for name in event.LIVE:
+            setattr(event, name, None)
 
     def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a handler that never raises: the first time it would, it is silent from then on, and named.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import nn
 
@@ -22,6 +22,8 @@ from trueloop.engines.watch.stream import in_words
 from trueloop.ground.events import ErrorRaised, Event, WatchEnded
 from trueloop.ground.findings import Explained, Finding, Place, Report, Site, UpdateRate
 from trueloop.ground.raised import KnownError
+
+TOGETHER: Final = 128  # events that wait for those who need not hear of them at once
 
 
 @cache
@@ -83,12 +85,14 @@ class Watch:
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
         self._audience = audience
-        recorder = Recorder(self._busy_s, self._told if audience is not None else None)
+        recorder = Recorder(self._told if audience is not None else None)
         self._recorder: Recorder | None = recorder
         self._take = recorder.take
         self._look = self._attachment.stream.fenced("the newest numbers", self._show)
         self._errors, self._recent = errors or {}, Recent()
         self._note = self._recent.take
+        self._waiting: list[Event] = []
+        self._wanted_later = frozenset((*self._take, *self._note))
         self._explained: Explained | None = None
         self._began = (0, 0, 0.0, 0.0)
         self._final: Report | None = None
@@ -134,10 +138,12 @@ class Watch:
 
     def rate(self) -> UpdateRate | None:
         """Return where the time of an update goes, so far; None before the second one."""
+        self._catch_up()
         return self._recorder.rate() if self._recorder else None
 
     def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
         """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        self._catch_up()
         return self._recorder.by_layer.newest() if self._recorder else None
 
     @contextmanager
@@ -172,6 +178,7 @@ class Watch:
         self.stop()
 
     def _report(self) -> Report:
+        self._catch_up()
         stream, levels = self._attachment.stream, self._attachment.levels
         update, watched, busy_s, began_s = self._began
         return Report(
@@ -189,22 +196,29 @@ class Watch:
             problems=(*self._problems, *stream.problems),
         )
 
-    def _busy_s(self) -> float:
-        return self._attachment.stream.busy_s
-
     def _hear(self, event: Event) -> None:
-        take, note = self._take.get(kind := type(event)), self._note.get(kind)
-        if take is not None:
-            try:
-                take(event)
-            except Exception as error:  # noqa: BLE001 - the host is sacred, and the judge is to hear of it all the same
-                self._recorder, self._take = None, {}
-                self._trouble("no numbers of the run are kept", error)
-        if note is not None:
-            note(event)
+        if type(event) in self._wanted_later:
+            self._waiting.append(event)
+            if len(self._waiting) >= TOGETHER or self._audience is not None:
+                self._catch_up()
         self._judge.hear(event)
         if self._audience is not None:
             self._show()
+
+    def _catch_up(self) -> None:
+        """Let those hear of events who need not at once: of many together, which takes a fraction of the time each."""
+        with self._attachment.stream.lock:
+            waiting, self._waiting = self._waiting, []
+            for event in waiting:
+                take, note = self._take.get(kind := type(event)), self._note.get(kind)
+                if take is not None:
+                    try:
+                        take(event)
+                    except Exception as error:  # noqa: BLE001 - the host is sacred, and all others are to hear of it
+                        self._recorder, self._take = None, {}
+                        self._trouble("no numbers of the run are kept", error)
+                if note is not None:
+                    note(event)
 
     def _told(self, series: str, update: int, value: float) -> None:
         if self._audience is not None:
@@ -225,6 +239,7 @@ class Watch:
         self._trouble("nobody can follow the run any more", error)
 
     def _explain(self, error: BaseException) -> None:
+        self._catch_up()
         found = frozenset(finding.code for finding in self._judge.findings())
         stream, program = self._attachment.stream, self._attachment.program
         recent = self._recent if stream.full else Recent()  # between full views nothing is recent

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from trueloop.engines.watch.gradients import Account, Version, local_of, version_of
 from trueloop.engines.watch.program import Known, Program
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import NONE, Refs
+from trueloop.ground.events import NONE, BackwardStarted, Refs
 from trueloop.ground.findings import Place
 
 Mark = tuple[int, int | Version]
@@ -35,6 +35,8 @@ class Windows:
     """The program has asked a GradScaler for its factor since the latest step, perhaps to divide by it."""
     fresh: Refs = NONE
     """Parameters to whose gradient a backward added something that no step has used."""
+    latest: BackwardStarted | None = None
+    """The latest backward."""
     stepped_at: Place | None = None
     """The latest step."""
     waiting: Callable[[Optimizer, Known, Place | None], None] = lambda optimizer, known, place: None
@@ -58,6 +60,7 @@ class Windows:
 
     def _forget(self) -> None:
         self.account.forget()
+        self.latest = None
         self.fresh = self.scaled = NONE
         self._as_scaled.clear()
         self._known_for = self._before = ()
@@ -89,13 +92,14 @@ class Windows:
             if (parameter := known()) is not None and (held or parameter.is_leaf)
         ]
 
-    def backward_ended(self, place: Place | None, scale: float | None) -> Refs:
+    def backward_ended(self, started: BackwardStarted, scale: float | None) -> Refs:
         """Return the parameters whose gradient is not what it was when the backward began.
 
         Args:
-            place: of the backward.
+            started: tells of the backward.
             scale: what GradScaler has multiplied the gradients by, 0 where that was not read; None = it has not.
         """
+        self.latest, place = started, started.place
         self.account.backward_ended(place)
         before, self._before = self._before, ()
         many = self.stream.registry.many
@@ -191,10 +195,10 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
         if len(local) < len(gradients) or not all(plain.is_cpu and not plain.is_complex() for plain in local):
             return None
     try:
-        norms = torch._foreach_norm(local)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+        norms = list(map(torch.linalg.vector_norm, local))  # what _foreach_norm does, too, and leaner for a few
     except (NotImplementedError, RuntimeError):  # one of the others is sparse, or elsewhere
         return None
-    return list(map(Tensor.item, norms)) if all(norm.is_cpu for norm in norms) else None
+    return [norm.item() for norm in norms] if all(norm.is_cpu for norm in norms) else None
 
 
 def _first_left(parameters: Sequence[Tensor]) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None:

@@ -17,6 +17,7 @@ from trueloop.ground.events.backward import (
     GradientsCleared,
     GradientsClipped,
     GradientsUnscaled,
+    LossesSeen,
     LossScaled,
     LossSeen,
     LossSwapped,
@@ -40,6 +41,7 @@ from trueloop.ground.events.distributed import ModelReplicated, RanksCompared, R
 from trueloop.ground.events.event import NONE, Event, Gap, Ref, Refs, WatchEnded
 from trueloop.ground.events.forward import (
     BatchNormOfOne,
+    BatchNormTrained,
     DropoutUntold,
     EpsilonOutweighs,
     ForwardBypassed,
@@ -81,6 +83,7 @@ __all__ = [
     "BackwardStarted",
     "BatchDrawn",
     "BatchNormOfOne",
+    "BatchNormTrained",
     "CheckpointRead",
     "CheckpointWritten",
     "DropoutUntold",
@@ -104,6 +107,7 @@ __all__ = [
     "LossScaled",
     "LossSeen",
     "LossSwapped",
+    "LossesSeen",
     "Mark",
     "ModeSet",
     "ModelCalled",

@@ -73,8 +73,14 @@ class BackwardStarted(Event):
     """torch looks for what makes a gradient not finite: ``torch.autograd.detect_anomaly``."""
     anomaly_at: Place | None = None
     """Where that was switched on, if it was seen."""
-    order: int | None = None
-    """A number of the root's operation that is higher than those of all operations before it in its thread."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LossesSeen(Event):
+    """Behind `BackwardStarted`, where its losses were read anew; those of updates made alike are a few times only."""
+
+    losses: tuple[LossSeen, ...]
+    """The same."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,6 +94,12 @@ class BackwardEnded(Event):
     received: Refs
     """Parameters, of all models and optimizers seen, whose gradient it made or added to."""
     seconds: float
+    loader: Ref | None
+    """The loader that had given the latest batch when it began."""
+    batch: int
+    """That batch's number, as of its `BackwardStarted`."""
+    order: int | None = None
+    """A number of the root's operation that is higher than those of all operations before it in its thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -37,11 +37,13 @@ class Event:
     LIVE: ClassVar[tuple[str, ...]] = ()
     """The fields that hold the program's own objects: for as long as the event is being told, None afterwards."""
     update: int = 0
-    """Updates done before it; said, as the two that follow, when it is told."""
+    """Updates done before it; said, as the three that follow, when it is told."""
     micro: int = 0
     """Backwards begun before it."""
     time_s: float = 0.0
     """When it happened, on the clock of ``time.perf_counter``."""
+    busy_s: float = 0.0
+    """Seconds that watching had taken by then, as far as that is timed."""
     place: Place | None = None
     """The user's line that did it; None where no line of the user's is on the stack."""
 

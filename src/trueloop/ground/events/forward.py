@@ -123,6 +123,13 @@ class SequenceRun(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class BatchNormTrained(Event):
+    """RARE. A model whose batch normalisations keep statistics was called in training for the first time."""
+
+    model: Ref
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class StatisticsForgotten(Event):
     """A model whose batch normalisations have a momentum of 0.9 to 1 was called in training for the first time."""
 

@@ -93,6 +93,10 @@ class StepTaken(Event):
     """Of those with a gradient: nothing was added to it since a step used it, of this optimizer or of another."""
     used_at: Place | None = None
     """That step, where it was another optimizer's or another line's."""
+    loader: Ref | None = None
+    """The loader of the latest backward's batch."""
+    batch: int = 0
+    """That batch, by its number."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trueloop.engines.watch.sources.backward import check_taken
-from trueloop.ground.events import BackwardEnded, BackwardStarted, NotFinite
+from trueloop.engines.watch.sources.backward import SINGLE, check_taken
+from trueloop.ground.events import BackwardEnded, BackwardStarted, LossesSeen, NotFinite, StepTaken
 
 
 def names(refs):
@@ -28,6 +28,42 @@ def test_a_simple_one(everything):
     assert ended.value == loss.item()
     assert names(ended.received) == ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert began.place.site.path == ended.place.site.path == __file__
+
+
+def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
+    _, told = everything
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    targets = torch.zeros(4, dtype=torch.long)
+    for _ in range(3 * SINGLE):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.ones(4, 2)), targets).backward()
+        optimizer.step()
+    began, seen = told(BackwardStarted), told(LossesSeen)
+    assert len(began) == 3 * SINGLE
+    assert SINGLE <= len(seen) < 3 * SINGLE
+    assert {each.kind for event in (*began, *seen) for each in event.losses} == {"cross_entropy"}
+    assert all(event.place == began[0].place for event in seen)
+    optimizer.zero_grad()
+    F.mse_loss(model(torch.ones(4, 2)), torch.zeros(4, 3)).backward()  # a loss that was not seen yet
+    assert [each.kind for each in told(LossesSeen)[-1].losses] == ["mse"]
+
+
+def test_a_step_tells_the_batch_of_the_latest_backward(everything):
+    _, told = everything
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2)
+    for _ in range(2):
+        for batch in loader:
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    ended, steps = told(BackwardEnded), told(StepTaken)
+    assert len(steps) == len(ended) == 4
+    assert [(event.loader, event.batch) for event in steps] == [(event.loader, event.batch) for event in ended]
+    assert len({event.batch for event in steps}) == 4
+    assert {event.loader.kind for event in steps} == {"DataLoader"}
 
 
 def test_only_what_is_reached(everything):

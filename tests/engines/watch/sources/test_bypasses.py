@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trueloop.engines.watch.attach import Attachment
-from trueloop.engines.watch.sources.bypasses import HOOKS
+from trueloop.engines.watch.sources.bypasses import HOOKS, OFTEN, SELDOM
 from trueloop.engines.watch.sources.forwards import Forwards
 from trueloop.ground.events import ForwardBypassed
 
@@ -22,6 +22,17 @@ class Net(nn.Module):
 
     def own(self, x):
         return self.forward(x)
+
+
+class Calling(Net):
+    """Calls its layers in a function that others call, too."""
+
+    def forward(self, x):
+        return call(self.head, call(self.body, x))
+
+
+def call(model, x):
+    return model(x)
 
 
 @pytest.fixture
@@ -44,6 +55,20 @@ def hooked():
 
 
 x = torch.ones(4, 2)
+
+
+def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(watched):
+    linear, model = nn.Linear(2, 3), Calling()
+    model.register_forward_hook(lambda module, inputs, output: None)
+    for _ in range(OFTEN):
+        call(linear, x).sum().backward()
+    for _ in range(SELDOM // 2):  # two layers each
+        model.forward(x).sum().backward()
+    assert len(watched()) == 1
+    model.forward(x)
+    assert len(watched()) == 2
+    model.forward(x)
+    assert len(watched()) == 3
 
 
 def test_it_is_told_once_between_two_backwards(watched, hooked):

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trueloop.ground.events import BackwardEnded, BackwardStarted, Event, Gap, ModelCalled, Ref, StepTaken
+from trueloop.ground.events import BackwardEnded, Event, Gap, ModelCalled, Ref, StepTaken
 from trueloop.ground.findings import Place, Site
 from trueloop.ground.raised import Past
 
@@ -20,7 +20,6 @@ class Recent:
         self._latest: Ref | None = None
         self.take: Mapping[type[Event], Callable[[Any], None]] = {
             ModelCalled: self._model,
-            BackwardStarted: self._begun,
             BackwardEnded: self._ended,
             StepTaken: self._step_taken,
             Gap: self._gap,
@@ -48,11 +47,8 @@ class Recent:
         self._call, self._stepped, self._forward_since = event.place, False, True
         self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
 
-    def _begun(self, event: BackwardStarted) -> None:
-        self._started = event.order
-
     def _ended(self, event: BackwardEnded) -> None:
-        self._backward, self.order, self._forward_since = event.place, self._started, False
+        self._backward, self.order, self._forward_since = event.place, event.order, False
         self._grad_mode = None
 
     def _step_taken(self, event: StepTaken) -> None:
@@ -67,7 +63,6 @@ class Recent:
         self._step: Place | None = None
         self._grad_mode: bool | None = None
         self._stepped = self._inference = self._forward_since = False
-        self._started: int | None = None
         self.order: int | None = None
         """The number of the latest backward's root among all operations of its thread."""
 

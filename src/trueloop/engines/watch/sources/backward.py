@@ -22,7 +22,7 @@ from trueloop.engines.watch.sources.leftovers import at_backward
 from trueloop.engines.watch.sources.scaling import is_scaled
 from trueloop.engines.watch.stream import Stream
 from trueloop.engines.watch.window import Windows, parameters_of
-from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, Event, LossSeen, NotFinite
+from trueloop.ground.events import NONE, BackwardEnded, BackwardStarted, Event, LossesSeen, LossSeen, NotFinite
 from trueloop.ground.findings import Place
 
 SINGLE: Final = 4  # updates in a row from one backward each, after which the weights of losses are of no interest
@@ -35,15 +35,15 @@ class _Begun(NamedTuple):
     """What is remembered while a backward runs."""
 
     probe: LossProbe | None
-    losses: tuple[LossSeen, ...]
     value: float | None
     scale: float | None
-    place: Place | None
+    started: BackwardStarted
+    order: int | None
     start_s: float
 
 
 class Backward:
-    """Tells `BackwardStarted` and `BackwardEnded` while watching in full; counts backwards always.
+    """Tells `BackwardStarted`, `LossesSeen` and `BackwardEnded` while watching in full; counts backwards always.
 
     Backwards inside another one (reentrant checkpoints) are part of it. ``torch.autograd.grad`` leaves ``.grad`` alone
     and is not told.
@@ -51,7 +51,7 @@ class Backward:
     Cost: 1 us lightly; in full 15 us and 0.5 us for each parameter.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted)
+    tells: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted, LossesSeen)
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
@@ -142,35 +142,39 @@ class Backward:
         program = self._program
         probe, losses = self._probe(root, place)
         scale = self._scale(root)
-        self._stream.emit(
-            BackwardStarted(
-                place=place,
-                leaf=node is None and given is None and self._made_up(root),
-                retain_graph=bool(create if retain is None else retain),
-                create_graph=bool(create),
-                scaled=scale is not None,
-                losses=losses,
-                loader=program.loader,
-                batch=program.batch,
-                anomaly=torch.is_anomaly_enabled(),
-                anomaly_at=program.anomaly_at,
-                order=sequence(node),
-            )
+        started = BackwardStarted(
+            place=place,
+            leaf=node is None and given is None and self._made_up(root),
+            retain_graph=bool(create if retain is None else retain),
+            create_graph=bool(create),
+            scaled=scale is not None,
+            losses=losses,
+            loader=program.loader,
+            batch=program.batch,
+            anomaly=torch.is_anomaly_enabled(),
+            anomaly_at=program.anomaly_at,
         )
+        self._stream.emit(started)
+        if probe is not None:
+            self._stream.emit(LossesSeen(place=place, losses=losses))
         self._windows.backward_begins()
         value = None if value is None else value / (scale or 1.0)
-        return _Begun(probe, losses, value, scale, place, perf_counter())
+        return _Begun(probe, value, scale, started, sequence(node), perf_counter())
 
     def _tell_end(self, begun: _Begun) -> None:
         seconds = perf_counter() - begun.start_s
-        received = self._windows.backward_ended(begun.place, begun.scale)
+        started = begun.started
+        received = self._windows.backward_ended(started, begun.scale)
         self._stream.emit(
             BackwardEnded(
-                place=begun.place,
+                place=started.place,
                 value=begun.value,
-                losses=begun.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
+                losses=started.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
                 received=received,
                 seconds=seconds,
+                loader=started.loader,
+                batch=started.batch,
+                order=begun.order,
             )
         )
 

@@ -26,6 +26,9 @@ HOOKS: Final = {
     "_backward_pre_hooks": "backward pre-hook",
     "_backward_hooks": "backward hook",
 }
+OFTEN: Final = 4
+SELDOM: Final = 16
+MOST_LINES: Final = 1024
 _CALL: Final[CodeType] = getattr(nn.Module, "_call_impl").__code__  # noqa: B009 - private to torch
 _TELLING: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 
@@ -33,17 +36,24 @@ _TELLING: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 class Bypasses:
     """Tells `ForwardBypassed`; asked after each call of what looks like a whole model, while watching in full.
 
+    A line behind which nothing of the kind was found for some calls is looked at seldom from then on.
+
     Cost: 0.05 us for each frame on the stack up to the module level, and 10 us where ``forward`` was called directly.
     """
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
         self._looked: tuple[CodeType, int, int] | None = None
+        self._clean: dict[Place | None, int] = {}
+        """A line that calls a model -> calls in a row that were in order."""
 
-    def look(self) -> None:
-        """Look who called the module that has just run."""
-        if not torch.is_grad_enabled():
+    def look(self, place: Place | None) -> None:
+        """Look who called the module that has just run at a line."""
+        self._clean[place] = clean = self._clean.get(place, -1) + 1
+        if (clean >= OFTEN and clean % SELDOM) or not torch.is_grad_enabled():
             return
+        if len(self._clean) > MOST_LINES:
+            self._clean.clear()
         for frame in reversed(_forwards()):  # the outermost first
             by = frame.f_back
             if by is None or not is_users(by.f_code):
@@ -54,6 +64,7 @@ class Bypasses:
             owner = owner_of(frame)
             if owner is not None:
                 self._looked = moment
+                self._clean.pop(place, None)
                 self._judge(owner, by)
                 return
 

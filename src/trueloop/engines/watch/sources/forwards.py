@@ -25,6 +25,7 @@ from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import (
     NONE,
     BatchNormOfOne,
+    BatchNormTrained,
     EpsilonOutweighs,
     Event,
     ForwardBypassed,
@@ -95,6 +96,7 @@ class Forwards:
 
     tells: ClassVar[tuple[type[Event], ...]] = (
         BatchNormOfOne,
+        BatchNormTrained,
         EpsilonOutweighs,
         ForwardBypassed,
         FrozenInVain,
@@ -220,9 +222,10 @@ class Forwards:
         grad_mode = torch.is_grad_enabled()
         if grad_mode:  # not that of a teacher
             program.autocast = autocast
+        place = here(FENCED + 1)
         stream.emit(
             ModelCalled(
-                place=here(FENCED + 1),
+                place=place,
                 model=known.ref,
                 training=model.training,
                 dropout_active=modes.dropout or (modes.training and program.dropped),
@@ -243,7 +246,7 @@ class Forwards:
             )
         )
         if graphs and not program.in_backward:
-            self._direct()
+            self._direct(place)
             if modes.training:
                 self._settings(model, known, modes)
         if graphs and not modes.training and not program.in_backward and not _transformed():
@@ -254,6 +257,7 @@ class Forwards:
         stream, registry = self._stream, self._stream.registry
         if not known.looked and modes.normalising:
             known.looked = True
+            stream.emit(BatchNormTrained(place=here(), model=known.ref))
             for found in forgetful(model):
                 stream.emit(StatisticsForgotten(
                     place=here(), module=registry.of(found.first), model=known.ref, momentum=found.value,

@@ -29,62 +29,57 @@ MOST: Final = 256  # marks that are remembered before those of graphs that are l
 class _Mark:
     """Lies in a graph's metadata, and goes with it."""
 
-    __slots__ = ("alive", "number", "update")
-
-    def __init__(self, number: int, update: int, alive: set[int]) -> None:
-        self.number, self.update, self.alive = number, update, alive
-        alive.add(number)
-
-    def __del__(self) -> None:
-        self.alive.discard(self.number)
+    __slots__ = ("__weakref__", "update")
+    update: int
 
 
 class _Marked:
     """The marks on graphs of one kind, and those of them that are alive."""
 
     def __init__(self) -> None:
-        self.alive: set[int] = set()
-        self.born: dict[int, tuple[int, Place | None, str]] = {}
+        self.alive: set[weakref.ref[_Mark]] = set()
+        self.born: dict[weakref.ref[_Mark], tuple[int, Place | None, str]] = {}
         """Mark -> the update it was made at, the call of the model, and the parameter behind which it lies."""
         self._told = 0
-        self._number = 0
         self._most = MOST
 
     def put(self, node: Any, update: int, place: Place | None, name: str = "") -> None:
         """Mark a graph, unless it is marked."""
         if node is None or KEY in node.metadata:
             return
-        self._number += 1
-        self.born[self._number] = (update, place, name)
-        node.metadata[KEY] = _Mark(self._number, update, self.alive)
+        node.metadata[KEY] = mark = _Mark()
+        mark.update = update
+        known = weakref.ref(mark, self.alive.discard)  # no line of Python runs where a graph goes
+        self.alive.add(known)
+        self.born[known] = (update, place, name)
         if len(self.born) > self._most:
             self._forget(update - OLD)
 
-    def left(self, latest: int) -> list[int]:
+    def left(self, latest: int) -> list[weakref.ref[_Mark]]:
         """Return the marks up to an update, if all of them are alive, and more than were told before."""
         old = self._old(latest)
-        alive = [number for number in old if number in self.alive]
-        updates = {self.born[number][0] for number in alive}
+        alive = [mark for mark in old if mark in self.alive]
+        updates = {self.born[mark][0] for mark in alive}
         if len(alive) < len(old) or len(updates) < FEWEST or len(updates) <= 2 * self._told:
-            for number in set(old) - set(alive):
-                del self.born[number]
+            for mark in set(old) - set(alive):
+                del self.born[mark]
             return []
         self._told = len(updates)
         gc.collect()  # a graph in a cycle is not kept by anybody
-        return alive if all(number in self.alive for number in old) else []
+        return alive if all(mark in self.alive for mark in old) else []
 
     def _forget(self, latest: int) -> None:
         """Drop marks of graphs that are gone: one for each update tells as much, and one for all that are old."""
         known = set[int]()
-        for number, (update, *_) in list(self.born.items()):
-            if number not in self.alive:
+        for mark, (update, *_) in list(self.born.items()):
+            if mark not in self.alive:
                 if max(update, latest) in known:
-                    del self.born[number]
+                    del self.born[mark]
                 known.add(max(update, latest))
         self._most = max(MOST, 2 * len(self.born))
 
-    def _old(self, latest: int) -> list[int]:
-        return [number for number, (update, *_) in self.born.items() if update <= latest]
+    def _old(self, latest: int) -> list[weakref.ref[_Mark]]:
+        return [mark for mark, (update, *_) in self.born.items() if update <= latest]
 
 
 class Graphs:
@@ -147,7 +142,7 @@ class Graphs:
             if alive:
                 self._tell(marked, alive)
 
-    def _tell(self, marked: _Marked, alive: list[int]) -> None:
+    def _tell(self, marked: _Marked, alive: list[weakref.ref[_Mark]]) -> None:
         oldest, place, parameter = marked.born[alive[0]]
         keepers = [] if parameter else holders(self._is_old)
         self._stream.emit(

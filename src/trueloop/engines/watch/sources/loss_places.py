@@ -18,7 +18,7 @@ from trueloop.engines.watch.losses import NOTE, Note
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import FENCED, here
 from trueloop.engines.watch.stream import Stream
-from trueloop.ground.events import BackwardStarted, Event, LossSwapped
+from trueloop.ground.events import Event, LossesSeen, LossSwapped
 
 LOSSES: Final = (
     F.cross_entropy,
@@ -46,7 +46,7 @@ class LossPlaces:
     Cost: 1 us for each loss.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, LossSwapped)
+    tells: ClassVar[tuple[type[Event], ...]] = (LossesSeen, LossSwapped)
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

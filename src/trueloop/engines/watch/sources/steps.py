@@ -257,6 +257,7 @@ class Steps:
         many, some, ref = registry.many, registry.some, registry.of(optimizer)
         in_order, parameters = registry.in_order(holds)
         if known.whole:
+            latest = self._windows.latest
             all_graded = len(graded) == len(holds)
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
@@ -288,6 +289,8 @@ class Steps:
                     scaled=before.scaled,
                     used=many(before.used) if before.used else NONE,
                     used_at=self._windows.stepped_at if before.used else None,
+                    loader=None if latest is None else latest.loader,
+                    batch=0 if latest is None else latest.batch,
                 )
             )
         if self._owned != (ref, parameters):
