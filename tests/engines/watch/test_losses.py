@@ -12,6 +12,7 @@ from torch import nn
 
 from trueloop.engines.watch.losses import LossProbe
 from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.saved import NOT_TOLD
 from trueloop.engines.watch.sources.loss_places import LossPlaces
 from trueloop.engines.watch.stream import Stream
@@ -128,7 +129,7 @@ def noted() -> Iterator[None]:
     """Losses note the shapes they were given."""
     stream, patches = Stream(), Patches()
     stream.on = True
-    LossPlaces(stream).in_full(patches)
+    LossPlaces(stream, Program()).in_full(patches)
     yield
     patches.restore()
 

@@ -130,6 +130,8 @@ class Program:
     """Depth of backward; recomputation and reentrant checkpoints run inside."""
     in_step: int = 0
     """Depth of optimizer steps; a closure's forward and backward run inside."""
+    notes_losses: bool = True
+    """The losses of the next backward are wanted: where they are computed is to be noted."""
     scaler: weakref.ref[Any] | None = None
     """The GradScaler that scaled the newest loss, where it is enabled."""
     stepping_scaler: weakref.ref[Any] | None = None

@@ -44,9 +44,28 @@ def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
     assert SINGLE <= len(seen) < 3 * SINGLE
     assert {each.kind for event in (*began, *seen) for each in event.losses} == {"cross_entropy"}
     assert all(event.place == began[0].place for event in seen)
-    optimizer.zero_grad()
-    F.mse_loss(model(torch.ones(4, 2)), torch.zeros(4, 3)).backward()  # a loss that was not seen yet
-    assert [each.kind for each in told(LossesSeen)[-1].losses] == ["mse"]
+
+
+def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
+    _, told = everything
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kinds = []
+    for update in range(2 * SINGLE + 8):
+        optimizer.zero_grad()
+        out = model(torch.ones(4, 2))
+        if update < 2 * SINGLE + 2 or update % 2:
+            loss = F.cross_entropy(out, torch.zeros(4, dtype=torch.long))
+        else:
+            loss = F.mse_loss(out, torch.zeros(4, 3))
+            kinds.append(len(told(LossesSeen)))
+        loss.backward()
+        optimizer.step()
+    new = told(LossesSeen)[kinds[0] :]
+    assert [each.kind for event in new for each in event.losses] == ["mse"] * (len(kinds) - 1)
+    (line,) = {each.place.site.line for event in new for each in event.losses}
+    assert line
+    assert all(len(event.losses) == 1 for event in told(BackwardStarted)[2 * SINGLE + 3 :])
 
 
 def test_a_step_tells_the_batch_of_the_latest_backward(everything):

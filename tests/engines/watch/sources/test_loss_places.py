@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy as imported_by_name
 
 from trueloop.engines.watch.losses import LossProbe
 from trueloop.engines.watch.patch import Patches
+from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.sources.loss_places import LOSSES, LossPlaces
 from trueloop.engines.watch.stream import Stream
 
@@ -23,7 +24,7 @@ X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
 def placed() -> Iterator[Stream]:
     stream, patches = Stream(), Patches()
     stream.on = True
-    LossPlaces(stream).in_full(patches)
+    LossPlaces(stream, Program()).in_full(patches)
     yield stream
     patches.restore()
     assert not stream.problems
@@ -84,7 +85,7 @@ def test_everything_is_put_back():
     names = set(vars(F))
     patches = Patches()
     for _ in range(3):
-        LossPlaces(Stream()).in_full(patches)
+        LossPlaces(Stream(), Program()).in_full(patches)
         assert all(function.__code__ is not code for function, code in zip(LOSSES, codes, strict=True))
         patches.restore()
         assert [function.__code__ for function in LOSSES] == codes
@@ -102,7 +103,7 @@ def test_it_is_not_compiled_anew_each_time():
     torch._dynamo.reset()
     stream, patches = Stream(), Patches()
     stream.on = True
-    places = LossPlaces(stream)
+    places = LossPlaces(stream, Program())
     halved = torch.compile(lambda a, b: F.mse_loss(a, b) / 2, backend=backend, fullgraph=True)
     for _ in range(4):
         places.in_full(patches)

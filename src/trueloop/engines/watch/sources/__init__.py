@@ -48,7 +48,7 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         States(stream, program),
         Schedules(stream, program),
         Settings(stream, program),
-        LossPlaces(stream),
+        LossPlaces(stream, program),
         Forwards(stream, program, dropouts.met),
         dropouts,
         Modes(stream, program),

@@ -73,6 +73,7 @@ class Backward:
         """Begin with a clean account."""
         self._windows.interrupted()
         self._known.clear()
+        self._program.notes_losses = True
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program, check = self._stream, self._program, self._check
@@ -179,14 +180,20 @@ class Backward:
         )
 
     def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
-        """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow."""
-        stream = self._stream
+        """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow.
+
+        Those that were not noted, since others were expected to follow alike, are not read before the next time.
+        """
+        stream, program = self._stream, self._program
+        noted = program.notes_losses
         if stream.micro > stream.stepped_micro or stream.window != 1 or stream.alike < SINGLE:
-            probe = LossProbe(root)
-            return probe, probe.losses()
+            program.notes_losses = True
+            probe = LossProbe(root) if noted else None
+            return probe, () if probe is None else probe.losses()
         key = (place, None if root.grad_fn is None else root.grad_fn.name())
-        looks, losses = self._known.get(key, (0, ()))
-        if looks == SINGLE:
+        looks, losses = self._known.setdefault(key, (0, ()))
+        if looks == SINGLE or not noted:
+            program.notes_losses = any(looks < SINGLE for looks, _ in self._known.values())
             return None, losses
         probe = LossProbe(root, weights=False)
         self._known[key] = looks + 1, probe.losses()

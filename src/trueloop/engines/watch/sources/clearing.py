@@ -30,7 +30,6 @@ class Clearing:
         self._stream, self._windows, self._program = stream, windows, windows.program
         self._look = stream.fenced("clearing of gradients", self._held)
         self._tell = stream.fenced("clearing of gradients", self._cleared)
-        self._note = stream.fenced("clearing of gradients", self._used_up)
         self._inside = False
 
     def always(self, patches: Patches) -> None:
@@ -47,8 +46,7 @@ class Clearing:
         def zero_grad(by: Any, *args: Any, **options: Any) -> Any:
             if not stream.on or _is_compiling() or self._program.elsewhere() or self._inside:
                 return original(by, *args, **options)
-            wanted = bool(windows.fresh or windows.scaled)
-            held = self._look(by) if wanted else None
+            held = self._look(by) if windows.fresh or windows.scaled else None  # what a step has used may go
             self._inside = True
             try:
                 result = original(by, *args, **options)
@@ -56,8 +54,6 @@ class Clearing:
                 self._inside = False
             if held:
                 self._tell(held)
-            elif not wanted:
-                self._note(by)
             return result
 
         return zero_grad
@@ -65,10 +61,6 @@ class Clearing:
     def _held(self, by: Any) -> list[Tensor]:
         """Return the parameters that have a gradient."""
         return [parameter for parameter in _parameters(by) if parameter.grad is not None]
-
-    def _used_up(self, by: Any) -> None:
-        """Nothing is cleared that no step has used, as it should be."""
-        self._windows.account.cleared(_parameters(by))
 
     def _cleared(self, held: list[Tensor]) -> None:
         lost = self._windows.cleared(held)

@@ -17,6 +17,7 @@ from torch import Tensor
 from trueloop.engines.watch.losses import NOTE, Note
 from trueloop.engines.watch.patch import Patches
 from trueloop.engines.watch.places import FENCED, here
+from trueloop.engines.watch.program import Program
 from trueloop.engines.watch.stream import Stream
 from trueloop.ground.events import Event, LossesSeen, LossSwapped
 
@@ -48,8 +49,8 @@ class LossPlaces:
 
     tells: ClassVar[tuple[type[Event], ...]] = (LossesSeen, LossSwapped)
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, stream: Stream, program: Program) -> None:
+        self._stream, self._program = stream, program
         self._note = stream.fenced("the lines of losses", _note)
         self._look = stream.fenced("what losses are given", self._swapped)
 
@@ -62,14 +63,15 @@ class LossPlaces:
             patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, note, look = self._stream, self._note, self._look
+        stream, program, note, look = self._stream, self._program, self._note, self._look
         name: str = original.__name__
         lopsided = name in LOPSIDED
 
         def loss(*args: Any) -> Any:
             result = original(*args)
             if not _is_compiling() and stream.on and stream.full:  # dynamo is to see nothing else of ours
-                note(result, args)
+                if program.notes_losses:
+                    note(result, args)
                 if lopsided:
                     look(name, result, args)
             return result
