@@ -141,13 +141,18 @@ def interleave(runs: Mapping[str, Callable[[], Cost]], rounds: int) -> SideBySid
     names = list(runs)
     costs: dict[str, list[Cost]] = {name: [] for name in names}
     for turn in range(-1, rounds):
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
+        for name in rotated(names, turn):
             gc.collect()
             cost = runs[name]()
             if turn >= 0:
                 costs[name].append(cost)
     return SideBySide(costs=costs)
+
+
+def rotated(names: Sequence[str], turn: int) -> Sequence[str]:
+    """Return the same names in another order each turn: each comes first, second and so on as often as the others."""
+    start = turn % len(names)
+    return [*names[start:], *names[:start]]
 
 
 def verdict(value: float, goal: float) -> str:

@@ -1,17 +1,21 @@
 """What watching costs: time per update of one training script, bare and under each tool that looks for silent bugs.
 
-Every tool runs the same unmodified ``systems/script.py``, each time in a process of its own, in rotating order. All but
-TrainCheck's are forked from one that has imported everything and trained nothing: where classes were patched once,
-Python specialises its bytecode anew, and a program that was watched before is faster by a hundredth than it ever is by
-itself. TrainCheck has requirements of its own and replaces the program's source, so it is measured only where it is
-installed apart: ``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py
---traincheck X``, or ``TRAINCHECK=X make bench``.
+Every tool runs the same unmodified ``systems/script.py``, in rotating order. Where an update takes less than a
+millisecond, each time in a process of its own, forked from one that has imported everything and trained nothing: where
+classes were patched once, Python specialises its bytecode anew, and a program that was watched before is faster by a
+hundredth than it ever is by itself. Where it takes tens of milliseconds, all take turns within one process: what lies
+where in memory makes more of a difference between two processes than watching ever could.
+
+TrainCheck has requirements of its own and replaces the program's source, so it is measured only where it is installed
+apart: ``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``,
+or ``TRAINCHECK=X make bench``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -19,8 +23,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
@@ -30,7 +35,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, table, verdict, write
+from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, rotated, table, verdict, write
 
 from trueloop.catalogue.load import catalogue
 from trueloop.engines.store.live.writer import LiveWriter
@@ -54,23 +59,27 @@ class Load:
     """How long to look at a workload, and what watching it may cost."""
 
     updates: int
+    """In a process of its own; in each turn, where all take turns in one."""
     warm: int
+    """Of those, at the start: they are not counted."""
     rounds: int
     steady: float
     """The largest ratio the project allows itself."""
     full: float = 1.5
+    turns: bool = False
 
 
 def loads(*, quick: bool) -> dict[str, Load]:
     """List the workloads of ``systems/script.py``.
 
-    The steady state begins where the first 64 updates in full are spent, after about 250.
+    The steady state begins where the first 64 updates in full are spent, after about 250; in a turn, after the first
+    one. What comes in full once more later on is a thousandth of a run's time at most, and lies in no turn.
     """
     few = 4 if quick else 1
     return {
         "mlp": Load(updates=6000 // few, warm=1500 // few, rounds=3 if quick else 9, steady=1.02),
-        "gpt": Load(updates=460 // few, warm=260 // few, rounds=2 if quick else 5, steady=1.005),
-        "cnn": Load(updates=460 // few, warm=260 // few, rounds=2 if quick else 5, steady=1.005),
+        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, turns=True),
+        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, turns=True),
     }
 
 
@@ -110,25 +119,79 @@ def cost(times: list[tuple[float, float]], warm: int) -> Cost:
 def run(name: str, load: Load, system: str) -> tuple[Cost, list[Words]]:
     """Time the script under one of the systems; also return what a watch says."""
     told: list[Report] = []
-    contexts = {
-        BARE: bare,
-        STEADY: partial(watched, told),
-        LAB: partial(watched, told, lab=True),
-        FULL: partial(watched, told, in_full=True),
-        ANOMALY: anomaly,
-    }
-    with contexts[system]():
+    with contexts(told)[system]():
         times = script(name, load.updates)
     return cost(times, load.warm), list(map(Words.of, told))
+
+
+def contexts(told: list[Report], **levels: float) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+    """Return what switches each system on, and off again; a watch's report goes to the others."""
+    return {
+        BARE: bare,
+        STEADY: partial(watched, told, **levels),
+        LAB: partial(watched, told, lab=True, **levels),
+        FULL: partial(watched, told, FIRST=10**9, MOST_BATCHES=10**9),
+        ANOMALY: anomaly,
+    }
+
+
+class Turns:
+    """Lets the systems take turns within one run of the script, whose clock it is.
+
+    The script asks for the time at the start of every update: that is where one system gives way to the next.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load, self._clock, self._calls = load, time.perf_counter, 0
+        self._told: list[Report] = []
+        systems = contexts(self._told, FIRST=1, FREE=0, FREE_S=0.0)
+        self._order = [
+            (system, systems[system]) for turn in range(load.rounds + 1) for system in rotated(list(systems), turn)
+        ]
+        self._running = ExitStack()
+        self.words: dict[str, list[Words]] = {system: [] for system in systems}
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        if sys._getframe(1).f_code.co_filename == str(SCRIPT):  # noqa: SLF001
+            turn, place = divmod(self._calls, self._load.updates)
+            if not place:
+                self._switch(turn)
+            self._calls += 1
+        return self._clock()
+
+    def _switch(self, turn: int) -> None:
+        self._running.close()
+        if self._told:
+            self.words[self._order[turn - 1][0]].append(Words.of(self._told.pop()))
+        gc.collect()
+        if turn < len(self._order):
+            self._running.enter_context(self._order[turn][1]())
+
+    def costs(self, times: list[tuple[float, float]]) -> dict[str, list[Cost]]:
+        """Return the mean cost of an update in each turn; the first round is left out."""
+        count, found = self._load.updates, {system: list[Cost]() for system in self.words}
+        for turn, (system, _) in enumerate(self._order):
+            if turn >= len(self.words):
+                found[system].append(cost(times[turn * count : (turn + 1) * count], self._load.warm))
+        return found
+
+
+def run_in_turns(name: str, load: Load) -> tuple[dict[str, list[Cost]], Told]:
+    """Time the script under all systems; also return what the watches say."""
+    turns = Turns(load)
+    with mock.patch.object(time, "perf_counter", turns):
+        times = script(name, load.updates * (load.rounds + 1) * len(turns.words))
+    return turns.costs(times), turns.words
 
 
 def serve(requests: Connection) -> None:
     """Do so whenever it is asked for, each time in another process; here few frames lie below the script's own."""
     keep_memory()
-    for request in iter(requests.recv, None):
+    for function, *given in iter(requests.recv, None):
         child = os.fork()
         if not child:
-            requests.send(run(*request))
+            requests.send(function(*given))
             os._exit(0)
         if os.waitpid(child, 0)[1]:
             requests.send(None)
@@ -152,12 +215,17 @@ class Apart:
 
     def run(self, name: str, load: Load, system: str, told: list[Words]) -> Cost:
         """Return what an update cost; a watch's words go to the others."""
-        self._asking.send((name, load, system))
+        found, words = self.ask(run, name, load, system)
+        told.extend(words)
+        return found
+
+    def ask(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Return what a function returns in a process of its own."""
+        self._asking.send((function, *given))
         answer = self._asking.recv()
         if answer is None:
-            sys.exit(f"{system} has failed on {name}, see above.")
-        told.extend(answer[1])
-        return answer[0]
+            sys.exit(f"{function.__name__} {given} has failed, see above.")
+        return answer
 
     def end(self) -> None:
         """Ask no more."""
@@ -178,12 +246,11 @@ def anomaly() -> Iterator[None]:
 
 
 @contextmanager
-def watched(told: list[Report], *, in_full: bool = False, lab: bool = False) -> Iterator[None]:
-    """Watch with the whole catalogue."""
+def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Iterator[None]:
+    """Watch with the whole catalogue, with other constants of `levels`."""
     folder = Path(tempfile.gettempdir()) / f"trueloop-bench-{os.getpid()}"
     audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
-    many = {"FIRST": 10**9, "MOST_BATCHES": 10**9} if in_full else {}
-    with mock.patch.multiple(levels, **many) if many else bare():
+    with mock.patch.multiple(levels, **changed) if changed else bare():
         watch = watching.Watch(
             [Watched(entry.failure, entry.slug) for entry in catalogue().values()], audience=audience
         )
@@ -194,7 +261,10 @@ def watched(told: list[Report], *, in_full: bool = False, lab: bool = False) -> 
 
 def compare(name: str, load: Load, apart: Apart) -> tuple[SideBySide, Told]:
     """Time everybody but TrainCheck; also return what the watches said."""
-    told: Told = {system: [] for system in (BARE, STEADY, LAB, FULL, ANOMALY)}
+    if load.turns:
+        costs, told = apart.ask(run_in_turns, name, load)
+        return SideBySide(costs=costs), {system: words for system, words in told.items() if words}
+    told: Told = {system: [] for system in contexts([])}
     runs = {system: partial(apart.run, name, load, system, words) for system, words in told.items()}
     return interleave(runs, load.rounds), {system: words for system, words in told.items() if words}
 
@@ -347,7 +417,7 @@ def earlier() -> dict[str, Any]:
 
 def vars_of(load: Load) -> dict[str, float]:
     """Return the settings of a workload."""
-    return {"updates": load.updates, "warm": load.warm, "rounds": load.rounds}
+    return {"updates": load.updates, "warm": load.warm, "rounds": load.rounds, "turns": load.turns}
 
 
 if __name__ == "__main__":

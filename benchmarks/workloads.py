@@ -83,13 +83,13 @@ def gpt_batches(count: int = 8, batch: int = 8, length: int = 64, seed: int = 1)
     return [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
 
 
-def cnn(seed: int = 0) -> nn.Module:
+def cnn(seed: int = 0, width: int = 16) -> nn.Module:
     """Build a convolutional net with normalisation and dropout for 8 × 8 images."""
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.2), nn.Linear(128, 10),
+        nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(0.2), nn.Linear(8 * width, 10),
     )  # fmt: skip
 
 
