@@ -348,9 +348,8 @@ def watch() -> str:
     return (
         "Time per update of an unmodified script under each tool that looks for silent bugs, as a ratio to the bare "
         f"script's within a round: median and middle 80 % (`watch.py`{apart}; `trueloop run` watches the first 16 "
-        "updates in full, and from then on is in the steady state; each run of the MLP is a process of its own, "
-        "on the others all but TrainCheck take turns in one):\n\n"
-        + table(["script", "watched by", "/ bare, wall", "/ bare, CPU time"], rows)
+        "updates in full, and from then on is in the steady state; all but TrainCheck take turns within one run of the "
+        "script):\n\n" + table(["script", "watched by", "/ bare, wall", "/ bare, CPU time"], rows)
     )
 
 

@@ -1,10 +1,8 @@
 """What watching costs: time per update of one training script, bare and under each tool that looks for silent bugs.
 
-Every tool runs the same unmodified ``systems/script.py``, in rotating order. Where an update takes less than a
-millisecond, each time in a process of its own, forked from one that has imported everything and trained nothing: where
-classes were patched once, Python specialises its bytecode anew, and a program that was watched before is faster by a
-hundredth than it ever is by itself. Where it takes tens of milliseconds, all take turns within one process: what lies
-where in memory makes more of a difference between two processes than watching ever could.
+Every tool watches the same unmodified ``systems/script.py``. They take turns within one run of it, each for some
+updates, in rotating order: what lies where in memory makes more of a difference between two processes than watching
+does, while bare turns are within a thousandth of each other, and no slower than in a program that nobody watches.
 
 TrainCheck has requirements of its own and replaces the program's source, so it is measured only where it is installed
 apart: ``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``,
@@ -26,10 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -59,27 +55,29 @@ class Load:
     """How long to look at a workload, and what watching it may cost."""
 
     updates: int
-    """In a process of its own; in each turn, where all take turns in one."""
+    """In each turn."""
     warm: int
     """Of those, at the start: they are not counted."""
     rounds: int
     steady: float
     """The largest ratio the project allows itself."""
     full: float = 1.5
-    turns: bool = False
+    lightly: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Other constants of `levels`, by which the steady state begins at once."""
 
 
 def loads(*, quick: bool) -> dict[str, Load]:
     """List the workloads of ``systems/script.py``.
 
-    The steady state begins where the first 64 updates in full are spent, after about 250; in a turn, after the first
-    one. What comes in full once more later on is a thousandth of a run's time at most, and lies in no turn.
+    The steady state begins where the updates in full are spent that nobody counts: after about 1,000 fast ones or 250
+    slow ones. A turn of slow ones is in it after the first; what comes in full once more later on, a thousandth of a
+    program's time at most, is left out of that.
     """
-    few = 4 if quick else 1
+    lightly = {"FIRST": 1, "FREE": 0, "FREE_S": 0.0}
     return {
-        "mlp": Load(updates=6000 // few, warm=1500 // few, rounds=3 if quick else 9, steady=1.02),
-        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, turns=True),
-        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, turns=True),
+        "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, steady=1.02),
+        "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, lightly=lightly),
+        "cnn": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, lightly=lightly),
     }
 
 
@@ -116,20 +114,12 @@ def cost(times: list[tuple[float, float]], warm: int) -> Cost:
     return Cost(*((times[-1][clock] - times[warm][clock]) / count for clock in (0, 1)))
 
 
-def run(name: str, load: Load, system: str) -> tuple[Cost, list[Words]]:
-    """Time the script under one of the systems; also return what a watch says."""
-    told: list[Report] = []
-    with contexts(told)[system]():
-        times = script(name, load.updates)
-    return cost(times, load.warm), list(map(Words.of, told))
-
-
-def contexts(told: list[Report], **levels: float) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+def contexts(told: list[Report], lightly: Mapping[str, float]) -> dict[str, Callable[[], AbstractContextManager[None]]]:
     """Return what switches each system on, and off again; a watch's report goes to the others."""
     return {
         BARE: bare,
-        STEADY: partial(watched, told, **levels),
-        LAB: partial(watched, told, lab=True, **levels),
+        STEADY: partial(watched, told, **lightly),
+        LAB: partial(watched, told, lab=True, **lightly),
         FULL: partial(watched, told, FIRST=10**9, MOST_BATCHES=10**9),
         ANOMALY: anomaly,
     }
@@ -144,7 +134,7 @@ class Turns:
     def __init__(self, load: Load) -> None:
         self._load, self._clock, self._calls = load, time.perf_counter, 0
         self._told: list[Report] = []
-        systems = contexts(self._told, FIRST=1, FREE=0, FREE_S=0.0)
+        systems = contexts(self._told, load.lightly)
         self._order = [
             (system, systems[system]) for turn in range(load.rounds + 1) for system in rotated(list(systems), turn)
         ]
@@ -177,24 +167,12 @@ class Turns:
         return found
 
 
-def run_in_turns(name: str, load: Load) -> tuple[dict[str, list[Cost]], Told]:
-    """Time the script under all systems; also return what the watches say."""
+def compare(name: str, load: Load) -> tuple[SideBySide, Told]:
+    """Time the script under everybody but TrainCheck; also return what the watches said."""
     turns = Turns(load)
     with mock.patch.object(time, "perf_counter", turns):
         times = script(name, load.updates * (load.rounds + 1) * len(turns.words))
-    return turns.costs(times), turns.words
-
-
-def serve(requests: Connection) -> None:
-    """Do so whenever it is asked for, each time in another process; here few frames lie below the script's own."""
-    keep_memory()
-    for function, *given in iter(requests.recv, None):
-        child = os.fork()
-        if not child:
-            requests.send(function(*given))
-            os._exit(0)
-        if os.waitpid(child, 0)[1]:
-            requests.send(None)
+    return SideBySide(costs=turns.costs(times)), {system: words for system, words in turns.words.items() if words}
 
 
 def keep_memory() -> None:
@@ -202,34 +180,6 @@ def keep_memory() -> None:
     if sys.platform == "linux":
         for what in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, of malloc.h
             ctypes.CDLL(None).mallopt(what, 1 << 30)
-
-
-class Apart:
-    """Asks for runs, each in a process that has done nothing before."""
-
-    def __init__(self) -> None:
-        self._asking, answering = Pipe()
-        if not os.fork():
-            serve(answering)
-            os._exit(0)
-
-    def run(self, name: str, load: Load, system: str, told: list[Words]) -> Cost:
-        """Return what an update cost; a watch's words go to the others."""
-        found, words = self.ask(run, name, load, system)
-        told.extend(words)
-        return found
-
-    def ask(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Return what a function returns in a process of its own."""
-        self._asking.send((function, *given))
-        answer = self._asking.recv()
-        if answer is None:
-            sys.exit(f"{function.__name__} {given} has failed, see above.")
-        return answer
-
-    def end(self) -> None:
-        """Ask no more."""
-        self._asking.send(None)
 
 
 @contextmanager
@@ -257,16 +207,6 @@ def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Itera
         with watch:
             yield
         told.append(watch.report())
-
-
-def compare(name: str, load: Load, apart: Apart) -> tuple[SideBySide, Told]:
-    """Time everybody but TrainCheck; also return what the watches said."""
-    if load.turns:
-        costs, told = apart.ask(run_in_turns, name, load)
-        return SideBySide(costs=costs), {system: words for system, words in told.items() if words}
-    told: Told = {system: [] for system in contexts([])}
-    runs = {system: partial(apart.run, name, load, system, words) for system, words in told.items()}
-    return interleave(runs, load.rounds), {system: words for system, words in told.items() if words}
 
 
 def own_words(told: Told) -> dict[str, Any]:
@@ -380,12 +320,13 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     """Measure, print, and write down."""
-    asked, apart = options(), Apart()
+    asked = options()
+    keep_memory()
     found: dict[str, Any] = earlier() if asked.only and not asked.quick else {}
     for name, load in loads(quick=asked.quick).items():
         if asked.only not in (None, name):
             continue
-        side, told = compare(name, load, apart)
+        side, told = compare(name, load)
         said = own_words(told)
         show(name, side, said)
         for system, goal in ((STEADY, load.steady), (LAB, load.steady), (FULL, load.full)):
@@ -398,7 +339,6 @@ def main() -> None:
             traced = traincheck.compare(1 if asked.quick else TRAINCHECK_ROUNDS)
             show(f"{name}, TrainCheck {traincheck.version()} in an environment of its own", traced, {})
             found[name] |= {"traincheck": content(traced), "traincheck_version": traincheck.version()}
-    apart.end()
     if not asked.traincheck:
         console.print("TrainCheck is left out: it was not installed for this (--traincheck).")
     settings = {"loads": {name: vars_of(load) for name, load in loads(quick=asked.quick).items()}}
@@ -417,7 +357,7 @@ def earlier() -> dict[str, Any]:
 
 def vars_of(load: Load) -> dict[str, float]:
     """Return the settings of a workload."""
-    return {"updates": load.updates, "warm": load.warm, "rounds": load.rounds, "turns": load.turns}
+    return {"updates": load.updates, "warm": load.warm, "rounds": load.rounds}
 
 
 if __name__ == "__main__":
