@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -81,24 +81,7 @@ def loads(*, quick: bool) -> dict[str, Load]:
     }
 
 
-class Words(NamedTuple):
-    """What a watch's report says of itself; it comes from another process."""
-
-    cost_s: float
-    seconds: float
-    updates: int
-    in_full: int
-    findings: tuple[str, ...]
-    problems: tuple[str, ...]
-
-    @classmethod
-    def of(cls, report: Report) -> Words:
-        """Take out of a report what is compared."""
-        codes = tuple(finding.code for finding in report.findings)
-        return cls(report.cost_s, report.seconds, report.updates, report.watched, codes, report.problems)
-
-
-Told = dict[str, list[Words]]
+Told = dict[str, list[Report]]
 
 
 def script(load: str, updates: int) -> list[tuple[float, float]]:
@@ -139,7 +122,7 @@ class Turns:
             (system, systems[system]) for turn in range(load.rounds + 1) for system in rotated(list(systems), turn)
         ]
         self._running = ExitStack()
-        self.words: dict[str, list[Words]] = {system: [] for system in systems}
+        self.reports: Told = {system: [] for system in systems}
 
     def __call__(self) -> float:
         """Tell the time."""
@@ -153,16 +136,16 @@ class Turns:
     def _switch(self, turn: int) -> None:
         self._running.close()
         if self._told:
-            self.words[self._order[turn - 1][0]].append(Words.of(self._told.pop()))
+            self.reports[self._order[turn - 1][0]].append(self._told.pop())
         gc.collect()
         if turn < len(self._order):
             self._running.enter_context(self._order[turn][1]())
 
     def costs(self, times: list[tuple[float, float]]) -> dict[str, list[Cost]]:
         """Return the mean cost of an update in each turn; the first round is left out."""
-        count, found = self._load.updates, {system: list[Cost]() for system in self.words}
+        count, found = self._load.updates, {system: list[Cost]() for system in self.reports}
         for turn, (system, _) in enumerate(self._order):
-            if turn >= len(self.words):
+            if turn >= len(self.reports):
                 found[system].append(cost(times[turn * count : (turn + 1) * count], self._load.warm))
         return found
 
@@ -171,8 +154,8 @@ def compare(name: str, load: Load) -> tuple[SideBySide, Told]:
     """Time the script under everybody but TrainCheck; also return what the watches said."""
     turns = Turns(load)
     with mock.patch.object(time, "perf_counter", turns):
-        times = script(name, load.updates * (load.rounds + 1) * len(turns.words))
-    return SideBySide(costs=turns.costs(times)), {system: words for system, words in turns.words.items() if words}
+        times = script(name, load.updates * (load.rounds + 1) * len(turns.reports))
+    return SideBySide(costs=turns.costs(times)), {system: told for system, told in turns.reports.items() if told}
 
 
 def keep_memory() -> None:
@@ -211,16 +194,16 @@ def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Itera
 
 def own_words(told: Told) -> dict[str, Any]:
     """Return the cost as the reports tell it, in seconds per update over the whole run, and what they found."""
-    for words in told.values():
-        assert not any(each.problems for each in words), words[-1].problems
+    for reports in told.values():
+        assert not any(each.problems for each in reports), reports[-1].problems
     return {
         system: {
-            "seconds_per_update": Spread.of([each.cost_s / max(1, each.updates) for each in words]),
-            "share": Spread.of([each.cost_s / each.seconds for each in words]),
-            "updates_in_full": words[-1].in_full,
-            "findings": sorted({code for each in words for code in each.findings}),
+            "seconds_per_update": Spread.of([each.cost_s / max(1, each.updates) for each in reports]),
+            "share": Spread.of([each.cost_s / each.seconds for each in reports]),
+            "updates_in_full": reports[-1].watched,
+            "findings": sorted({finding.code for each in reports for finding in each.findings}),
         }
-        for system, words in told.items()
+        for system, reports in told.items()
     }
 
 
