@@ -32,11 +32,10 @@ class Thinned(Generic[Value]):
 
     def add(self, update: int, value: Value) -> bool:
         """Take in the next value, or pass over it; return whether it was kept."""
-        if self._stride > 1:
-            self._passed += 1
-            if self._passed < self._stride:
-                return False
-            self._passed = 0
+        self._passed += 1
+        if self._passed < self._stride:
+            return False
+        self._passed = 0
         if len(self.values) == self._most:
             del self.updates[1::2], self.values[1::2]
             self._stride *= 2

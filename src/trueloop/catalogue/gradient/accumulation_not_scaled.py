@@ -55,9 +55,6 @@ MOST_PARTS = 4096  # of a window; longer ones are not judged
 CLOSE = 1e-3  # of weights and norms read in float32
 
 
-"""One backward of a window: number and loader of its batch, and its end."""
-
-
 class Detector:
     """Adds up the weights with which the losses of a window entered backward."""
 

@@ -46,9 +46,6 @@ class Mean(NamedTuple):
     place: Place | None
 
 
-"""One backward: loader and number of its batch, and its end."""
-
-
 class Detector:
     """Collects the means of each window, and compares them at its step."""
 

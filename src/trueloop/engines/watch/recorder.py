@@ -31,10 +31,7 @@ class Recorder:
         told: called with every value as it comes: series, update, value.
     """
 
-    def __init__(
-        self,
-        told: Callable[[str, int, float], None] | None = None,
-    ) -> None:
+    def __init__(self, told: Callable[[str, int, float], None] = lambda series, update, value: None) -> None:
         self._busy_before_s = 0.0
         self._told = told
         self.by_layer = Layers()
@@ -117,8 +114,7 @@ class Recorder:
 
     def _add(self, series: str, update: int, value: float) -> None:
         self._series[series].add(update, value)
-        if self._told is not None:
-            self._told(series, update, value)
+        self._told(series, update, value)
 
     def _gap(self, event: Gap) -> None:
         self._end_stretch(event)

@@ -85,7 +85,7 @@ class Watch:
         self._problems: list[str] = []
         self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
         self._audience = audience
-        recorder = Recorder(self._told if audience is not None else None)
+        recorder = Recorder(self._told)
         self._recorder: Recorder | None = recorder
         self._take = recorder.take
         self._look = self._attachment.stream.fenced("the newest numbers", self._show)
@@ -210,15 +210,19 @@ class Watch:
         with self._attachment.stream.lock:
             waiting, self._waiting = self._waiting, []
             for event in waiting:
-                take, note = self._take.get(kind := type(event)), self._note.get(kind)
-                if take is not None:
-                    try:
-                        take(event)
-                    except Exception as error:  # noqa: BLE001 - the host is sacred, and all others are to hear of it
-                        self._recorder, self._take = None, {}
-                        self._trouble("no numbers of the run are kept", error)
+                self._record(event)
+                note = self._note.get(type(event))
                 if note is not None:
                     note(event)
+
+    def _record(self, event: Event) -> None:
+        take = self._take.get(type(event))
+        if take is not None:
+            try:
+                take(event)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and all others are to hear of it
+                self._recorder, self._take = None, {}
+                self._trouble("no numbers of the run are kept", error)
 
     def _told(self, series: str, update: int, value: float) -> None:
         if self._audience is not None:

@@ -109,6 +109,7 @@ def test_marks_of_graphs_that_are_gone_are_forgotten(everything, monkeypatch):
     kept = [model(torch.ones(1, 2)) for _ in range(4)]
     for _ in range(200):
         model(torch.ones(1, 2))
+    assert {mark() for mark in marked.alive} == {out.grad_fn.metadata[graphs.KEY] for out in kept}
     assert len(marked.alive) == 4
     assert set(marked.alive) < set(marked.born)
     assert len(marked.born) <= 16

@@ -26,9 +26,9 @@ HOOKS: Final = {
     "_backward_pre_hooks": "backward pre-hook",
     "_backward_hooks": "backward hook",
 }
-OFTEN: Final = 4
-SELDOM: Final = 16
-MOST_LINES: Final = 1024
+OFTEN: Final = 4  # calls at a line that are looked at each, where nothing is found
+SELDOM: Final = 16  # of those that follow one is
+MOST_LINES: Final = 1024  # that are told apart
 _CALL: Final[CodeType] = getattr(nn.Module, "_call_impl").__code__  # noqa: B009 - private to torch
 _TELLING: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 

@@ -81,10 +81,8 @@ class Loaders:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place] = weakref.WeakKeyDictionary()
         self._starting: Pass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
-        self._orders = 0
-        """Passes whose order is being read; those that were left early stay counted."""
-        self._reading = Patches()
-        """What they are read by."""
+        self._orders, self._reading = 0, Patches()
+        """Passes whose order is being read, those that were left early included, and what they are read by."""
         self._read_out: Pass | None = None
         """The newest one, if all its batches were drawn and nobody has asked for another: its reader counts."""
         self._comparison = Comparison(stream)
@@ -95,7 +93,8 @@ class Loaders:
     def always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
         self._comparison, self._orders, self._read_out = Comparison(self._stream), 0, None
-        assert hasattr(_ITERATOR, "_next_index"), "DataLoader has no _next_index"
+        if not hasattr(_ITERATOR, "_next_index"):
+            raise AttributeError("DataLoader has no _next_index, by which orders are read")
         patches.replace(DataLoader, "__init__", self._init)
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
