@@ -71,6 +71,19 @@ def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(
     assert len(watched()) == 3
 
 
+def test_a_line_is_looked_at_often_again_by_the_next_watch():
+    linear, model, events = nn.Linear(2, 3), Calling(), []
+    model.register_forward_hook(lambda module, inputs, output: None)
+    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    for run in (lambda: [call(linear, x) for _ in range(OFTEN + 1)], lambda: model.forward(x)):
+        events.clear()
+        hear = events.append
+        attachment.attach(hear)
+        run()
+        attachment.detach(hear)
+    assert [type(event) for event in events].count(ForwardBypassed) == 1
+
+
 def test_it_is_told_once_between_two_backwards(watched, hooked):
     for _ in range(3):
         out = hooked.forward(x)

@@ -47,6 +47,10 @@ class Bypasses:
         self._clean: dict[Place | None, int] = {}
         """A line that calls a model -> calls in a row that were in order."""
 
+    def begin(self) -> None:
+        """Look at every line often again: this is another stretch, or another program."""
+        self._clean.clear()
+
     def look(self, place: Place | None) -> None:
         """Look who called the module that has just run at a line."""
         self._clean[place] = clean = self._clean.get(place, -1) + 1

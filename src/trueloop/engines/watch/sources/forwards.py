@@ -110,7 +110,8 @@ class Forwards:
         self._stream, self._program, self._met_by = stream, program, met
         self._tell = stream.fenced("calls of models", self._returned)
         self._look = stream.fenced("modules within models", self._within)
-        self._direct = stream.guarded("direct calls of forward", Bypasses(stream, program).look)
+        self._bypasses = Bypasses(stream, program)
+        self._direct = stream.guarded("direct calls of forward", self._bypasses.look)
         self._note = stream.fenced("arguments of models", self._noted)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
@@ -139,6 +140,7 @@ class Forwards:
     def in_full(self, patches: Patches) -> None:
         """Replace ``nn.Module.__call__``."""
         self._held.clear()
+        self._bypasses.begin()
         patches.replace(nn.Module, "__call__", self._replacement)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
