@@ -74,7 +74,7 @@ versions:  ## the tests of the sanitizer and of the loop with another torch, in 
 	grep -vE '^(torch|sympy|networkx|fsspec|setuptools|torchmetrics)==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
 	.venv-torch-$(TORCH)/bin/python -m pip install --quiet -c .venv-torch-$(TORCH)/constraints.txt torch==$(TORCH) -e '.[dev]'
 	OMP_NUM_THREADS=1 .venv-torch-$(TORCH)/bin/python -m pytest -n auto --dist loadfile tests/catalogue tests/guilty tests/healthy \
-		tests/engines/watch tests/engines/train tests/engines/data tests/engines/verify tests/engines/autograd tests/engines/teach \
+		tests/tracing tests/training tests/data tests/verification tests/autograd tests/lab/teaching \
 		tests/distributed
 
 build: $(VENV)/.ready

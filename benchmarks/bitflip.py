@@ -160,7 +160,7 @@ def preload(system: str) -> None:
     """Import once what the forked children need; nothing is computed before the fork."""
     import importlib
 
-    trueloop = ("trueloop.faces.trainer", "matplotlib.figure", "matplotlib.backends.backend_agg")
+    trueloop = ("trueloop.app.training.trainer", "matplotlib.figure", "matplotlib.backends.backend_agg")
     for name in ("torch._dynamo", *((NEEDS[system],) if system in NEEDS else trueloop)):
         importlib.import_module(name)
 

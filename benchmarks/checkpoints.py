@@ -20,8 +20,8 @@ from measure import Cost, SideBySide, console, interleave, options, table, verdi
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trueloop.engines.train.checkpoint import CheckpointFolder
-from trueloop.engines.train.saver import Saver
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+from trueloop.training.checkpoint.saver import Saver
 
 MIB = 2**20
 LAYERS = 24

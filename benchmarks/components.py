@@ -37,7 +37,7 @@ import trueloop
 from trueloop import CheckpointConfig, ScheduleConfig, TrainConfig, Trainer
 
 PACKAGE = Path(trueloop.__file__).parent
-COPY = PACKAGE / "engines/teach/production/costs.json"
+COPY = PACKAGE / "lab/teaching/production/costs.json"
 MIB = 2**20
 PLAIN = "plain loop"
 OFF = TrainConfig(
@@ -71,7 +71,7 @@ class Component:
 @contextmanager
 def unguarded() -> Iterator[None]:
     """Switch the guard off, which no setting does: nothing is kept before a window and nothing put back."""
-    from trueloop.engines.train.guard import Guard
+    from trueloop.training.precision.nonfinite_guard import Guard
 
     def nothing(*_: Any) -> None:  # a plain function: a Mock costs more than what it replaces
         pass
@@ -91,10 +91,12 @@ def eager_again() -> Iterator[None]:
 
 def schedule(name: str, **more: Any) -> Component:
     """Describe one schedule."""
-    return Component(modules=("engines/train/schedule.py",), settings={"schedule": ScheduleConfig(name=name, **more)})
+    return Component(
+        modules=("training/optimizers/schedule.py",), settings={"schedule": ScheduleConfig(name=name, **more)}
+    )
 
 
-TRAIN = "engines/train/"
+TRAIN = "training/"
 COMPONENTS: Mapping[str, Component] = {
     PLAIN: Component(modules=(f"{TRAIN}loop.py", f"{TRAIN}fit.py", f"{TRAIN}update.py", f"{TRAIN}ledger.py")),
     "deterministic mode": Component(
@@ -117,8 +119,8 @@ COMPONENTS: Mapping[str, Component] = {
         modules=tuple(f"{TRAIN}{name}.py" for name in ("compiled", "whole", "region", "formulas")),
         settings={"compile": True},
     ),
-    "journal": Component(modules=("engines/store/journal.py",), writes=True),
-    "journal and live progress": Component(modules=("faces/cli/display.py",), writes=True, reporters=True),
+    "journal": Component(modules=("runs/journal.py",), writes=True),
+    "journal and live progress": Component(modules=("cli/display.py",), writes=True, reporters=True),
     "checkpoint every 10 updates": Component(
         modules=(f"{TRAIN}checkpoint.py", f"{TRAIN}state.py"), writes=True,
         settings={"checkpoint": CheckpointConfig(every_epochs=1000, every_updates=10)},
@@ -197,7 +199,7 @@ def open_progress(component: Component) -> Iterator[list[Any]]:
         return
     from rich.console import Console
 
-    from trueloop.faces.cli.display import Display
+    from trueloop.cli.display import Display
 
     yield [Display("live", console=Console(file=io.StringIO(), force_terminal=True))]
 

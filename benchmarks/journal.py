@@ -20,8 +20,8 @@ from typing import Any
 
 from measure import Spread, console, options, table, verdict, write
 
-from trueloop.engines.store.journal import Journal
-from trueloop.ground.seams import RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import RunStarted, UpdateRow, UpdatesDone
+from trueloop.runs.journal import Journal
 
 PACES = {"1 ms": 100, "10 ms": 10, "100 ms": 1}
 """Time of an update -> updates that are told together."""
@@ -29,7 +29,7 @@ UPDATES = 1_000_000
 REPORT_US, SIZE_MB, READ_S = 20.0, 100.0, 5.0
 READ = (
     "import json, resource, sys, time; from pathlib import Path\n"
-    "from trueloop.engines.store.journal import read\n"
+    "from trueloop.runs.journal import read\n"
     "start = time.perf_counter(); history = read(Path(sys.argv[1])); seconds = time.perf_counter() - start\n"
     "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
     "print(json.dumps([len(history.updates), seconds, peak]))"

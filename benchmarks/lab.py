@@ -24,8 +24,8 @@ from measure import console, options, table, write
 from playwright.sync_api import Page, sync_playwright
 from websockets.sync.client import ClientConnection, connect
 
-from trueloop.catalogue.load import catalogue
-from trueloop.faces.lab.wire import opened
+from trueloop.app.web.wire_format import opened
+from trueloop.failures.load import catalogue
 
 CHROMIUM = "/usr/bin/chromium"
 GOALS = {

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from measure import Spread, console, table, verdict, write
 
-from trueloop.catalogue.load import catalogue
+from trueloop.failures.load import catalogue
 
 TREE = Path(torch.__file__).parent
 LINT = [str(Path(sys.executable).parent / "trueloop"), "lint", "--format", "concise"]
@@ -73,8 +73,8 @@ def peak_mib(paths: Sequence[Path]) -> float:
     """Return the largest memory of a process that lints these files alone, in MiB."""
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from trueloop.engines.lint.tree import Job, read_files; from trueloop.faces.linting import rules_of\n"
-        "from trueloop.faces.choice import Choice\n"
+        "from trueloop.lint.check_tree import Job, read_files; from trueloop.app.lint.lint_command import rules_of\n"
+        "from trueloop.failures.selection import Choice\n"
         "paths = [Path(line) for line in sys.stdin.read().split('\\n')]\n"
         "for _ in read_files(paths, Job(rules_of(Choice())), jobs=1): pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"

@@ -23,7 +23,7 @@ from measure import Cost, SideBySide, Spread, console, installed, interleave, op
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
 
-from trueloop.engines.data import Loader, OrderSampler, ShardLoader, Shards, WindowSampler, order
+from trueloop.data import Loader, OrderSampler, ShardLoader, Shards, WindowSampler, order
 
 FAR = 10**12
 BATCH = 64

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from workloads import SmallGPT
 
-from trueloop.engines.train.cross_entropy import chunked_cross_entropy
-from trueloop.engines.train.memory_format import use_channels_last
-from trueloop.engines.train.recompute import enable_recompute
+from trueloop.autograd.cross_entropy import chunked_cross_entropy
 from trueloop.recipes.digits import network
+from trueloop.training.memory.channels_last import use_channels_last
+from trueloop.training.memory.recompute import enable_recompute
 
 MIB = 2**20
 Pass = Callable[[], Any]

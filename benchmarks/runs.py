@@ -20,9 +20,9 @@ from typing import Any
 
 from measure import Spread, console, table, verdict, write
 
-from trueloop.engines.store.journal import Journal
-from trueloop.engines.store.runs.index import INDEX_NAME, overviews
-from trueloop.ground.seams import CheckpointSaved, Evaluated, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.runs.journal import Journal
+from trueloop.runs.queries.index import INDEX_NAME, overviews
 
 RUNS, GOAL_S = 10_000, 0.5
 PER_EPOCH, EPOCHS = 20, 2

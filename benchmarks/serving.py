@@ -20,12 +20,12 @@ from measure import Cost, SideBySide, console, interleave, options, table, write
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from trueloop.engines.export.artifact import open_artifact
-from trueloop.engines.export.formats import open_model
-from trueloop.engines.export.model import Model
-from trueloop.engines.export.write import Order, export
-from trueloop.faces.exporting import samples
-from trueloop.faces.serving.batching import Batcher
+from trueloop.app.export.export_run import samples
+from trueloop.app.serving.batching import Batcher
+from trueloop.export.artifact import open_artifact
+from trueloop.export.exported_model import Model
+from trueloop.export.formats import open_model
+from trueloop.export.write import Order, export
 from trueloop.recipes import registry
 
 RECIPES = ("digits", "tabular", "text")

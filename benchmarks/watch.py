@@ -33,12 +33,12 @@ from unittest import mock
 import torch
 from measure import RESULTS, Cost, SideBySide, Spread, console, interleave, machine, rotated, table, verdict, write
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.store.live.writer import LiveWriter
-from trueloop.engines.watch import levels
-from trueloop.engines.watch import watch as watching
-from trueloop.engines.watch.judge import Watched
-from trueloop.ground.findings import Report
+from trueloop.core.findings import Report
+from trueloop.failures.load import catalogue
+from trueloop.runs.live.writer import LiveWriter
+from trueloop.sanitizer import watch as watching
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.tracing import sampling
 
 SCRIPT = Path(__file__).parent / "systems" / "script.py"
 BARE = "bare"
@@ -183,7 +183,7 @@ def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Itera
     """Watch with the whole catalogue, with other constants of `levels`."""
     folder = Path(tempfile.gettempdir()) / f"trueloop-bench-{os.getpid()}"
     audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
-    with mock.patch.multiple(levels, **changed) if changed else bare():
+    with mock.patch.multiple(sampling, **changed) if changed else bare():
         watch = watching.Watch(
             [Watched(entry.failure, entry.slug) for entry in catalogue().values()], audience=audience
         )

@@ -3,7 +3,15 @@
 import gc
 import operator
 import os
+import sys
+import textwrap
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -109,7 +117,7 @@ def forker_with():
 def nothing_drawn(request, monkeypatch):
     """Runs draw no pictures, a second for each, which have tests of their own; but in tests that are marked `draws`."""
     if not request.node.get_closest_marker("draws"):
-        from trueloop.engines.store import curves, report
+        from trueloop.runs import curves, report
 
         monkeypatch.setattr(curves, "save_panels", lambda shown, title, path_png: path_png.write_bytes(b""))
         monkeypatch.setattr(report, "svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
@@ -150,3 +158,85 @@ def made_artifacts(tmp_path_factory):
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
         pytest.skip("this version of torch writes pickles into .pt2, which are refused")
     return _beside("made_artifacts").MadeArtifacts(tmp_path_factory.mktemp("artifacts"))
+
+
+@cache
+def made_up_module() -> ModuleType:
+    """Load it under a name inside of the package, so that its frames are taken for ours, as a real source's are."""
+    import trueloop
+
+    assert trueloop.__file__
+    name = Path(trueloop.__file__).with_name("tracing") / "hooks" / "made_up.py"
+    module = ModuleType("trueloop.tracing.hooks.made_up")
+    exec(compile(Path(__file__).with_name("made_up.py").read_text(), str(name), "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the made-up catalogue and source in the place of the real ones."""
+    from trueloop.failures import selection
+    from trueloop.tracing.attach import Attachment
+
+    world = made_up_module()
+    entries = {entry.code: entry for entry in world.entries()}
+    attachment = Attachment(world.sources)
+    monkeypatch.setattr("trueloop.sanitizer.watch._attachment", lambda: attachment)
+    monkeypatch.setattr(selection, "catalogue", lambda: entries)
+    by_name = {name: entry for entry in entries.values() for name in (entry.code.lower(), entry.slug)}
+    monkeypatch.setattr(selection, "find", lambda word: by_name.get(word.lower()))
+
+
+def _wait_for_threads() -> None:
+    """What a program's end does to its threads, without ending this process: no pool would take work any more."""
+    for thread in threading.enumerate():
+        if thread not in (threading.main_thread(), threading.current_thread()) and not thread.daemon:
+            thread.join(30)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Write programs in a folder that is the current one; what running them leaves in this process is put back."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr("threading._shutdown", _wait_for_threads)
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    yield write
+    sys.modules["__main__"] = main
+
+
+@pytest.fixture
+def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A referee that knows at once what a job comes to, by its learning rate; returns the jobs it was given."""
+    from trueloop.lab.arena.job import Job
+    from trueloop.lab.arena.judge_client import Referee
+    from trueloop.lab.arena.trial import Found, Trial
+
+    jobs: list[Any] = []
+
+    def run(self: Referee, job: Job, tell: Any = lambda points: None, *, began: Any = lambda number: None) -> Trial:
+        jobs.append(job)
+        began(len(jobs))
+        updates = round(1000 * job.entry.lr)
+        tell([(1, 32, 0.5), (updates, 32 * updates, 0.97)])
+        if job.entry.lr > 5:
+            found = Found(code="GRD007", title="Not finite", severity="error", message="the loss is nan", line=80)
+            return Trial(seed=job.seed, end="found", updates=7, examples=224, found=found)
+        if job.entry.lr < 0.001:
+            return Trial(seed=job.seed, end="not reached", updates=1500, examples=48000, accuracy=0.5)
+        return Trial(
+            seed=job.seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=0.5, digest="ab"
+        )  # fmt: skip
+
+    monkeypatch.setattr(Referee, "run", run)
+    monkeypatch.setattr(Referee, "versions", lambda self: {"torch": "2.0"})
+    return jobs

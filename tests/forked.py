@@ -26,8 +26,8 @@ from typing import Any
 ORDER_BYTES = 1 << 18
 PRELOADED = (
     "torch", "numpy", "safetensors.torch", "torch.utils.data", "torch._dynamo", "torch.distributed",
-    "torch.nn.parallel", "multiprocessing.reduction", "trueloop.faces.cli.train", "trueloop.faces.cli.display",
-    "trueloop.faces.cli.summary", "trueloop.faces.run",
+    "torch.nn.parallel", "multiprocessing.reduction", "trueloop.cli.train", "trueloop.cli.display",
+    "trueloop.cli.summary", "trueloop.app.training.run_recipe",
 )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ class Forked:
 
 def draw_nothing() -> None:
     """Leave pictures out: a file of no bytes for curves, an empty figure for each plot of a report."""
-    from trueloop.engines.store import curves, report
+    from trueloop.runs import curves, report
 
     curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
     report.svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'

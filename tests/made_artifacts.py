@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.export.described import Answer, Reading
-from trueloop.engines.export.model import Model
-from trueloop.engines.export.write import Order, export
+from trueloop.export.exported_model import Model
+from trueloop.export.io_description import Answer, Reading
+from trueloop.export.write import Order, export
 
 COLUMNS = ("age", "height", "weight")
 

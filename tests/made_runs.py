@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from trueloop.engines.store.journal import Journal
-from trueloop.engines.train.checkpoint import CheckpointFolder
-from trueloop.ground.seams import (
+from trueloop.core.protocols import (
     CheckpointSaved,
     Evaluated,
     Noted,
@@ -24,6 +22,8 @@ from trueloop.ground.seams import (
     UpdateRow,
     UpdatesDone,
 )
+from trueloop.runs.journal import Journal
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 
 PER_EPOCH = 2
 HOSTILE = "</title><script>alert(1)</script>\x1b[31m\"'$x$"

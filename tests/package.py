@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from trueloop.catalogue.load import catalogue
+from trueloop.failures.load import catalogue
 from trueloop.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def build(folder: Path) -> Measured:
     about = {name for name in inside if ".dist-info/" in name}
     sources = {name.removeprefix("src/") for name in tracked() if name.startswith("src/trueloop/")}
     assert inside - about == sources, (inside - about) ^ sources
-    assert {"trueloop/py.typed", "trueloop/faces/lab/static/index.html"} <= inside
+    assert {"trueloop/py.typed", "trueloop/lab/static/index.html"} <= inside
     assert sum("/licenses/" in name for name in about) == 2, "ours, and that of what we ship"
     assert f"\nVersion: {__version__}\n" in metadata
     for wanted in ("License-Expression: Apache-2.0", "Requires-Python: >=3.11", "Project-URL: Repository", "3.13"):
@@ -171,7 +171,7 @@ def from_sdist(folder: Path, sdist: Path, full: Environment) -> int:
         opened.extractall(folder, filter="data")
     (unpacked,) = folder.iterdir()
     full.install("pytest", "pytest-timeout", "hypothesis", "jsonschema", "pyyaml")
-    files = ["tests/ground", "tests/engines/report", "tests/engines/lint/test_lint.py", "tests/faces/cli/test_plan.py"]
+    files = ["tests/ground", "tests/reporting", "tests/lint/test_check_file.py", "tests/cli/test_plan.py"]
     done = full.run(str(full.bin / "python"), "-m", "pytest", *files, "-p", "no:cacheprovider", cwd=unpacked)
     passed = re.search(r"(\d+) passed", done.stdout)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-import trueloop.catalogue
-from trueloop.catalogue.load import FAMILIES, SECTIONS, Entry, catalogue
-from trueloop.catalogue.page import sections
-from trueloop.engines.lint.fix import fix_text
-from trueloop.engines.lint.lint import Ruled, lint_text
-from trueloop.engines.watch.judge import Watched
-from trueloop.engines.watch.saved import NOT_TOLD
-from trueloop.engines.watch.watch import Watch
-from trueloop.faces.cli.explain import explain_command
-from trueloop.ground.events import ErrorRaised
-from trueloop.ground.findings import Finding, Report, Severity, Verdict
+import trueloop.failures
+from trueloop.cli.explain import explain_command
+from trueloop.core.findings import Finding, Report, Severity, Verdict
+from trueloop.failures.load import FAMILIES, SECTIONS, Entry, catalogue
+from trueloop.failures.page import sections
+from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.fix import fix_text
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
+from trueloop.tracing.events import ErrorRaised
+from trueloop.tracing.saved_tensors import NOT_TOLD
 
-HERE = Path(trueloop.catalogue.__file__).parent
+HERE = Path(trueloop.failures.__file__).parent
 ENTRIES = list(catalogue().values())
 SEEDS = (0, 1, 2)
 NEEDS_ACCELERATOR = {"DAT006"}  # what they name cannot happen on a CPU
@@ -63,7 +63,7 @@ def test_the_file_is_the_failure(entry: Entry):
 def docstring(entry: Entry) -> str | None:
     import importlib
 
-    return importlib.import_module(f"trueloop.catalogue.{entry.family}.{file_of(entry).stem}").__doc__
+    return importlib.import_module(f"trueloop.failures.{entry.family}.{file_of(entry).stem}").__doc__
 
 
 @every_failure

@@ -84,9 +84,7 @@ def test_python_compiles(block: Block):
 
 def test_few_blocks_are_excerpts_that_are_compiled_only():
     excerpts = [block.place for block in PYTHON if block not in PROGRAMS]
-    loops = [
-        place for place in excerpts if place.startswith("docs/cheatsheet.md")
-    ]  # run by engines/teach/test_sheet.py
+    loops = [place for place in excerpts if place.startswith("docs/cheatsheet.md")]  # run by lab/teaching/test_sheet.py
     assert len(excerpts) - len(loops) <= 3, excerpts
 
 
@@ -120,7 +118,7 @@ COMMANDS = dict(command_lines())
 
 
 def real_commands() -> set[str]:
-    from trueloop.faces.cli.app import app
+    from trueloop.cli.app import app
 
     return {name for name in app if not name.startswith("-")}
 
@@ -132,7 +130,7 @@ def is_shown(tokens: list[str]) -> bool:
 
 @pytest.mark.parametrize("tokens", COMMANDS.values(), ids=COMMANDS.keys())
 def test_a_command_line_parses(tokens: list[str]):
-    from trueloop.faces.cli.app import app
+    from trueloop.cli.app import app
 
     assert tokens[0] in real_commands()
     if is_shown(tokens):  # raises a CycloptsError for what does not fit
@@ -143,7 +141,7 @@ def test_a_command_line_parses(tokens: list[str]):
     "tokens", [tokens for tokens in COMMANDS.values() if tokens[0] == "train" and len(tokens) > 1], ids=" ".join
 )
 def test_the_settings_on_a_training_line_exist(tokens: list[str]):
-    from trueloop.faces.cli.recipe_line import recipe_app
+    from trueloop.cli.recipe_line import recipe_app
     from trueloop.recipes import registry
 
     _, spec, *words = tokens
@@ -154,7 +152,7 @@ def test_the_settings_on_a_training_line_exist(tokens: list[str]):
 
 @pytest.mark.parametrize("tokens", [tokens for tokens in COMMANDS.values() if tokens[0] == "run"], ids=" ".join)
 def test_the_options_before_a_script_exist(tokens: list[str]):
-    from trueloop.faces.cli.run import APP, split
+    from trueloop.cli.run import APP, split
 
     options, _, program = split(tokens[1:])
     APP.parse_args(options, exit_on_error=False, print_error=False)
@@ -187,7 +185,7 @@ def settings(record: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def test_every_setting_is_listed_with_its_default():
-    from trueloop.engines.train.config import TrainConfig
+    from trueloop.training.config import TrainConfig
 
     page = (ROOT / "docs" / "configuration.md").read_text()
     listed = re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \| \S", page, flags=re.MULTILINE)
@@ -203,7 +201,7 @@ SHOWN = [block for block in blocks("text") if block.text.startswith("$ trueloop 
 def test_what_a_command_prints_is_what_the_page_shows(
     block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    from trueloop.faces.cli.app import main
+    from trueloop.cli.app import main
 
     monkeypatch.setenv("COLUMNS", "100")
     line, _, shown = block.text.partition("\n")

@@ -66,7 +66,7 @@ def masked(lines: list[str]) -> list[str]:
 def rendered(findings: list[Any]) -> list[str]:
     from rich.console import Console
 
-    from trueloop.engines.report.text import print_found
+    from trueloop.reporting.text import print_found
 
     told = io.StringIO()
     print_found(findings, Console(file=told, width=tutorial["COLUMNS"]), base=EXAMPLES)
@@ -156,7 +156,7 @@ def test_the_tutorial_shows_every_twin():
 
 
 def test_the_linter_still_finds_what_the_pages_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    from trueloop.faces.cli.app import main
+    from trueloop.cli.app import main
 
     monkeypatch.chdir(EXAMPLES)
     main(["lint", "--format", "json", "--select", ",".join(twin.code for twin in TWINS), "--jobs", "1", "."])

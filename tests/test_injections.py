@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from trueloop.catalogue.load import Entry, catalogue
-from trueloop.engines.teach.broken import fitted
-from trueloop.engines.teach.program import Program
-from trueloop.engines.teach.simulation import Simulation
-from trueloop.engines.watch.judge import Watched
-from trueloop.engines.watch.watch import Watch
-from trueloop.ground.findings import Report, Severity
+from trueloop.core.findings import Report, Severity
+from trueloop.failures.load import Entry, catalogue
+from trueloop.lab.teaching.inject import fitted
+from trueloop.lab.teaching.program import Program
+from trueloop.lab.teaching.simulation import Simulation
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
 
 ENTRIES = list(catalogue().values())
 INJECTED = [entry for entry in ENTRIES if entry.failure.inject]

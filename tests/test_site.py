@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("mkdocs")
 
-from trueloop.catalogue.load import catalogue
-from trueloop.catalogue.page import reference as reference_of
+from trueloop.failures.load import catalogue
+from trueloop.failures.page import reference as reference_of
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKING = ROOT / "docs" / "making"
@@ -189,7 +189,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, ModuleType]]:
     """Install the guide's failure as a package of one's own; gives its entry, and the module of its tests."""
-    from trueloop.catalogue import load
+    from trueloop.failures import load
 
     failure, tests = BLOCK.findall(GUIDE.read_text())
     package = tmp_path / "my_failures" / "gradient"
@@ -210,11 +210,11 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[A
 def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tuple[Any, ModuleType], tmp_path: Path):
     import torch
 
-    from trueloop.catalogue.load import SECTIONS
-    from trueloop.catalogue.page import sections
-    from trueloop.engines.lint.lint import Ruled, lint_text
-    from trueloop.engines.teach.broken import fitted
-    from trueloop.engines.teach.simulation import Simulation
+    from trueloop.failures.load import SECTIONS
+    from trueloop.failures.page import sections
+    from trueloop.lab.teaching.inject import fitted
+    from trueloop.lab.teaching.simulation import Simulation
+    from trueloop.lint.check_file import Ruled, lint_text
 
     entry, tests = example
     failure = entry.failure
@@ -243,8 +243,8 @@ def watched(script: str, folder: Path) -> set[tuple[str, int]]:
 def report(script: str, folder: Path) -> Any:
     import runpy
 
-    from trueloop.engines.watch.judge import Watched
-    from trueloop.engines.watch.watch import Watch
+    from trueloop.sanitizer.dispatch import Watched
+    from trueloop.sanitizer.watch import Watch
 
     (folder / "train.py").write_text(script)
     watch = Watch([Watched(each.failure, each.slug) for each in catalogue().values()])
@@ -270,7 +270,7 @@ def test_a_new_failure_begins_with_two_files_and_the_next_code(tmp_path: Path):
     names: dict[str, Any] = {"__doc__": "", "__name__": "held_for_ever"}
     exec(compile(failure.read_text(), str(failure), "exec"), names)
     assert names["FAILURE"].code == code
-    assert test.relative_to(tmp_path) == Path("tests/catalogue/memory/test_held_for_ever.py")
+    assert test.relative_to(tmp_path) == Path("tests/failures/memory/test_held_for_ever.py")
     compile(test.read_text(), str(test), "exec")
     assert f"# <- {code}" in test.read_text()
     with pytest.raises(FileExistsError):

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.watch.judge import Watched
-from trueloop.engines.watch.watch import Watch
-from trueloop.ground.findings import Finding, Report, Severity
+from trueloop.core.findings import Finding, Report, Severity
+from trueloop.failures.load import catalogue
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
 
 MARK = re.compile(r"#\s*<-\s*([A-Z]{3}\d{3})")
 

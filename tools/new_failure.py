@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from trueloop.catalogue.load import FAMILIES, catalogue
+from trueloop.failures.load import FAMILIES, catalogue
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -27,7 +27,7 @@ Why nothing raises
     Why torch takes it for what was meant.
 
 Look-alikes
-    Correct programs that come close, and what tells them apart. Each has a test below tests/catalogue/{family}/.
+    Correct programs that come close, and what tells them apart. Each has a test below tests/failures/{family}/.
 
 Fix
     What to change.
@@ -40,9 +40,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trueloop.ground.events import Event, StepTaken
-from trueloop.ground.failure import Failure, Severity
-from trueloop.ground.findings import Evidence
+from trueloop.tracing.events import Event, StepTaken
+from trueloop.failures.failure import Failure, Severity
+from trueloop.core.findings import Evidence
 
 
 class Detector:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from measure import Clock, Cost, SideBySide, interleave, machine
 
-from trueloop.engines.teach.production.program import write
-from trueloop.engines.teach.production.selection import NAMES, Selection, selected
-from trueloop.engines.teach.production.snippets import DATA
+from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.snippets import DATA
 
 MINIMAL = "minimal loop"
 EPOCHS, BATCH, REPEATED = 2, 64, 4

@@ -13,8 +13,8 @@ import curves
 import signatures
 from prose import as_markdown, in_cell
 
-from trueloop.catalogue.load import Entry, catalogue, error_page, known_errors
-from trueloop.catalogue.page import reflowed, sections
+from trueloop.failures.load import Entry, catalogue, error_page, known_errors
+from trueloop.failures.page import reflowed, sections
 
 INDEX: Final = "failures/index.md"
 ERRORS: Final = "failures/errors.md"

@@ -12,13 +12,14 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-import failures
 import proofs
 import reference
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pygments.formatters import HtmlFormatter
+
+import failures
 
 DARK: Final = ':root[data-theme="dark"] .codehilite'
 

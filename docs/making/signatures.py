@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from trueloop.catalogue.load import Entry, catalogue
-from trueloop.ground.teaching import CannotBreak
+from trueloop.failures.load import Entry, catalogue
+from trueloop.failures.teaching_script import CannotBreak
 
 FOLDER: Final = Path(__file__).parent / "signatures"
 SHOWN: Final = 2  # plots of a page: the training loss, and what tells the two runs apart best
@@ -23,7 +23,7 @@ BANDS: Final = ("healthy", "broken")
 
 def wanted() -> Iterator[tuple[Entry, str]]:
     """Yield each failure that can be put into the teaching script, with the name of the two scripts."""
-    from trueloop.engines.teach.signatures import pair
+    from trueloop.lab.teaching.signatures import pair
 
     for entry in catalogue().values():
         if entry.failure.inject is None:
@@ -52,7 +52,7 @@ def stale() -> list[tuple[Entry, str]]:
 
 def measured(entry: Entry, key: str) -> dict[str, Any]:
     """Run both scripts from every seed, as the lab's page of signatures does, and return what the site needs."""
-    from trueloop.faces.lab.views.signature import Asked, answer
+    from trueloop.lab.views.signature import Asked, answer
 
     told = answer(Asked(code=entry.code))
     while "curves" not in told:

@@ -343,7 +343,7 @@ def fenced(language: str, lines: list[str]) -> str:
 
 def title(code: str) -> str:
     """Return a failure's title."""
-    from trueloop.catalogue.load import catalogue
+    from trueloop.failures.load import catalogue
 
     return catalogue()[code].failure.title
 

@@ -1,6 +1,6 @@
 """Train PyTorch models without silent failure.
 
-The names below are imported from `trueloop.faces.api` at first use: ``import trueloop`` alone never imports torch.
+The names below are imported from `trueloop.api` at first use: ``import trueloop`` alone never imports torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trueloop.version import __version__
 
 if TYPE_CHECKING:
-    from trueloop.faces.api import (
+    from trueloop.api import (
         Accuracy,
         CheckpointConfig,
         Confusion,
@@ -64,19 +64,19 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "load_ipython_extension":  # what `%load_ext trueloop` looks for; of no use to people
-        from trueloop.faces.notebook import load_ipython_extension
+        from trueloop.app.notebook import load_ipython_extension
 
         return load_ipython_extension
     if name not in __all__:
         raise AttributeError(f"module 'trueloop' has no attribute {name!r}")
     if name == "plan":
-        from trueloop.ground.arithmetic import plan as arithmetic
+        from trueloop.core.arithmetic import plan as arithmetic
 
         return arithmetic
     try:
-        from trueloop.faces import api
+        from trueloop import api
     except ModuleNotFoundError as error:
-        from trueloop.ground.errors import MissingExtra
+        from trueloop.core.errors import MissingExtra
 
         raise MissingExtra(error.name or "torch", "train") from error
     return getattr(api, name)

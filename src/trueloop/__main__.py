@@ -2,7 +2,7 @@
 
 import sys
 
-from trueloop.faces.cli.app import main
+from trueloop.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.engines.arena.board import Board, Submission
-from trueloop.engines.arena.tracks import DEEP
-from trueloop.engines.arena.trial import Trial
+from trueloop.lab.arena.leaderboard import Board, Submission
+from trueloop.lab.arena.tracks import DEEP
+from trueloop.lab.arena.trial import Trial
 
 Opened = Callable[..., Page]
 QUICK = "track=deep&optimizer=sgd&lr=0.1&momentum=0.9&batch=64&clip=1&initialisation=orthogonal"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.engines.teach.one_step import step
-from trueloop.ground.arithmetic import Plan, plan
-from trueloop.ground.programs.counts import counts
-from trueloop.ground.programs.one_step import OneStep
-from trueloop.ground.words import number
+from trueloop.core.arithmetic import Plan, plan
+from trueloop.core.formatting import number
+from trueloop.lab.teaching.one_update import step
+from trueloop.lab.teaching.programs.counts import counts
+from trueloop.lab.teaching.programs.one_step import OneStep
 
 Opened = Callable[..., Page]
 expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.engines.teach.pipeline import Drawn, drawn
-from trueloop.ground.programs.pipeline import Pipeline, pipeline
+from trueloop.lab.teaching.pipeline import Drawn, drawn
+from trueloop.lab.teaching.programs.pipeline import Pipeline, pipeline
 
 Opened = Callable[..., Page]
 expect.set_options(timeout=30_000)  # the first answer of a process that has torch, on a busy machine

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from trueloop.engines.teach.production.program import write
-from trueloop.engines.teach.production.selection import NAMES, Selection, selected
-from trueloop.engines.teach.production.trainer_call import trainer_program
+from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
+from trueloop.lab.teaching.production.trainer_call import trainer_program
 
 Opened = Callable[..., Page]
 TEXT = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from trueloop.catalogue.load import catalogue
+from trueloop.failures.load import catalogue
 
 Opened = Callable[..., Page]
 

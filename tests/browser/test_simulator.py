@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.teach.broken import written
-from trueloop.engines.teach.points import Added
-from trueloop.engines.teach.scenarios import SCENARIOS
-from trueloop.engines.teach.script import teaching_loop
-from trueloop.engines.teach.simulation import Simulation
+from trueloop.failures.load import catalogue
+from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.inject import written
+from trueloop.lab.teaching.scenarios import SCENARIOS
+from trueloop.lab.teaching.script import teaching_loop
+from trueloop.lab.teaching.simulation import Simulation
 
 Opened = Callable[..., Page]
 UPDATE = "dl.live dd[data-k=update]"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from trueloop.engines.store.journal import Journal
-from trueloop.ground.seams import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.runs.journal import Journal
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SCRIPT = """

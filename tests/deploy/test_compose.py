@@ -67,7 +67,7 @@ def test_runs_have_shared_memory_time_to_save_and_a_volume():
 
 
 def test_the_store_is_one_that_trueloop_and_mlflow_read_alike():
-    from trueloop.engines.store.tracking import target_of
+    from trueloop.runs.tracking import target_of
 
     store = SERVICES["train"]["environment"]["TRUELOOP_STORE"]
     assert target_of(store, Path("runs")) is not None

@@ -167,7 +167,7 @@ def test_the_extras_and_the_user_are_those_of_the_project():
     import tomllib
 
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    manifest = (ROOT / "src" / "trueloop" / "faces" / "cli" / "templates" / "kubernetes.yaml").read_text()
+    manifest = (ROOT / "src" / "trueloop" / "cli" / "templates" / "kubernetes.yaml").read_text()
     for path in OURS:
         text = path.read_text()
         [extras] = re.findall(r"ARG EXTRAS=(\S+)", text)

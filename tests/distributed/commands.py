@@ -18,12 +18,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trueloop.engines.store import read
+from trueloop.runs import read
 
 RECIPE = Path(__file__).with_name("failing.py")
 PATIENCE_S = 120
 # What every forked process would import for itself.
-IMPORTS = ("matplotlib.backends.backend_agg", "torch._dynamo", "torch.distributed.run", "trueloop.faces.run")
+IMPORTS = (
+    "matplotlib.backends.backend_agg",
+    "torch._dynamo",
+    "torch.distributed.run",
+    "trueloop.app.training.run_recipe",
+)
 
 
 @dataclass(kw_only=True)
@@ -171,7 +176,7 @@ def _become(command, environment, said):
         torch.set_num_threads(1)
         from matplotlib.figure import Figure
 
-        from trueloop.faces.cli.app import main
+        from trueloop.cli.app import main
 
         Figure.savefig = lambda _, target, **__: target.write(b"" if isinstance(target, io.BytesIO) else "<svg/>")
         code = main(command)

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from trueloop import Parts, Recipe, TrainConfig
-from trueloop.engines.train.config import CheckpointConfig, GuardConfig, OptimConfig, ScheduleConfig
+from trueloop.training.config import CheckpointConfig, GuardConfig, OptimConfig, ScheduleConfig
 
 TRAIN, VAL, CLASSES = 68, 17, 3
 RANK, ATTEMPT = int(os.environ.get("RANK", "0")), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

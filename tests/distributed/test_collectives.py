@@ -8,10 +8,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
 from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
-from trueloop.engines.train.ddp import Replicas
-from trueloop.engines.train.objective import as_objective
-from trueloop.engines.train.processes import join
-from trueloop.ground.errors import InvalidConfig, InvalidData, InvalidModel, ProcessLost
+from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, ProcessLost
+from trueloop.training.distributed.ddp import Replicas
+from trueloop.training.distributed.processes import join
+from trueloop.training.objective import as_objective
 
 CPU = torch.device("cpu")
 DATA = TensorDataset(torch.arange(48.0).view(12, 4) / 48, torch.arange(12.0) % 3)

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from trueloop import TrainConfig, Trainer, autograd
-from trueloop.engines.train.config import OptimConfig, ParallelConfig
+from trueloop.training.config import OptimConfig, ParallelConfig
 
 WORDS = 13
 CONFIG = TrainConfig(epochs=2, effective_batch=6, device="cpu", workers=0, optim=OptimConfig(lr=3e-2))

@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from trueloop import Accuracy, Confusion, Shards, TrainConfig, Trainer
-from trueloop.engines.train.processes import join
-from trueloop.ground.errors import InvalidConfig, InvalidData
+from trueloop.core.errors import InvalidConfig, InvalidData
+from trueloop.training.distributed.processes import join
 
 EXACT = 1e-12
 

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from trueloop import Loss, TrainConfig, Trainer
-from trueloop.engines.train.config import OptimConfig, ParallelConfig, ScheduleConfig
+from trueloop.training.config import OptimConfig, ParallelConfig, ScheduleConfig
 
 EXACT = 1e-12
 SAMPLES, EFFECTIVE, EPOCHS = 23, 8, 3  # windows of 8, 8 and 7: the last one is short, and 7 does not divide by 2 or 3

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from trueloop import TrainConfig, Trainer, load_weights
-from trueloop.engines.train import shard_files, shards
-from trueloop.engines.train.checkpoint import CheckpointFolder
-from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ParallelConfig, ScheduleConfig
-from trueloop.engines.train.state import InShards
-from trueloop.faces.rollback import roll_back
-from trueloop.ground.errors import CheckpointError, InvalidModel, RunFolderError
+from trueloop.app.runs.rollback import roll_back
+from trueloop.core.errors import CheckpointError, InvalidModel, RunFolderError
+from trueloop.training.checkpoint import shard_files, sharded
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.config import CheckpointConfig, MonitorConfig, OptimConfig, ParallelConfig, ScheduleConfig
 
 EXACT = 1e-12
 EPOCHS = 3
@@ -217,7 +217,7 @@ def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
     files = sorted(path.name[:11] for path in sharded.path.glob("shard-*"))
     assert files == ["shard-00001", "shard-00002"]
     assert isinstance(state["optimizer"]["state"][0]["exp_avg"], InShards)
-    state = shards.complete(sharded, state)
+    state = sharded.complete(sharded, state)
     for part in (lambda tree: tree["model"], lambda tree: tree["average"], lambda tree: tree["optimizer"]["state"][1]):
         assert far(part(state), part(expected)) < EXACT
     assert state["model"]["head.weight"] is state["model"]["stem.weight"]
@@ -232,7 +232,7 @@ def test_shards_travel_with_their_checkpoint(lived):
         CheckpointFolder(path, writing=False).load_latest()
         for path in (copied.path.parent, root / "whole" / "checkpoints")
     )
-    assert far(shards.complete(copied, state)["model"], shards.complete(copied, expected)["model"]) == 0
+    assert far(sharded.complete(copied, state)["model"], sharded.complete(copied, expected)["model"]) == 0
 
 
 def test_a_damaged_shard_is_named_and_all_take_the_checkpoint_before(lived):

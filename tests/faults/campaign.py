@@ -27,6 +27,7 @@ from kinds import Known, Verdict
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
 from runs import Place, difference, preload, result_of
 
 ROOT = Path(__file__).parents[2]

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from trueloop.engines.train.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig, TrainConfig
-from trueloop.engines.train.metrics import Accuracy
 from trueloop.recipes.recipe import Parts, Recipe
+from trueloop.training.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig, TrainConfig
+from trueloop.training.evaluation.metrics import Accuracy
 
 TRAIN, VAL = 700, 200
 CLASSES = 4

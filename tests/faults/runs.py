@@ -1,7 +1,7 @@
 """One run of the command line: start it, hurt it, wait for it, and compare what it left with the undisturbed run.
 
 Importing torch takes longer than the whole run. So the campaign imports everything once and forks: a child runs
-`trueloop.faces.cli.app.main` in this process image, exactly as the console script does, with its own standard streams
+`trueloop.cli.app.main` in this process image, exactly as the console script does, with its own standard streams
 and environment. The undisturbed run and the clock's jumps use `python -m trueloop` instead, and must give the same
 bits. The parent never computes with torch, so that no thread pool is lost in the fork.
 """
@@ -34,8 +34,8 @@ def preload() -> None:
 
     os.environ.update(ONE_THREAD)
     names = ("matplotlib.backends.backend_agg", "matplotlib.figure", "multiprocessing.reduction", "torch.utils.data")
-    names += ("torch._dynamo", "trueloop.faces.cli.train", "trueloop.faces.cli.display", "trueloop.faces.cli.summary")
-    for name in (*names, "trueloop.faces.run", "trueloop.engines.store.curves"):
+    names += ("torch._dynamo", "trueloop.cli.train", "trueloop.cli.display", "trueloop.cli.summary")
+    for name in (*names, "trueloop.app.training.run_recipe", "trueloop.runs.curves"):
         importlib.import_module(name)
 
 
@@ -177,7 +177,7 @@ def _become(command: list[str]) -> None:
     code = 1
     try:
         faulthandler.dump_traceback_later(PATIENCE_S)
-        from trueloop.faces.cli.app import main
+        from trueloop.cli.app import main
 
         code = main(command)
         threading._shutdown()  # what the interpreter does at its end: wait for threads that are not daemons
@@ -196,7 +196,7 @@ def _become(command: list[str]) -> None:
 
 
 def _draw_nothing() -> None:
-    from trueloop.engines.store import curves, report
+    from trueloop.runs import curves, report
 
     curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
     report.svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
@@ -237,7 +237,7 @@ def weights_of(run_dir: Path) -> str:
 
 def result_of(run_dir: Path) -> Result:
     """Read a finished run."""
-    from trueloop.engines.store import read
+    from trueloop.runs import read
 
     history = read(run_dir)
     updates = history.updates

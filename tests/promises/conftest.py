@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.watch.judge import Watched
-from trueloop.engines.watch.watch import Watch
+from trueloop.failures.load import catalogue
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
 
 
 @pytest.fixture

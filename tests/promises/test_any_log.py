@@ -7,8 +7,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trueloop.faces.explaining import answer_to
-from trueloop.ground.tracebacks import errors_in
+from trueloop.app.explain.explain_error import answer_to
+from trueloop.app.explain.tracebacks import errors_in
 
 PIECES = st.sampled_from(
     [

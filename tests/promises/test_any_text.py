@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesmith import from_node
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.lint.fix import fix_text
-from trueloop.engines.lint.lint import Ruled, lint_text
-from trueloop.engines.lint.tree import Job, read_content
+from trueloop.failures.load import catalogue
+from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_tree import Job, read_content
+from trueloop.lint.fix import fix_text
 
 RULES = [Ruled(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
 EVERYTHING = [each._replace(rule=each.rule._replace(words=())) for each in RULES]
@@ -79,7 +79,7 @@ def changed(text: str, rnd: random.Random, changes: int) -> str:
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 @settings(PATIENT, max_examples=200)
 def test_any_bytes_are_a_file_or_a_notebook(content):
-    from trueloop.engines.lint.files import Unreadable
+    from trueloop.lint.files import Unreadable
 
     for name in ("a.py", "a.ipynb"):
         try:

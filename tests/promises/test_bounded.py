@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trueloop.engines.watch.watch import Watch
-from trueloop.ground.thinned import POINTS, Thinned
+from trueloop.core.downsampling import POINTS, Thinned
+from trueloop.sanitizer.watch import Watch
 
 APART = (
     type,
@@ -65,7 +65,7 @@ def points(watch: Watch) -> int:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten now and then is forgotten early, so that a short run shows it."""
-    monkeypatch.setattr("trueloop.engines.watch.sources.graphs.MOST", 16)
+    monkeypatch.setattr("trueloop.tracing.hooks.graphs.MOST", 16)
 
 
 def tiny() -> Callable[[], None]:
@@ -184,7 +184,7 @@ def test_many_updates_in_full(
     make: Callable[[], Callable[[], None]], whole: Callable[[], Watch], monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("FIRST", "MOST_BATCHES"):
-        monkeypatch.setattr(f"trueloop.engines.watch.levels.{name}", 1 << 40)
+        monkeypatch.setattr(f"trueloop.tracing.sampling.{name}", 1 << 40)
     torch.manual_seed(0)
     with whole() as watch:
         update = make()

@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.watch.judge import Watched
-from trueloop.engines.watch.watch import Watch
+from trueloop.failures.load import catalogue
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -292,7 +292,7 @@ def test_spawned_workers(whole: Callable[[], Watch], tmp_path: Path):
                     return torch.full((4,), float(index ** 2))
 
             if __name__ == "__main__":
-                from trueloop.engines.watch.watch import Watch
+                from trueloop.sanitizer.watch import Watch
                 model = nn.Linear(4, 1)
                 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
                 loader = torch.utils.data.DataLoader(Squares(), 4, num_workers=1, multiprocessing_context="spawn")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from trueloop.engines.watch.watch import Watch
+from trueloop.sanitizer.watch import Watch
 
 Alive = list[tuple[str, ...]]
 

@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import trueloop
-from trueloop.engines.watch.watch import Watch
+from trueloop.sanitizer.watch import Watch
 
 OURS = str(Path(trueloop.__file__).parent)
-FENCE = str(Path(OURS, "engines", "watch", "stream.py"))
+FENCE = str(Path(OURS, "tracing", "stream.py"))
 OPERATIONS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim", "is_nonzero")
 METHODS = ("item", "tolist", "numpy", "cpu", "to", "__array__", "__bool__", "__float__", "__int__", "__index__")
 UPDATES = 40  # 16 in full, and more than that lightly

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from trueloop.catalogue.load import catalogue
-from trueloop.engines.watch.saved import NOT_TOLD
-from trueloop.engines.watch.watch import Watch
-from trueloop.ground.findings import Judged, Report, Verdict
+from trueloop.core.findings import Judged, Report, Verdict
+from trueloop.failures.load import catalogue
+from trueloop.sanitizer.watch import Watch
+from trueloop.tracing.saved_tensors import NOT_TOLD
 
 BAD = {entry.failure.code: entry.failure.bad for entry in catalogue().values()}
 NOT_JUDGED = ("DAT003", "LOS004", "LOS005")

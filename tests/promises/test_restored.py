@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from trueloop.engines.watch.patch import Patches
-from trueloop.engines.watch.sources.steps import Steps
-from trueloop.engines.watch.watch import Watch
+from trueloop.sanitizer.watch import Watch
+from trueloop.tracing.hooks.steps import Steps
+from trueloop.tracing.patch import Patches
 
 Snapshot = dict[str, Any]
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from trueloop.engines.watch.watch import Watch
+from trueloop.sanitizer.watch import Watch
 
 UPDATES = 40  # 16 in full, and more than that lightly
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.ground.errors import InvalidConfig
+from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.bounds import at_least, share
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trueloop.ground.errors import InvalidConfig, MissingExtra
+from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.recipes.digits import DigitsOptions, assemble, build, load_images, network, split
 
 IMAGES_N1HW, LABELS_N = load_images()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.ground.errors import InvalidConfig, MissingExtra
+from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.recipes import registry
 
 MINE = """

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trueloop.ground.errors import InvalidConfig, MissingExtra
+from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.recipes import tabular
 from trueloop.recipes.recipe import Parts
 from trueloop.recipes.tabular import Rescale, SquaredError, TabularOptions, assemble, load_table, split

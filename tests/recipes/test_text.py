@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from trueloop.engines.data import pad_sequences
-from trueloop.ground.errors import InvalidConfig
+from trueloop.core.errors import InvalidConfig
+from trueloop.data import pad_sequences
 from trueloop.recipes.text import (
     BitsPerByte,
     Pieces,

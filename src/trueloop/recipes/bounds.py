@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.ground.errors import InvalidConfig
+from trueloop.core.errors import InvalidConfig
 
 
 def at_least(least: int, **options: int) -> None:

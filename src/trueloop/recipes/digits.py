@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trueloop.engines.data import TensorData
-from trueloop.engines.export.described import Reading
-from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
-from trueloop.engines.train.metrics import Accuracy, Confusion
-from trueloop.ground.errors import MissingExtra
+from trueloop.core.errors import MissingExtra
+from trueloop.data import TensorData
+from trueloop.export.io_description import Reading
 from trueloop.recipes.bounds import at_least, share
 from trueloop.recipes.recipe import Parts, Recipe
+from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
+from trueloop.training.evaluation.metrics import Accuracy, Confusion
 
 CLASSES = 10
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from trueloop.engines.export.described import Reading
-from trueloop.engines.train.config import TrainConfig
+from trueloop.export.io_description import Reading
+from trueloop.training.config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trueloop import recipes
-from trueloop.ground.errors import InvalidConfig, MissingExtra
-from trueloop.ground.places import is_file
+from trueloop.core.errors import InvalidConfig, MissingExtra
+from trueloop.core.paths import is_file
 
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe

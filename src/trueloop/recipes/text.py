@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from trueloop.engines.data import pad_sequences
-from trueloop.engines.export.described import Reading
-from trueloop.engines.train.config import OptimConfig, ScheduleConfig, TrainConfig
-from trueloop.engines.train.objective import Loss
-from trueloop.ground.errors import InvalidConfig
+from trueloop.core.errors import InvalidConfig
+from trueloop.data import pad_sequences
+from trueloop.export.io_description import Reading
 from trueloop.recipes.bounds import at_least, share
 from trueloop.recipes.recipe import Parts, Recipe
+from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
+from trueloop.training.objective import Loss
 
 BYTES = 256
 IGNORED = -100  # torch's own default for targets that do not count

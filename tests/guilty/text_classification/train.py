@@ -3,10 +3,11 @@
 import argparse
 
 import torch
-from data import build_dataloaders
 from evaluation import evaluate
 from model import SentenceClassifier
 from torch.optim.lr_scheduler import LambdaLR
+
+from data import build_dataloaders
 
 
 def parse_args():

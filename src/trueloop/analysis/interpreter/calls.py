@@ -1,0 +1,397 @@
+"""Runs calls: of functions and classes of the file by going into them, of torch's by what they mean."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, Kind, Thing, unknown
+from trueloop.analysis.interpreter.functions import Functions
+from trueloop.analysis.interpreter.methods import Methods
+from trueloop.analysis.interpreter.qualified_names import FROM_VALUES, PARAMETERS, WRAPPERS, harmless, is_loss, kind_of
+from trueloop.analysis.operations import Act
+
+if TYPE_CHECKING:
+    from trueloop.analysis.interpreter.interpreter import Reader
+
+MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel"))
+FIRST: Final = {Kind.OPTIMIZER: "params", Kind.SCHEDULER: "optimizer", Kind.LOADER: "dataset"}
+"""What their constructors call the first argument."""
+CHAINS: Final = frozenset(("torch.nn.Sequential",))
+
+
+class Arguments:
+    """What a call is given.
+
+    Args:
+        given: by position.
+        named: by keyword.
+    """
+
+    __slots__ = ("given", "named")
+
+    def __init__(self, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+        self.given, self.named = list(given), named
+
+    def get(self, place: int, name: str) -> Thing | None:
+        """Return one argument by its position or name."""
+        return self.given[place] if place < len(self.given) else self.named.get(name)
+
+    def all(self) -> list[Thing]:
+        """Return them all."""
+        return [*self.given, *self.named.values()]
+
+    def options(self) -> dict[str, Thing]:
+        """Return them by name or position."""
+        return {**{str(number): each for number, each in enumerate(self.given)}, **self.named}
+
+
+class Calls:
+    """Evaluates calls for a `Reader`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.functions, self.methods = Functions(reader), Methods(reader)
+        self._class_of: dict[Any, Thing] = {}
+        """Definitions of methods -> their class."""
+        self._instances: dict[int, Thing] = {}
+
+    def run(self, node: ast.Call) -> Thing:
+        """Return what a call returns, and write down what it does."""
+        values = self.reader.values
+        if not isinstance(node.func, ast.Attribute):
+            return self.call(values.of(node.func), node, self._arguments(node))
+        if _is_super(node.func.value) and self.reader.recording.functions:
+            return self._super(node)
+        owner, name = values.of(node.func.value), node.func.attr
+        arguments = self._arguments(node)
+        if owner.kind is Kind.CLASS and arguments.given:
+            found = self._unbound(owner, name, node, arguments)
+            if found is not None:
+                return found
+        if owner.kind is not Kind.NAME:
+            method = self.method_of(owner, name)
+            if method is not None and name == "forward" and owner.kind is Kind.MODEL and owner is not self._self():
+                return self.model(owner, node, arguments, Act.FORWARD)
+            if method is not None:
+                return self.reader.function(method, node, arguments.given, arguments.named)
+            held = owner.attributes.get(name)
+            if held is None or held.kind is Kind.UNKNOWN:
+                return self.methods.run(owner, name, node, arguments)
+        return self.call(values.attribute(owner, node.func), node, arguments)
+
+    def _unbound(self, kind: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
+        """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
+        for base in (kind, *_bases(kind)):
+            method = self._method(base, name)
+            if method is None:
+                continue
+            first = arguments.given[0]
+            if name == "forward" and first.kind is Kind.MODEL and first is not self._self():
+                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), Act.FORWARD)
+            to = (kind,) if "classmethod" in _words(method) else ()
+            bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=to)
+            return self.reader.function(bound, node, arguments.given, arguments.named)
+        return None
+
+    def _arguments(self, node: ast.Call) -> Arguments:
+        values = self.reader.values
+        given = list[Thing]()
+        for each in node.args:
+            thing = values.of(each)
+            apart = isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is Kind.SEQUENCE
+            given += thing.of if apart else (thing,)
+        named = {each.arg or "**": values.of(each.value) for each in node.keywords}
+        return Arguments(given, named)
+
+    def call(self, callee: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+        """Return what a call of a thing returns."""
+        match callee.kind:
+            case Kind.NAME:
+                return self._by_name(callee.name, node, arguments)
+            case Kind.FUNCTION:
+                return self.reader.function(callee, node, arguments.given, arguments.named)
+            case Kind.CLASS:
+                return self.instance(callee, node, arguments.given, arguments.named)
+            case Kind.MODEL:
+                return self.model(callee, node, arguments, Act.CALLED)
+            case Kind.LOSS:
+                return self._loss(callee, callee.name, node, arguments)
+            case Kind.INSTANCE:
+                method = self.method_of(callee, "__call__")
+                if method is not None:
+                    return self.reader.function(method, node, arguments.given, arguments.named)
+            case _:
+                pass
+        return self.escaped(node, callee, *arguments.all())
+
+    def escaped(self, node: ast.AST, *things: Thing) -> Thing:
+        """Take note of what is handed to code that is not shown; return what it returns."""
+        given = [each for each in things if each.kind is not Kind.CONSTANT]
+        if any(_matters(each) for each in given):
+            self.reader.recording.add(Act.ESCAPED, node, unknown(node), *_spread(given))
+        return unknown(node, *given)
+
+    # By name ---------------------------------------------------------------------------------------------------------
+
+    def _by_name(self, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+        kind = kind_of(name)
+        if kind is not None:
+            return self.made(kind, name, node, arguments)
+        if is_loss(name):
+            return self._loss(unknown(node), name, node, arguments)
+        found = self.functions.run(name, node, arguments)
+        if found is not None:
+            return found
+        if not harmless(name):
+            return self.escaped(node, *arguments.all())
+        if name.startswith("torch."):
+            return self.computed(name, node, arguments)
+        return unknown(node, *arguments.all())
+
+    def computed(self, name: str, node: ast.AST, arguments: Arguments, *more: Thing) -> Thing:
+        """Return the result of a function of torch's on tensors."""
+        inputs = (*more, *arguments.all())
+        recording = self.reader.recording
+        if name in FROM_VALUES:
+            wanted = arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.named.get("requires_grad")
+            wants = name in PARAMETERS if wanted is None else wanted.constant()
+            facts = {NO_GRAPH} if wants is False else {LEAF} if wants else set[str]()
+        else:
+            plain = (Kind.CONSTANT, Kind.NAME)
+            graphs = [each for each in _spread(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
+            facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
+        result = Thing(
+            kind=Kind.TENSOR, name=name, node=node, of=inputs, options=arguments.options(), facts=facts
+        )  # fmt: skip
+        recording.add(
+            Act.TORCH,
+            node,
+            inputs[0] if inputs else unknown(node),
+            result=result,
+            word=name,
+            options=arguments.options(),
+        )
+        return result
+
+    def made(self, kind: Kind, name: str, node: ast.AST, arguments: Arguments) -> Thing:
+        """Return a new thing of a known kind."""
+        thing = Thing(kind=kind, name=name, node=node, of=tuple(arguments.given), options=arguments.options())
+        first = arguments.get(0, FIRST.get(kind, ""))
+        if kind in (Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER) and first is not None:
+            sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
+            thing.of = (*_parameters(first), *sampler) if kind is Kind.OPTIMIZER else (first, *sampler)
+        if kind is Kind.MODEL:
+            last = name.rpartition(".")[2]
+            if last in WRAPPERS:
+                thing.facts = thing.facts | {WRAPPER}
+            elif name.startswith("torch.nn."):
+                layers = (
+                    arguments.given[0].of if len(arguments.given) == 1 and arguments.given[0].of else arguments.given
+                )
+                thing.of = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
+                thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.of)}
+                for each in thing.of:
+                    each.holders = (*each.holders, thing)
+        self.reader.recording.add(Act.MADE, node, thing, *arguments.all(), word=name, options=arguments.options())
+        return thing
+
+    def _loss(self, criterion: Thing, name: str, node: ast.AST, arguments: Arguments) -> Thing:
+        options = {
+            **arguments.options(),
+            **{word: each for word, each in criterion.options.items() if not word.isdigit()},
+        }
+        first, second = arguments.get(0, "input"), arguments.get(1, "target")
+        both = [] if first is None else [first] if second is None else [first, second]
+        graphs = [each for each in arguments.all() if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
+        facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
+        result = Thing(
+            kind=Kind.TENSOR, name=name or "loss", node=node, of=tuple(arguments.all()), options=options, facts=facts
+        )
+        self.reader.recording.add(Act.LOSS, node, criterion, *both, result=result, word=name, options=options)
+        return result
+
+    # Models ----------------------------------------------------------------------------------------------------------
+
+    def model(self, model: Thing, node: ast.AST, arguments: Arguments, act: Act) -> Thing:
+        """Return the output of a model: of one defined in this file by going through its forward."""
+        recording = self.reader.recording
+        result = Thing(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
+        operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
+        wrapped = model
+        while WRAPPER in wrapped.facts and wrapped.of:
+            wrapped = wrapped.of[0]
+        forward = self.method_of(wrapped, "forward")
+        if forward is not None:
+            inner = self.reader.function(forward, node, arguments.given, arguments.named)
+            if inner.kind is Kind.TENSOR:
+                result.name, result.of = inner.name, (model, inner, *arguments.all())
+                result.options, result.attributes = inner.options, {RETURNED: inner}
+            elif inner.kind is Kind.SEQUENCE:
+                operation.result = inner
+                return inner
+        elif not wrapped.either:
+            last = wrapped.last_layer()
+            result.name, result.options = last.name or result.name, last.options
+            result.attributes = {RETURNED: wrapped}
+        if recording.grad is False:
+            result.facts = result.facts | {NO_GRAPH}
+        return result
+
+    # Classes of this file --------------------------------------------------------------------------------------------
+
+    def class_of(self, node: ast.ClassDef) -> Thing:
+        """Return the class a definition makes."""
+        bases = tuple(self.reader.values.of(each) for each in node.bases)
+        thing = Thing(kind=Kind.CLASS, name=node.name, node=node, of=bases, scope=self.reader.scope)
+        for each in node.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._class_of[each] = thing
+        return thing
+
+    def class_around(self, function: Any) -> Any:
+        """Return the definition of the class a method belongs to, or the function itself."""
+        found = self._class_of.get(function)
+        return function if found is None else found.node
+
+    def is_module(self, kind: Thing) -> bool:
+        """True for a class that derives from a module of torch's."""
+        return any(
+            self.is_module(base) if base.kind is Kind.CLASS
+            else base.name.rpartition(".")[2] in MODULE_BASES or kind_of(base.name) in (Kind.MODEL, Kind.LOSS)
+            for base in kind.of
+        )  # fmt: skip
+
+    def instance(self, kind: Thing, node: ast.AST, given: Sequence[Thing], named: dict[str, Thing]) -> Thing:
+        """Return a new object of a class of this file, with what its constructor gives it."""
+        module = self.is_module(kind)
+        known = next((found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is Kind.NAME), None)
+        what = Kind.MODEL if module else known or Kind.INSTANCE
+        thing = Thing(kind=what, name=kind.name, node=node, options=Arguments(given, named).options())
+        thing.scope = kind
+        if what is Kind.OPTIMIZER:
+            thing.of = tuple(each for first in given[:1] for each in _parameters(first))
+        elif what in (Kind.LOADER, Kind.SCHEDULER):
+            thing.of = tuple(given[:1])
+        for each in reversed([kind, *_bases(kind)]):
+            self._class_attributes(each, thing)
+        method = self.method_of(thing, "__init__")
+        if method is not None:
+            self.reader.function(method, node, given, named)
+        elif kind.node.decorator_list:  # a dataclass
+            self._fields(kind, thing, given, named)
+        self.reader.recording.add(
+            Act.MADE, node, thing, *given, *named.values(), word=kind.name, options=dict(thing.options)
+        )
+        return thing
+
+    def _class_attributes(self, kind: Thing, thing: Thing) -> None:
+        if kind.kind is not Kind.CLASS:
+            return
+        for each in kind.node.body:
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                thing.attributes[each.targets[0].id] = self.reader.values.of(each.value)
+
+    def _fields(self, kind: Thing, thing: Thing, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+        fields = [
+            (each, each.target.id)
+            for each in kind.node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        ]
+        for number, (each, name) in enumerate(fields):
+            value = given[number] if number < len(given) else named.get(name)
+            if value is None:
+                value = unknown(each)
+                value.kind = self.reader.values.annotated(each.annotation) or value.kind
+            thing.attributes[name] = self.reader.used(value, f"self.{name}", kind.node)
+
+    def method_of(self, owner: Thing, name: str) -> Thing | None:
+        """Return a method that this file defines for an object, bound to it."""
+        for each in owner.alternatives():
+            kind = each.scope
+            if each.kind is Kind.FUNCTION or not isinstance(kind, Thing):
+                continue
+            for base in (kind, *_bases(kind)):
+                method = self._method(base, name)
+                if method is not None:
+                    static = "staticmethod" in _words(method)
+                    return Thing(
+                        kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=() if static else (each,)
+                    )
+        return None
+
+    @staticmethod
+    def _method(kind: Thing, name: str) -> Any:
+        body: Sequence[ast.stmt] = kind.node.body if kind.kind is Kind.CLASS else ()
+        return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
+
+    def _super(self, node: ast.Call) -> Thing:
+        """Run ``super().method(...)``."""
+        arguments = self._arguments(node)
+        function = self.reader.recording.functions[-1]
+        kind, owner = self._class_of.get(function), self._self()
+        name = getattr(node.func, "attr", "")
+        for base in _bases(kind) if kind is not None and owner is not None else ():
+            method = self._method(base, name)
+            if method is not None and owner is not None:
+                bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=(owner,))
+                return self.reader.function(bound, node, arguments.given, arguments.named)
+        return unknown(node, *arguments.all())
+
+    def _self(self) -> Thing | None:
+        """Return the object whose method is being run."""
+        functions = self.reader.recording.functions
+        function: Any = functions[-1] if functions else None
+        if function not in self._class_of or _words(function) & {"staticmethod"} or not function.args.args:
+            return None
+        return self.reader.scope.get(function.args.args[0].arg)
+
+
+def _words(function: Any) -> set[str]:
+    """Return the plain decorators of a method."""
+    return {getattr(each, "id", "") for each in function.decorator_list}
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _bases(kind: Thing) -> list[Thing]:
+    found, queue = list[Thing](), list(kind.of)
+    while queue and len(found) < 20:
+        each = queue.pop(0)
+        found.append(each)
+        queue.extend(each.of if each.kind is Kind.CLASS else ())
+    return found
+
+
+def _parameters(thing: Thing) -> list[Thing]:
+    """Return the parameters in what an optimizer was given."""
+    if thing.kind is Kind.SEQUENCE:
+        return [inner for each in thing.of for inner in _parameters(each)]
+    return [thing]
+
+
+def _spread(things: Sequence[Thing]) -> list[Thing]:
+    """Return things with what lists of them hold, and what a method is bound to."""
+    found: list[Thing] = []
+    queue = list(things)
+    while queue and len(found) < 100:
+        each = queue.pop(0)
+        found.append(each)
+        if each.kind in (Kind.SEQUENCE, Kind.FUNCTION):
+            queue.extend(each.of)
+        elif each.kind is Kind.INSTANCE:
+            queue.extend(inner for inner in each.attributes.values() if inner not in found)
+        elif each.kind is Kind.UNKNOWN:
+            queue.extend(
+                inner
+                for inner in each.of
+                if inner.kind is not Kind.TENSOR and PART not in inner.facts and inner not in found
+            )
+    return found
+
+
+def _matters(thing: Thing) -> bool:
+    return thing.kind not in (Kind.CONSTANT, Kind.NAME)

@@ -1,0 +1,75 @@
+"""What `with` and decorators change for the operations within: gradients, autocast."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from trueloop.analysis.abstract_value import Kind, Thing
+
+if TYPE_CHECKING:
+    from trueloop.analysis.interpreter.interpreter import Reader
+
+OFF: Final = frozenset((
+    "torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode",
+    "torch.autograd.grad_mode.no_grad",
+))  # fmt: skip
+ON: Final = frozenset(("torch.enable_grad", "torch.autograd.enable_grad"))
+SWITCHES: Final = frozenset(("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
+AUTOCASTS: Final = frozenset((
+    "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast",
+    "torch.amp.autocast_mode.autocast",
+))  # fmt: skip
+
+MADE_BEFORE: Final = OFF | ON | AUTOCASTS
+"""Can be kept under a name, and entered later."""
+
+
+def enter(reader: Reader, node: ast.expr) -> Thing:
+    """Enter what an expression after `with` or `@` makes; return what it is bound to."""
+    recording = reader.recording
+    thing = reader.values.of(node)
+    name = reader.values.name_of(node.func if isinstance(node, ast.Call) else node)
+    if isinstance(node, ast.Call) and not name and isinstance(node.func, ast.Attribute):
+        owner = reader.values.of(node.func.value)
+        name = f"{owner.kind}.{node.func.attr}"  # "accelerator.accumulate", "model.no_sync"
+    if not name and not isinstance(node, ast.Call) and not thing.either and thing.name in MADE_BEFORE:
+        name = thing.name  # autocast = torch.autocast("cuda"); with autocast: ...
+    switch = _switch(thing)
+    if name in OFF:
+        recording.grad = False if switch is not False else recording.grad
+        if switch is False and not name.endswith("no_grad"):
+            recording.grad = True  # inference_mode(False)
+    elif name in ON:
+        recording.grad = True
+    elif name in SWITCHES:
+        recording.grad = switch if isinstance(switch, bool) else None
+    elif name in AUTOCASTS:
+        recording.autocast = _autocast(name, thing)
+        recording.autocasts = (*recording.autocasts, (thing, len(recording.loops)))
+    elif name:
+        recording.contexts = (*recording.contexts, name)
+    else:
+        recording.grad = None  # made elsewhere: perhaps one of the above
+        recording.contexts = (*recording.contexts, "")
+    return thing
+
+
+def _switch(thing: Thing) -> bool | None:
+    """Return the one argument of a switch: ``set_grad_enabled(False)``; None where it is not written out."""
+    given = thing.options.get("0") or thing.options.get("mode") or thing.options.get("enabled")
+    value = None if given is None else given.constant()
+    return value if isinstance(value, bool) else None
+
+
+def _autocast(name: str, thing: Thing) -> str | None:
+    options = thing.options
+    enabled = options.get("enabled")
+    if enabled is not None and enabled.constant() is False:
+        return None
+    device = options.get("device_type") or options.get("0")
+    default = "torch.float16" if ".cuda." in name or (device and device.constant() == "cuda") else ""
+    dtype = options.get("dtype") or options.get("1")
+    if dtype is None:
+        return "torch.bfloat16" if ".cpu." in name or (device and device.constant() == "cpu") else default
+    return dtype.name if dtype.kind is Kind.NAME else ""

@@ -1,0 +1,339 @@
+"""Reads a file from its top to its bottom as Python would run it, without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from trueloop.analysis.abstract_value import GIVEN, GRAD, Kind, Thing, joined, unknown
+from trueloop.analysis.interpreter.calls import Calls
+from trueloop.analysis.interpreter.contexts import enter
+from trueloop.analysis.interpreter.recording import DEEPEST, Exhausted, Recording
+from trueloop.analysis.interpreter.roles_by_use import Uses, kind_by_use
+from trueloop.analysis.interpreter.scope import Scope
+from trueloop.analysis.interpreter.targets import Targets
+from trueloop.analysis.interpreter.values import Values, element
+from trueloop.analysis.operations import Act, Branch
+from trueloop.analysis.source_file import Source
+from trueloop.core.source_text import Text
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_ENDS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def read(text: Text, tree: ast.Module, *, notebook: bool = False) -> Source:
+    """Return what a file does.
+
+    Args:
+        text: of the file.
+        tree: its syntax tree.
+        notebook: the text is that of the cells of a notebook, one after the other.
+    """
+    reader = Reader(tree)
+    try:
+        reader.run()
+    except (Exhausted, RecursionError):
+        reader.recording.operations.clear()  # half a program proves nothing
+    return Source(text, tree, reader.recording.operations, reader.recording.names, notebook=notebook)
+
+
+class Reader:
+    """Runs statements; expressions and calls are run by its `values` and `calls`."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.recording = Recording()
+        self.scope = self.module = Scope()
+        self.values = Values(self)
+        self.calls = Calls(self)
+        self.targets = Targets(self)
+        self.entered: set[Any] = set()
+        """Functions that were run."""
+        self.uses = Uses(tree)
+        self._returns: list[Thing] = []
+        self._running: list[Any] = []
+        self._tests: dict[ast.stmt, Thing] = {}
+        """What the conditions were computed from when they were run last."""
+
+    def run(self) -> None:
+        """Run the module, then every function that nothing in the file calls, as something else may."""
+        self.block(self.tree.body)
+        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.uses.calls}
+        for uncalled in (True, False):
+            for thing, node in list(self._functions()):
+                if not uncalled or (node.name not in called and node.name != "__init__"):
+                    self._alone(thing, node)
+
+    def _functions(self) -> Iterator[tuple[Thing, Function]]:
+        """Yield every function of the module with itself, and every method with its class."""
+        for thing in self.module.names.values():
+            if thing.kind is Kind.FUNCTION and isinstance(thing.node, Function):
+                yield thing, thing.node
+            elif thing.kind is Kind.CLASS:
+                yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
+
+    def _alone(self, thing: Thing, node: Function) -> None:
+        """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
+        if node in self.entered or not (node.name in ("forward", "__init__") or self.uses.trains(node)):
+            return
+        self.recording.root += 1
+        if thing.kind is Kind.CLASS:
+            instance = self.calls.instance(thing, node, [], {})
+            if node.name == "__init__":
+                return
+            thing = Thing(kind=Kind.FUNCTION, node=node, scope=thing.scope, of=(instance,))
+        self.function(thing, node, [], {})
+
+    # Functions -------------------------------------------------------------------------------------------------------
+
+    def function(self, function: Thing, call: ast.AST, given: Sequence[Thing], named: dict[str, Thing]) -> Thing:
+        """Run a function of this file; return what it returns."""
+        node: Any = function.node
+        if len(self._running) >= DEEPEST or node in self._running:
+            self.recording.add(Act.ESCAPED, call, function, *given, *named.values(), *function.of)
+            return unknown(call, *given, *named.values())
+        self.entered.add(node)
+        scope = Scope(function.scope)
+        before = self.scope, self._returns
+        with self.recording.call(call, node), self.recording.around():
+            self._bind(function, scope, given, named, alone=call is node)
+            self.scope, self._returns = scope, []
+            self._running.append(node)
+            try:
+                for decorator in getattr(node, "decorator_list", ()):
+                    enter(self, decorator)
+                if isinstance(node, ast.Lambda):
+                    self._returns.append(self.values.of(node.body))
+                else:
+                    self.block(node.body)
+                returned = self._returns
+            finally:
+                self._running.pop()
+                self.scope, self._returns = before
+        result = returned[0] if returned else Thing(kind=Kind.CONSTANT, node=call)
+        for each in returned[1:]:
+            result = joined(result, each)
+        return result
+
+    def _bind(
+        self, function: Thing, scope: Scope, given: Sequence[Thing], named: dict[str, Thing], *, alone: bool
+    ) -> None:
+        node: Any = function.node
+        arguments: ast.arguments = node.args
+        places = [*arguments.posonlyargs, *arguments.args]
+        values = [*function.of[:1], *given]
+        defaults = dict(zip([each.arg for each in reversed(places)], reversed(arguments.defaults), strict=False))
+        defaults |= {
+            each.arg: default
+            for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if default is not None
+        }
+        for each in (*places, *arguments.kwonlyargs):
+            if values and each in places:
+                thing = values.pop(0)
+            elif each.arg in named:
+                thing = named[each.arg]
+            elif each.arg in defaults and not alone:
+                thing = self._default(defaults[each.arg], function)
+            else:
+                thing = self._guessed(each, node)
+            scope.names[each.arg] = self.used(thing, each.arg, node)
+        for rest in (arguments.vararg, arguments.kwarg):
+            if rest is not None:
+                scope.names[rest.arg] = unknown(node, *values, *named.values())
+
+    def _default(self, node: ast.expr, function: Thing) -> Thing:
+        """Return what an argument is that is not given, as it is where the function was defined."""
+        before, self.scope = self.scope, function.scope or self.scope
+        try:
+            return self.values.of(node)
+        finally:
+            self.scope = before
+
+    def _guessed(self, argument: ast.arg, node: Any) -> Thing:
+        """Return what an argument nobody gives in this file is, by its annotation."""
+        thing = unknown(argument)
+        thing.facts = thing.facts | {GIVEN}
+        annotation = argument.annotation
+        if annotation is not None:
+            kind = self.values.annotated(annotation)
+            if kind is not None:
+                thing.kind = kind
+        return thing
+
+    def used(self, thing: Thing, path: str, within: Any) -> Thing:
+        """Return a thing, and let it be what its use tells, where nothing else does."""
+        if thing.kind is Kind.UNKNOWN and within is not None:
+            kind = kind_by_use(self.uses.of(path, within))
+            if kind is not None:
+                thing.kind = kind
+        return thing
+
+    def returned(self, thing: Thing) -> None:
+        """Take note of what the function that is being run returns."""
+        self._returns.append(thing)
+
+    # Statements ------------------------------------------------------------------------------------------------------
+
+    def block(self, statements: Sequence[ast.stmt]) -> None:
+        """Run statements in order; what follows an arm that ends the block is the other arm's."""
+        for at, statement in enumerate(statements):
+            self.recording.count(statement)
+            self._statement(statement)
+            if isinstance(statement, ast.If):
+                ends = [_ends(arm) for arm in (statement.body, statement.orelse)]
+                if any(ends) and not all(ends) and self.values.decided(statement.test) is None:
+                    with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._tests.get(statement))):
+                        self.block(statements[at + 1 :])
+                    return
+            if isinstance(statement, _ENDS):
+                return
+
+    def _statement(self, statement: ast.stmt) -> None:
+        run = getattr(self, f"_{type(statement).__name__.lower()}", None)
+        if run is not None:
+            run(statement)
+            return
+        for value in ast.iter_child_nodes(statement):  # assert, delete ...: what they evaluate
+            if isinstance(value, ast.expr):
+                self.values.of(value)
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and target.attr == GRAD:
+                self.targets.assign(target, Thing(kind=Kind.CONSTANT, node=target))
+            else:
+                self.values.of(target)
+
+    def _functiondef(self, node: Function) -> None:
+        self.scope.put(node.name, Thing(kind=Kind.FUNCTION, name=node.name, node=node, scope=self.scope))
+
+    _asyncfunctiondef = _functiondef
+
+    def _classdef(self, node: ast.ClassDef) -> None:
+        self.scope.put(node.name, self.calls.class_of(node))
+
+    def _import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            name = alias.name if alias.asname else alias.name.partition(".")[0]
+            self.scope.put(alias.asname or name, Thing(kind=Kind.NAME, name=name, node=node))
+
+    def _importfrom(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            self.scope.put(alias.asname or alias.name, Thing(kind=Kind.NAME, name=f"{module}.{alias.name}", node=node))
+
+    def _global(self, node: ast.Global) -> None:
+        for name in node.names:
+            self.scope.declare(name, everywhere=True)
+
+    def _nonlocal(self, node: ast.Nonlocal) -> None:
+        for name in node.names:
+            self.scope.declare(name, everywhere=False)
+
+    def _expr(self, node: ast.Expr) -> None:
+        self.values.of(node.value)
+
+    def _assign(self, node: ast.Assign) -> None:
+        thing = self.values.of(node.value)
+        for target in node.targets:
+            self.targets.assign(target, thing)
+
+    def _annassign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.targets.assign(node.target, self.values.of(node.value))
+            return
+        kind = self.values.annotated(node.annotation)
+        if kind is not None and isinstance(node.target, ast.Name):
+            self.scope.put(node.target.id, Thing(kind=kind, node=node, facts={GIVEN}))
+
+    def _augassign(self, node: ast.AugAssign) -> None:
+        self.targets.augmented(node)
+
+    def _return(self, node: ast.Return) -> None:
+        self.returned(self.values.of(node.value) if node.value else Thing(kind=Kind.CONSTANT, node=node))
+
+    def _if(self, node: ast.If) -> None:
+        decided = self.values.decided(node.test)
+        self._tests[node] = self.values.of(node.test)
+        if decided is not None:
+            self.block(node.body if decided else node.orelse)
+            return
+        self._arms(node, [node.body, node.orelse])
+
+    def _arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
+        """Run each arm from the same start; afterwards every name is what it is in one that comes to its end."""
+        start, ends = self.scope.copied(), list[dict[str, Thing]]()
+        test = self._tests.get(node)
+        for number, arm in enumerate(arms):
+            self.scope.names = dict(start)
+            with self.recording.branch(Branch(node, number, test)):
+                self.block(arm)
+            if not _ends(arm):
+                ends.append(self.scope.names)
+        self.scope.names = ends[0] if ends else start
+        for other in ends[1:]:
+            self.scope.join(other)
+
+    def _try(self, node: ast.Try) -> None:
+        body = [*node.body, *node.orelse]
+        if node.handlers:
+            start = self.scope.copied()
+            self.block(body)
+            done = self.scope.names
+            for number, handler in enumerate(node.handlers, 1):
+                self.scope.names = dict(start)
+                with self.recording.branch(Branch(node, number)):
+                    self.block(handler.body)
+                if not _ends(handler.body):
+                    self.scope.join(done)
+                    done = self.scope.names
+            self.scope.names = done
+        else:
+            self.block(body)
+        self.block(node.finalbody)
+
+    _trystar = _try
+
+    def _match(self, node: ast.Match) -> None:
+        self.values.of(node.subject)
+        self._arms(node, [*(case.body for case in node.cases), []])
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        over = self.values.of(node.iter)
+        self.recording.add(Act.ITERATED, node, over)
+        before = self.scope.copied()
+        with self.recording.loop(node, over):
+            self.targets.assign(node.target, element(over, node))
+            self.block(node.body)
+        self.scope.join(before)
+        self.block(node.orelse)
+
+    _asyncfor = _for
+
+    def _while(self, node: ast.While) -> None:
+        before = self.scope.copied()
+        with self.recording.loop(node, None):
+            self.values.of(node.test)
+            self.block(node.body)
+        self.scope.join(before)
+        self.block(node.orelse)
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        with self.recording.around():
+            for item in node.items:
+                thing = enter(self, item.context_expr)
+                if item.optional_vars is not None:
+                    self.targets.assign(item.optional_vars, thing)
+            self.block(node.body)
+
+    _asyncwith = _with
+
+
+def _ends(arm: Sequence[ast.stmt]) -> bool:
+    """True where nothing after these statements is reached from them."""
+    last = arm[-1] if arm else None
+    if isinstance(last, ast.If):
+        return _ends(last.body) and _ends(last.orelse)
+    return isinstance(last, _ENDS)

@@ -1,0 +1,125 @@
+"""What the qualified names of torch and its surroundings are."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final
+
+from trueloop.analysis.abstract_value import Kind
+
+WRAPPERS: Final = frozenset((
+    "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedDataParallelCPU",
+))  # fmt: skip
+REAL_LOSSES: Final = frozenset(("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"))
+PARAMETERS: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
+FROM_VALUES: Final = PARAMETERS | {
+    "torch.autograd.Variable",
+    *(f"torch.{word}" for word in (
+        "tensor", "from_numpy", "FloatTensor", "randn", "rand", "zeros", "ones", "full", "arange", "linspace", "eye",
+        "empty", "randint", "randperm", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like",
+    )),
+}  # fmt: skip
+"""Make a tensor of values alone, without the graph of what they came from."""
+HARMLESS: Final = frozenset((
+    *sys.stdlib_module_names, "builtins", "numpy", "torch", "torchvision", "torchaudio", "torchmetrics", "tqdm",
+    "sklearn",
+    "scipy", "pandas", "matplotlib", "seaborn", "wandb", "mlflow", "tensorboard", "tensorboardX", "PIL", "cv2", "rich",
+    "einops", "omegaconf", "hydra", "yaml", "datasets", "tokenizers", "sentencepiece", "tiktoken", "psutil", "gym",
+    "gymnasium", "torchinfo", "torchsummary", "thop", "fvcore", "safetensors", "huggingface_hub", "absl", "click",
+    "fire",
+    "loguru", "termcolor", "colorama", "h5py", "networkx", "plotly", "imageio", "skimage", "albumentations", "nltk",
+    "evaluate", "sacrebleu", "rouge_score", "optuna", "IPython", "ipywidgets", "pytest",
+))  # fmt: skip
+"""Packages whose functions do nothing to the gradients, modes or states of what they are given."""
+_CAMEL: Final = re.compile(r"[A-Z]\w*")
+_OPTIM: Final = re.compile(
+    r"(?:Adam|SGD|RMSprop|Adagrad|Adadelta|LBFGS|Rprop|Lion|LAMB|Lamb|Adafactor|Adan|Sophia|Muon)\w*"
+)
+
+
+def canonical(name: str) -> str:
+    """Return the name under which torch documents something that can be imported by several.
+
+    Args:
+        name: "torch.optim.adamw.AdamW".
+    """
+    if not name.startswith("torch."):
+        return name
+    last = name.rpartition(".")[2]
+    for package in ("torch.nn.modules.", "torch.optim.", "torch.utils.data.", "torch.nn.parallel."):
+        if name.startswith(package) and not name.startswith(("torch.optim.lr_scheduler", "torch.optim.swa_utils")):
+            home = "torch.nn." if package == "torch.nn.modules." else package
+            if _CAMEL.fullmatch(last) or package == "torch.utils.data.":
+                return home + last
+    return name
+
+
+def kind_of(name: str) -> Kind | None:
+    """Return what a call of this makes; None where nobody knows.
+
+    Args:
+        name: canonical.
+    """
+    package, _, last = name.rpartition(".")
+    camel = bool(_CAMEL.fullmatch(last))
+    root = name.partition(".")[0]
+    if root == "torch":
+        return _of_torch(package, last) if camel or package.startswith("torch.utils.data") else None
+    for found in (_surroundings(root, package, last), _by_common_name(last) if camel else None):
+        if found is not None:
+            return found
+    return None
+
+
+def _of_torch(package: str, last: str) -> Kind | None:
+    if last == "GradScaler":
+        return Kind.SCALER
+    if package == "torch.optim.lr_scheduler" or last == "SWALR":
+        return Kind.SCHEDULER
+    if package == "torch.optim":
+        return Kind.OPTIMIZER
+    if last == "AveragedModel" or last in WRAPPERS:
+        return Kind.MODEL
+    if package == "torch.nn":
+        if last in ("Parameter", "ParameterList", "ParameterDict", "Buffer", "UninitializedParameter"):
+            return None
+        return Kind.LOSS if last.endswith("Loss") else Kind.MODEL
+    if package == "torch.utils.data":
+        return _by_common_name(last)
+    return None
+
+
+def _surroundings(root: str, package: str, last: str) -> Kind | None:
+    if package.startswith(("torchvision.models", "segmentation_models_pytorch")) and last[:1].islower() is True:
+        return Kind.MODEL if not last.startswith(("list_", "get_")) or last == "get_model" else None
+    if (root, last) in {("timm", "create_model"), ("transformers", "from_pretrained"), ("transformers", "from_config")}:
+        return Kind.MODEL if root == "timm" or "Model" in package or "For" in package else None
+    if root == "transformers" and last.startswith("get_") and "schedule" in last:
+        return Kind.SCHEDULER
+    if last in ("Accelerator", "Fabric") and root in ("accelerate", "lightning", "lightning_fabric"):
+        return Kind.ACCELERATOR
+    if package.startswith("torchvision.datasets") and _CAMEL.fullmatch(last):
+        return Kind.DATASET
+    return None
+
+
+def _by_common_name(last: str) -> Kind | None:
+    if last.endswith("DataLoader"):
+        return Kind.LOADER
+    if last.endswith("Sampler"):
+        return Kind.SAMPLER
+    if last.endswith("Dataset") or last == "Subset":
+        return Kind.DATASET
+    return Kind.OPTIMIZER if _OPTIM.fullmatch(last) else None
+
+
+def is_loss(name: str) -> bool:
+    """True for a function of torch's that turns predictions and targets into a loss."""
+    package, _, last = name.rpartition(".")
+    return package == "torch.nn.functional" and (last.endswith("_loss") or last in REAL_LOSSES)
+
+
+def harmless(name: str) -> bool:
+    """True for a function that does nothing to the training state of what it is given."""
+    return name.partition(".")[0] in HARMLESS

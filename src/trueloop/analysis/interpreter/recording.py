@@ -1,0 +1,106 @@
+"""Writes down operations, with what stands around each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from trueloop.analysis.abstract_value import Thing
+from trueloop.analysis.operations import Act, Branch, Loop, Operation
+
+MOST_OPERATIONS: Final = 20_000
+MOST_STATEMENTS: Final = 60_000
+DEEPEST: Final = 8  # calls of functions within one another
+
+
+class Exhausted(Exception):
+    """The file is too long or too tangled to be read to its end."""
+
+
+class Recording:
+    """The operations so far, and what stands around the next one."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.names: dict[int, str] = {}
+        """Expressions, by id -> the qualified names of what they stand for."""
+        self.loops: tuple[Loop, ...] = ()
+        self.branches: tuple[Branch, ...] = ()
+        self.calls: tuple[Any, ...] = ()
+        self.functions: tuple[Any, ...] = ()
+        """The definitions that are being run, innermost last."""
+        self.grad: bool | None = True
+        self.autocast: str | None = None
+        self.autocasts: tuple[tuple[Thing, int], ...] = ()
+        self.contexts: tuple[str, ...] = ()
+        self.statement: ast.stmt | None = None
+        self.root = 0
+        self._statements = 0
+
+    def add(self, act: Act, node: ast.AST, subject: Thing, *things: Thing, **more: Any) -> Operation:
+        """Write down one operation.
+
+        Raises:
+            Exhausted: there are too many.
+        """
+        if len(self.operations) >= MOST_OPERATIONS:
+            raise Exhausted
+        operation = Operation(
+            act=act, node=node, index=len(self.operations), root=self.root, subject=subject, things=things,
+            loops=self.loops, branches=self.branches, calls=self.calls,
+            function=self.functions[-1] if self.functions else None, functions=self.functions,
+            statement=self.statement,
+            grad=self.grad, autocast=self.autocast, autocasts=self.autocasts, contexts=self.contexts, **more,
+        )  # fmt: skip
+        self.operations.append(operation)
+        return operation
+
+    def count(self, statement: ast.stmt) -> None:
+        """Take note of the statement that is run next.
+
+        Raises:
+            Exhausted: there are too many.
+        """
+        self._statements += 1
+        if self._statements > MOST_STATEMENTS:
+            raise Exhausted
+        self.statement = statement
+
+    @contextmanager
+    def loop(self, node: ast.AST, over: Thing | None) -> Generator[None]:
+        """Stand in a loop."""
+        before, self.loops = self.loops, (*self.loops, Loop(node, over, len(self.branches)))
+        try:
+            yield
+        finally:
+            self.loops = before
+
+    @contextmanager
+    def branch(self, *branches: Branch) -> Generator[None]:
+        """Stand in arms of conditions."""
+        before, self.branches = self.branches, (*self.branches, *branches)
+        try:
+            yield
+        finally:
+            self.branches = before
+
+    @contextmanager
+    def call(self, node: ast.AST, function: Any) -> Generator[None]:
+        """Stand in a function."""
+        before = self.calls, self.functions, self.statement
+        self.calls, self.functions = (*self.calls, node), (*self.functions, function)
+        try:
+            yield
+        finally:
+            self.calls, self.functions, self.statement = before
+
+    @contextmanager
+    def around(self) -> Generator[None]:
+        """Come back to the gradients, autocast and contexts as they are now."""
+        before = self.grad, self.autocast, self.autocasts, self.contexts
+        try:
+            yield
+        finally:
+            self.grad, self.autocast, self.autocasts, self.contexts = before

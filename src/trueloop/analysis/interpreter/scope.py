@@ -1,0 +1,53 @@
+"""What names stand for at a moment of the program."""
+
+from __future__ import annotations
+
+from trueloop.analysis.abstract_value import Thing, joined
+
+
+class Scope:
+    """The names of a function, within those of the function or module around it.
+
+    Args:
+        parent: where names are looked up that are not found here.
+    """
+
+    __slots__ = ("names", "outer", "parent")
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.names: dict[str, Thing] = {}
+        self.parent = parent
+        self.outer: dict[str, Scope] = {}
+        """Names declared global or nonlocal -> where they live."""
+
+    def get(self, name: str) -> Thing | None:
+        """Return what a name stands for; None where nobody has said."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+    def put(self, name: str, thing: Thing) -> None:
+        """Let a name stand for something."""
+        self.outer.get(name, self).names[name] = thing
+
+    def declare(self, name: str, *, everywhere: bool) -> None:
+        """Take a name as one of the module's, or of the function around that has it."""
+        scope = self.parent
+        while scope is not None and scope.parent is not None and (everywhere or name not in scope.names):
+            scope = scope.parent
+        if scope is not None:
+            self.outer[name] = scope
+
+    def copied(self) -> dict[str, Thing]:
+        """Return the names as they are, to come back to."""
+        return dict(self.names)
+
+    def join(self, other: dict[str, Thing]) -> None:
+        """Let every name stand for what it is here or there."""
+        for name, thing in other.items():
+            mine = self.names.get(name)
+            if mine is not thing:
+                self.names[name] = thing if mine is None else joined(mine, thing)

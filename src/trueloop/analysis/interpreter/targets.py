@@ -1,0 +1,107 @@
+"""Runs assignments: what names, attributes and items stand for afterwards."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from trueloop.analysis.abstract_value import FROZEN, GRAD, NO_GRAPH, PART, Kind, Thing, joined, unknown
+from trueloop.analysis.interpreter.values import element
+from trueloop.analysis.operations import Act
+from trueloop.core.source_text import dotted
+
+if TYPE_CHECKING:
+    from trueloop.analysis.interpreter.interpreter import Reader
+
+
+class Targets:
+    """Assigns for a `Reader`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def assign(self, target: ast.expr, thing: Thing) -> None:
+        """Let a target stand for a thing."""
+        match target:
+            case ast.Name():
+                functions = self.reader.recording.functions
+                within = functions[-1] if functions else self.reader.tree
+                self.reader.scope.put(target.id, self.reader.used(thing, target.id, within))
+            case ast.Attribute():
+                self._assign_attribute(target, thing)
+            case ast.Subscript():
+                owner, word = self.reader.values.of(target.value), self.reader.values.of(target.slice).constant()
+                if isinstance(word, str | int):
+                    owner.attributes[f"[{word!r}]"] = thing
+                self.reader.recording.add(Act.KEPT, target, owner, thing)
+            case ast.Tuple() | ast.List():
+                for number, each in enumerate(target.elts):
+                    if isinstance(each, ast.Starred):
+                        self.assign(each.value, unknown(each, thing))
+                    else:
+                        self.assign(each, self._part(thing, number, each))
+            case _:
+                pass
+
+    def _part(self, thing: Thing, number: int, node: ast.expr) -> Thing:
+        """Return an item of what is taken apart."""
+        found = thing.attributes.get(f"[{number}]")
+        if found is not None:
+            return found
+        if thing.kind is Kind.TENSOR:  # a batch, the outputs of a model
+            return Thing(kind=Kind.TENSOR, name=thing.name, node=node, of=(thing,), facts=thing.facts & {NO_GRAPH})
+        if thing.kind is Kind.PARAMETERS:  # (name, parameter)
+            return Thing(kind=Kind.PARAMETERS, node=node, of=thing.of)
+        return element(thing, node) if thing.kind is Kind.SEQUENCE else unknown(node, thing)
+
+    def _assign_attribute(self, target: ast.Attribute, thing: Thing) -> None:
+        owner, name = self.reader.values.of(target.value), target.attr
+        recording = self.reader.recording
+        if name == GRAD:
+            recording.add(Act.CLEARED, target, owner, thing, word=GRAD)
+            return
+        if name == "requires_grad":
+            self.freeze(target, owner, thing.constant())
+            return
+        thing = self.reader.used(thing, dotted(target), self.reader.values.around())
+        before = owner.attributes.get(name)
+        inside = recording.branches and before is not None and PART not in before.facts
+        owner.attributes[name] = joined(before, thing) if inside and before is not None else thing
+        if owner.kind is Kind.MODEL:
+            thing.holders = (*thing.holders, owner)
+        if name == "data" and owner.kind in (Kind.PARAMETERS, Kind.TENSOR):
+            return
+        recording.add(Act.BOUND, target, owner, thing, word=name)
+
+    def freeze(self, node: ast.AST, owner: Thing, value: Any) -> None:
+        """Take note that something wants gradients, or does not."""
+        wants = value if isinstance(value, bool) else None
+        self.reader.recording.add(Act.FROZEN, node, owner, value=wants)
+        if wants is not True:
+            owner.facts = owner.facts | {FROZEN}
+            for each in owner.of if owner.kind is Kind.PARAMETERS else ():
+                each.facts = each.facts | {FROZEN}
+
+    def augmented(self, node: ast.AugAssign) -> None:
+        """Run ``total += loss``."""
+        target: Any = node.target
+        reading = ast.copy_location(_loaded(target), target)
+        before, thing = self.reader.values.of(reading), self.reader.values.of(node.value)
+        if before.kind is Kind.TENSOR and before.name == GRAD:
+            self.reader.recording.add(Act.GRADIENTS, node, before, thing)
+            return
+        result = self.reader.values.computed(node.value, f"binary {type(node.op).__name__}", before, thing)
+        self.reader.recording.add(Act.KEPT, node, before, thing, result=result, word="+=")
+        if before.kind is not Kind.SEQUENCE:
+            self.assign(target, result)
+
+
+def _loaded(target: Any) -> Any:
+    """Return the same expression, to be read instead of written."""
+    match target:
+        case ast.Name():
+            return ast.Name(id=target.id, ctx=ast.Load())
+        case ast.Attribute():
+            return ast.Attribute(value=target.value, attr=target.attr, ctx=ast.Load())
+        case _:
+            return ast.Subscript(value=target.value, slice=target.slice, ctx=ast.Load())

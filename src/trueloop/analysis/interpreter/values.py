@@ -1,0 +1,357 @@
+"""Runs expressions: what each one stands for."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any, Final
+
+from trueloop.analysis.abstract_value import GRAD, NO_GRAPH, PART, WRAPPER, Kind, Thing, joined, unknown
+from trueloop.analysis.interpreter.qualified_names import canonical, kind_of
+from trueloop.analysis.operations import Act
+from trueloop.core.source_text import dotted
+
+if TYPE_CHECKING:
+    from trueloop.analysis.interpreter.interpreter import Reader
+
+BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
+MOST_ITEMS: Final = 200  # of a list written out: longer ones are tables
+PLAIN: Final = frozenset(("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize"))
+"""Attributes of a tensor that say something about it."""
+
+
+class Values:
+    """Evaluates expressions for a `Reader`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def of(self, node: ast.expr) -> Thing:
+        """Return what an expression stands for, and write down what evaluating it does."""
+        run = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if run is not None:
+            return run(node)
+        parts = [self.of(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return unknown(node, *parts)
+
+    def name_of(self, node: ast.expr) -> str:
+        """Return the qualified name of what an expression stands for, "" where nobody knows; does nothing."""
+        return self.reader.recording.names.get(id(node), "")
+
+    def _named(self, node: ast.expr, name: str) -> Thing:
+        name = canonical(name)
+        self.reader.recording.names[id(node)] = name
+        return Thing(kind=Kind.NAME, name=name, node=node)
+
+    # Names and what belongs to them ----------------------------------------------------------------------------------
+
+    def _name(self, node: ast.Name) -> Thing:
+        found = self.reader.scope.get(node.id)
+        if found is None:
+            return self._named(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown(node)
+        if found.kind is Kind.NAME:
+            self.reader.recording.names[id(node)] = found.name
+        return found
+
+    def _attribute(self, node: ast.Attribute) -> Thing:
+        return self.attribute(self.of(node.value), node)
+
+    def attribute(self, owner: Thing, node: ast.Attribute) -> Thing:
+        """Return what an attribute of something stands for."""
+        name = node.attr
+        if name in owner.attributes:
+            return owner.attributes[name]
+        match owner.kind:
+            case Kind.NAME:
+                return self._named(node, f"{owner.name}.{name}")
+            case Kind.MODEL:
+                return self._of_model(owner, node)
+            case Kind.TENSOR | Kind.PARAMETERS:
+                return self._of_tensor(owner, node)
+            case Kind.OPTIMIZER if name == "param_groups":
+                return Thing(kind=Kind.PARAMETERS, node=node, of=owner.of)
+            case Kind.SCHEDULER if name == "optimizer" and owner.of:
+                return owner.of[0]
+            case Kind.LOADER if name in ("dataset", "sampler"):
+                return _first(owner.of, Kind.DATASET if name == "dataset" else Kind.SAMPLER) or unknown(node, owner)
+            case _:
+                pass
+        thing = unknown(node, owner)
+        if owner.kind in (Kind.UNKNOWN, Kind.INSTANCE):
+            owner.attributes[name] = self.reader.used(thing, dotted(node), self.around())
+        return thing
+
+    def around(self) -> Any:
+        """Return the class or function whose statements are being run."""
+        functions = self.reader.recording.functions
+        return self.reader.calls.class_around(functions[-1]) if functions else None
+
+    def _of_model(self, owner: Thing, node: ast.Attribute) -> Thing:
+        if WRAPPER in owner.facts and node.attr == "module" and owner.of:
+            return owner.of[0]
+        if node.attr in ("training", "device", "dtype", "config"):
+            return unknown(node)
+        for each in owner.alternatives():
+            if each is not owner and node.attr in each.attributes:
+                return each.attributes[node.attr]
+        part = Thing(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+        if self.reader.calls.method_of(owner, node.attr) is not None:
+            return part  # a property or a method: not kept, it is looked up for each call
+        owner.attributes[node.attr] = part
+        return part
+
+    def _of_tensor(self, owner: Thing, node: ast.Attribute) -> Thing:
+        if node.attr == GRAD:
+            return Thing(kind=Kind.TENSOR, name=GRAD, node=node, of=(owner,), facts={NO_GRAPH})
+        if node.attr in PLAIN:
+            return unknown(node)
+        facts = {NO_GRAPH} if node.attr == "data" else owner.facts & {NO_GRAPH}
+        return Thing(kind=Kind.TENSOR, name=owner.name, node=node, of=(owner,), facts=set(facts))
+
+    # Plain expressions -----------------------------------------------------------------------------------------------
+
+    def _constant(self, node: ast.Constant) -> Thing:
+        return Thing(kind=Kind.CONSTANT, node=node, value=node.value)
+
+    def _call(self, node: ast.Call) -> Thing:
+        return self.reader.calls.run(node)
+
+    def _await(self, node: ast.Await) -> Thing:
+        return self.of(node.value)
+
+    def _starred(self, node: ast.Starred) -> Thing:
+        return self.of(node.value)
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Thing:
+        thing = self.of(node.value)
+        self.reader.targets.assign(node.target, thing)
+        return thing
+
+    def _ifexp(self, node: ast.IfExp) -> Thing:
+        decided = self.decided(node.test)
+        self.of(node.test)
+        if decided is not None:
+            return self.of(node.body if decided else node.orelse)
+        return joined(self.of(node.body), self.of(node.orelse))
+
+    def _boolop(self, node: ast.BoolOp) -> Thing:
+        things = [self.of(value) for value in node.values]
+        result = things[0]
+        for each in things[1:]:
+            result = joined(result, each)
+        return result
+
+    def _lambda(self, node: ast.Lambda) -> Thing:
+        return Thing(kind=Kind.FUNCTION, name="<lambda>", node=node, scope=self.reader.scope)
+
+    def _unaryop(self, node: ast.UnaryOp) -> Thing:
+        thing = self.of(node.operand)
+        if thing.kind is Kind.CONSTANT:
+            value = thing.value
+            if isinstance(node.op, ast.Not):
+                return Thing(kind=Kind.CONSTANT, node=node, value=not value)
+            if isinstance(node.op, ast.USub) and isinstance(value, int | float):
+                return Thing(kind=Kind.CONSTANT, node=node, value=-value)
+        return self.computed(node, f"unary {type(node.op).__name__}", thing)
+
+    def _binop(self, node: ast.BinOp) -> Thing:
+        left, right = self.of(node.left), self.of(node.right)
+        if Kind.PARAMETERS in (left.kind, right.kind):  # list(a.parameters()) + list(b.parameters())
+            return Thing(kind=Kind.PARAMETERS, node=node, of=(*left.of, *right.of))
+        if left.kind is right.kind is Kind.SEQUENCE:
+            return Thing(kind=Kind.SEQUENCE, node=node, of=(*left.of, *right.of))
+        again = isinstance(node.op, ast.Mult) and left.kind is Kind.SEQUENCE and left.of  # [layer] * 3
+        if again and all(each.kind is Kind.MODEL for each in left.of):
+            return Thing(kind=Kind.SEQUENCE, node=node, of=left.of)
+        if left.kind is right.kind is Kind.CONSTANT:
+            return Thing(kind=Kind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
+        return self.computed(node, f"binary {type(node.op).__name__}", left, right)
+
+    def _compare(self, node: ast.Compare) -> Thing:
+        parts = [self.of(each) for each in (node.left, *node.comparators)]
+        plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
+        kind = Kind.TENSOR if not plain and any(each.kind is Kind.TENSOR for each in parts) else Kind.UNKNOWN
+        return Thing(kind=kind, name="compare", node=node, of=tuple(parts), facts={NO_GRAPH})
+
+    def computed(self, node: ast.expr, name: str, *inputs: Thing) -> Thing:
+        """Return the result of an operation on tensors, if any of its inputs is one."""
+        if not any(each.kind in (Kind.TENSOR, Kind.PARAMETERS) for each in inputs):
+            return unknown(node, *inputs)
+        graphs = [each for each in inputs if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
+        return Thing(kind=Kind.TENSOR, name=name, node=node, of=inputs, facts=set() if graphs else {NO_GRAPH})
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Thing:
+        for each in node.values:
+            if isinstance(each, ast.FormattedValue):
+                self.of(each.value)
+        return Thing(kind=Kind.UNKNOWN, node=node, facts={NO_GRAPH})
+
+    # Sequences -------------------------------------------------------------------------------------------------------
+
+    def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Thing:
+        if len(node.elts) > MOST_ITEMS:
+            return unknown(node)
+        return self._sequence(node, [self.of(each) for each in node.elts])
+
+    _list = _set = _tuple
+
+    def _sequence(self, node: ast.expr, things: list[Thing]) -> Thing:
+        if things and all(each.kind is Kind.PARAMETERS for each in things):
+            return Thing(kind=Kind.PARAMETERS, node=node, of=_together(each.of for each in things))
+        held = {f"[{number}]": each for number, each in enumerate(things)}
+        return Thing(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
+
+    def _dict(self, node: ast.Dict) -> Thing:
+        if len(node.values) > MOST_ITEMS:
+            return unknown(node)
+        held: dict[str, Thing] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            thing = self.of(value)
+            word = self.of(key).constant() if key is not None else None
+            held[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(held)}]"] = thing
+        parameters = held.get("['params']")
+        if parameters is not None and parameters.kind is Kind.PARAMETERS:
+            return Thing(kind=Kind.PARAMETERS, node=node, of=parameters.of)
+        return Thing(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(held.values()), attributes=held)
+
+    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Thing:
+        return self._comprehension(node, node.generators, node.elt)
+
+    _setcomp = _generatorexp = _listcomp
+
+    def _dictcomp(self, node: ast.DictComp) -> Thing:
+        return self._comprehension(node, node.generators, node.value)
+
+    def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> Thing:
+        first, *rest = generators
+        over = self.of(first.iter)
+        self.reader.recording.add(Act.ITERATED, node, over)
+        before = self.reader.scope.copied()
+        with self.reader.recording.loop(first, over):
+            self.reader.targets.assign(first.target, element(over, first.iter))
+            for test in first.ifs:
+                self.of(test)
+            result = self._comprehension(node, rest, value) if rest else self.of(value)
+        self.reader.scope.names = before
+        if rest:
+            return result
+        if result.kind is Kind.PARAMETERS:
+            return Thing(kind=Kind.PARAMETERS, node=node, of=result.of)
+        return Thing(kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result})
+
+    def _subscript(self, node: ast.Subscript) -> Thing:
+        owner, word = self.of(node.value), self.of(node.slice).constant()
+        key = f"[{word!r}]"
+        if isinstance(word, str | int) and key in owner.attributes:
+            return owner.attributes[key]
+        if owner.kind in (Kind.SEQUENCE, Kind.UNKNOWN, Kind.LOADER) and not isinstance(node.slice, ast.Slice):
+            thing = element(owner, node) if owner.kind is not Kind.UNKNOWN else unknown(node, owner)
+            if isinstance(word, str | int):
+                owner.attributes[key] = thing
+            return thing
+        if owner.kind is Kind.TENSOR:
+            return self.computed(node, owner.name, owner)
+        if owner.kind is Kind.MODEL:  # a layer of Sequential or ModuleList
+            layer = owner.attributes.get(key)
+            return layer or Thing(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+        if owner.kind in (Kind.PARAMETERS, Kind.SEQUENCE):
+            return owner
+        return unknown(node, owner)
+
+    # What the text decides -------------------------------------------------------------------------------------------
+
+    def decided(self, test: ast.expr) -> bool | None:
+        """Return the truth of a test that the text decides; None where the run does."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.decided(test.operand)
+            return None if inner is None else not inner
+        if isinstance(test, ast.Constant):
+            return bool(test.value)
+        if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
+            return True  # the file may be run as a program
+        if isinstance(test, ast.Compare):
+            return self._told(test)
+        if isinstance(test, ast.Name):
+            found = self.reader.scope.get(test.id)
+            if found is not None and found.kind is Kind.CONSTANT and not found.either and self.reader.recording.calls:
+                return bool(found.value)
+        return None
+
+    def _told(self, test: ast.Compare) -> bool | None:
+        """Return the truth of ``task == "depth"``, where the call that is being run says which word it is."""
+        functions, left, right = self.reader.recording.functions, test.left, test.comparators[0]
+        found = self.reader.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
+        if found is None or found.either or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
+            return None
+        told, asked = found.constant(), getattr(right, "value", None)
+        if not (isinstance(told, str) and isinstance(asked, str)) or found.node in ast.walk(functions[-1]):
+            return None  # a default, or a word of the function's own, is not all that it may be
+        return (told == asked) is isinstance(test.ops[0], ast.Eq)
+
+    def annotated(self, node: ast.expr) -> Kind | None:
+        """Return the kind of thing an annotation promises."""
+        if isinstance(node, ast.BinOp):  # optimizer: Optimizer | None
+            return self.annotated(node.left) or self.annotated(node.right)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                return self.annotated(ast.parse(node.value, mode="eval").body)
+            except (SyntaxError, ValueError):
+                return None
+        if isinstance(node, ast.Subscript):  # Optional[Optimizer], DataLoader[Batch]
+            return self.annotated(node.slice) if dotted(node.value).endswith("Optional") else self.annotated(node.value)
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        thing = self.of(node)
+        if thing.kind is Kind.CLASS:
+            return Kind.MODEL if self.reader.calls.is_module(thing) else None
+        if thing.name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor"):
+            return Kind.TENSOR
+        if thing.name.endswith((".LRScheduler", "._LRScheduler")):
+            return Kind.SCHEDULER
+        return kind_of(thing.name) if thing.kind is Kind.NAME else None
+
+
+def element(over: Thing, node: Any) -> Thing:
+    """Return what a loop over something gives in one turn."""
+    match over.kind:
+        case Kind.LOADER | Kind.DATASET:
+            return Thing(kind=Kind.TENSOR, name="batch", node=node, of=(over,), facts={NO_GRAPH})
+        case Kind.SEQUENCE if over.of:
+            result = over.of[0]
+            for each in over.of[1:]:
+                result = joined(result, each)
+            return result
+        case Kind.PARAMETERS:
+            return over
+        case Kind.TENSOR:
+            return Thing(kind=Kind.TENSOR, name=over.name, node=node, of=(over,), facts=over.facts & {NO_GRAPH})
+        case Kind.MODEL:
+            return Thing(kind=Kind.MODEL, node=node, of=(over,), facts={PART})
+        case _:
+            return unknown(node, over)
+
+
+def _first(things: tuple[Thing, ...], kind: Kind) -> Thing | None:
+    return next((each for each in things if each.kind is kind), None)
+
+
+def _together(groups: Any) -> tuple[Thing, ...]:
+    return tuple({id(each): each for group in groups for each in group}.values())
+
+
+def _folded(op: ast.operator, left: Any, right: Any) -> Any:
+    """Return what arithmetic on two numbers written out gives; None where it is not that simple."""
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
+        return None
+    match op:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.FloorDiv() if right:
+            return left // right
+        case ast.Div() if right:
+            return left / right
+        case _:
+            return None

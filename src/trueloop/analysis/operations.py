@@ -1,0 +1,201 @@
+"""What a program does, in the order in which it does it, as far as its text tells."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from trueloop.analysis.abstract_value import Thing
+
+
+class Act(StrEnum):
+    """Kinds of operations, and what ``subject`` and ``things`` of each are."""
+
+    MADE = "made"
+    """subject: a model, optimizer, scheduler, scaler, loader, sampler or loss."""
+    CALLED = "called"
+    """subject: the model; things: its inputs; result: its output."""
+    FORWARD = "forward"
+    """The same through ``model.forward(x)``."""
+    LOSS = "loss"
+    """subject: the loss module or function; things: prediction and target; result: the loss."""
+    BACKWARD = "backward"
+    """subject: the root; things: the scaler whose ``scale`` it went through, or the accelerator, if any."""
+    STEPPED = "stepped"
+    """subject: the optimizer; things: the scaler that steps it, if any."""
+    CLEARED = "cleared"
+    """subject: an optimizer, a model, parameters, or unknown; gradients are set to None, zeroed or written by hand."""
+    GRADIENTS = "gradients"
+    """subject: parameters; their gradients are read or changed by hand."""
+    CLIPPED = "clipped"
+    """subject: parameters."""
+    UNSCALED = "unscaled"
+    """subject: the optimizer."""
+    SCALED = "scaled"
+    """subject: the scaler; things: what is scaled."""
+    SCALER_UPDATED = "scaler updated"
+    SCHEDULED = "scheduled"
+    """subject: the scheduler."""
+    MODE = "mode"
+    """subject: the model; value: True = train mode, False = eval mode, None = the text does not tell."""
+    FROZEN = "frozen"
+    """subject: a model, parameters or a tensor; value: what ``requires_grad`` becomes."""
+    STATE_TAKEN = "state taken"
+    """subject: of whom; result: the state."""
+    STATE_LOADED = "state loaded"
+    """subject: into whom; things: the state."""
+    SAVED = "saved"
+    """things: what is written."""
+    READ = "read"
+    """result: what ``torch.load`` returned."""
+    SEEDED = "seeded"
+    """things: the seed."""
+    EPOCH_SET = "epoch set"
+    """subject: the sampler."""
+    ITERATED = "iterated"
+    """subject: what a loop goes through."""
+    KEPT = "kept"
+    """subject: the list, dictionary or total; things: what is put or added into it."""
+    BOUND = "bound"
+    """subject: an instance or module; things: what an attribute of it, ``word``, becomes."""
+    TORCH = "torch"
+    """Any other function of torch's: ``word`` is its qualified name."""
+    ESCAPED = "escaped"
+    """things: what was handed to code that this file does not show; it may do anything to them."""
+
+
+class Loop(NamedTuple):
+    """A loop around an operation."""
+
+    node: Any
+    """``ast.For``, ``ast.While`` or ``ast.comprehension``."""
+    over: Thing | None
+    outer: int = 0
+    """How many conditions stand around it."""
+
+    def turns(self) -> int | None:
+        """Return how many it takes, where it goes through ``range(3)``; None where the text does not tell."""
+        call = self.over.node if self.over is not None else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+            return None
+        limits = [each.constant() for each in self.over.of] if self.over is not None else []
+        known = all(isinstance(each, int) and abs(each) < 2**31 for each in limits) and limits[2:] != [0]
+        return len(range(*limits)) if 0 < len(limits) < 4 and known else None
+
+    def once(self) -> bool:
+        """True where the text tells that it takes one turn at most: by its ``range``, or its body ends by leaving."""
+        body: list[ast.stmt] = getattr(self.node, "body", [])
+        return self.turns() in (0, 1) or (_leaves(body) and not any(_goes_on(each) for each in body))
+
+
+class Branch(NamedTuple):
+    """A part of the program that runs on a condition only: one arm of it."""
+
+    node: Any
+    arm: int
+    """0 = the test holds; of ``try``, 0 = the body and 1 ... the handlers."""
+    test: Thing | None = None
+    """What the condition of an ``if`` was computed from."""
+
+    def asks(self) -> tuple[str, int]:
+        """Return its condition and arm, equal for two that ask the same; ``x is not None`` asks the same as ``x``."""
+        test = self.node.test if isinstance(self.node, ast.If) else None
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+            test = test.left
+        return ast.dump(test) if test is not None else str(id(self.node)), self.arm
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Operation:
+    """One operation."""
+
+    act: Act
+    node: Any
+    """The expression or statement, for its place."""
+    index: int
+    """Its place in the order of the program."""
+    root: int
+    """What is reached from one starting point (the module, a function nobody calls) happens in one run."""
+    subject: Thing
+    things: tuple[Thing, ...] = ()
+    result: Thing | None = None
+    value: Any = None
+    word: str = ""
+    options: dict[str, Thing] = field(default_factory=dict[str, Thing])
+    """Arguments, by keyword, or by "0", "1" ... for their positions."""
+    loops: tuple[Loop, ...] = ()
+    """Outermost first, through calls of functions in this file."""
+    branches: tuple[Branch, ...] = ()
+    calls: tuple[Any, ...] = ()
+    """Calls of functions in this file that led here, outermost first."""
+    function: Any = None
+    """The definition it stands in; None at module level."""
+    functions: tuple[Any, ...] = ()
+    """The definitions that ``calls`` call."""
+    statement: ast.stmt | None = None
+    grad: bool | None = True
+    """Gradients are on; None = the text does not tell."""
+    autocast: str | None = None
+    """The type of the autocast around it: "torch.bfloat16"; "" = on, of a type the text does not tell."""
+    autocasts: tuple[tuple[Thing, int], ...] = ()
+    """All autocasts around it, outermost first, each with the number of ``loops`` that stand around it."""
+    contexts: tuple[str, ...] = ()
+    """Qualified names of the context managers around it that are none of the above: "accelerator.accumulate"."""
+
+    def within(self, loop: Loop) -> bool:
+        """True where it happens in each or some turn of a loop."""
+        return any(each.node is loop.node for each in self.loops)
+
+    def conditions(self, loop: Loop) -> tuple[Branch, ...]:
+        """Return the conditions around it within a loop, those in functions called from the loop among them."""
+        outer = next((each.outer for each in self.loops if each.node is loop.node), 0)
+        return self.branches[outer:]
+
+    def always_in(self, loop: Loop | None) -> bool:
+        """True where no condition within a loop, or None = within the run, stands before it."""
+        return not (self.branches if loop is None else self.conditions(loop))
+
+    def beside(self, other: Operation) -> bool:
+        """True where both happen in the same turn of the same loops, or both in none."""
+        return (
+            self.root == other.root
+            and len(self.loops) == len(other.loops)
+            and all(one.node is two.node for one, two in zip(self.loops, other.loops, strict=True))
+        )
+
+    def implied_by(self, other: Operation) -> bool:
+        """True where no condition stands before it that does not stand before another one."""
+        return {(id(each.node), each.arm) for each in self.branches} <= {
+            (id(each.node), each.arm) for each in other.branches
+        }
+
+    def excludes(self, other: Operation) -> bool:
+        """True where both stand in different arms of one condition."""
+        arms = {id(each.node): each.arm for each in other.branches}
+        return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """True where a body of a loop surely ends by leaving the loop."""
+    last = block[-1] if block else None
+    match last:
+        case ast.Break() | ast.Return() | ast.Raise():
+            return True
+        case ast.With() | ast.AsyncWith():
+            return _leaves(last.body)
+        case ast.If(test=ast.Constant(value=value)):
+            return _leaves(last.body if value else last.orelse)
+        case ast.If():
+            return _leaves(last.body) and _leaves(last.orelse)
+        case _:
+            return False
+
+
+def _goes_on(node: ast.AST) -> bool:
+    """True where a part of a loop's body goes on with the loop's next turn; that of an inner loop is its own."""
+    if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+        return any(_goes_on(each) for each in node.orelse)
+    inner = () if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) else ast.iter_child_nodes(node)
+    return isinstance(node, ast.Continue) or any(_goes_on(each) for each in inner)

@@ -1,0 +1,185 @@
+"""Windows of accumulation: conditions that come true once in a number of turns, and what a text tells of their size."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.abstract_value import MANAGED, Kind, Thing
+from trueloop.analysis.loop_invariance import words
+from trueloop.analysis.operations import Act, Branch, Loop, Operation
+from trueloop.analysis.source_file import Source
+
+SIZED: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
+
+
+class Window(NamedTuple):
+    """``(step + 1) % 4 == 0``."""
+
+    branch: Branch
+    counter: ast.expr
+    """``step + 1``"""
+    size: ast.expr
+    """``4``"""
+    turns: Any
+    """The size as a number; None where it is not written out."""
+    rest: Any
+    """What the remainder is at the end of a window; None where it is not written out."""
+    alone: bool
+    """Nothing else makes the condition true or false."""
+
+
+def window(operation: Operation, loop: Loop) -> Window | None:
+    """Return the window at whose end an operation in a loop happens, if that is the only condition."""
+    conditions = operation.conditions(loop)
+    if len(conditions) != 1 or not isinstance(conditions[0].node, ast.If):
+        return None
+    branch = conditions[0]
+    test, parts = branch.node.test, list[Any]()
+    if isinstance(test, ast.BoolOp):
+        parts = test.values if branch.arm == 0 else []
+    elif isinstance(test, ast.Name | ast.Attribute) and branch.test is not None:
+        parts = [each.node for each in branch.test.alternatives()]
+    else:
+        parts = [test]
+    found = _remainder(parts, branch)
+    return found if found is not None and _counts(found.counter, operation, loop) else None
+
+
+def _remainder(parts: list[Any], branch: Branch) -> Window | None:
+    arm, alone = branch.arm, len(parts) == 1
+    for part in parts:
+        turned = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
+        inner = part.operand if isinstance(part, ast.UnaryOp) and turned else part
+        ends, rest = arm ^ turned, 0
+        if isinstance(inner, ast.Compare) and len(inner.ops) == 1:
+            rest = getattr(inner.comparators[0], "value", None)
+            ends ^= 0 if isinstance(inner.ops[0], ast.Eq) else 1 if isinstance(inner.ops[0], ast.NotEq) else 2
+            inner = inner.left
+        else:
+            ends ^= 1  # a remainder is true where the window goes on
+        if ends == 0 and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod):
+            size = _value(branch.test, inner)
+            return Window(branch, inner.left, inner.right, size, rest, alone)
+    return None
+
+
+def _value(test: Thing | None, remainder: ast.BinOp) -> Any:
+    if isinstance(remainder.right, ast.Constant):
+        return remainder.right.value
+    for each in test.lineage() if test is not None else ():
+        if each.node is remainder and len(each.of) > 1:
+            return each.of[1].constant()
+    return None
+
+
+def _counts(counter: ast.expr, operation: Operation, loop: Loop) -> bool:
+    """True where a counter surely goes on from turn to turn of a loop."""
+    asked = words(counter)
+    target = getattr(loop.node, "target", None)
+    if target is not None and asked & words(target):
+        return True
+    inside = {id(each) for each in ast.walk(loop.node)}
+    called = [f for call, f in zip(operation.calls, operation.functions, strict=True) if id(call) in inside]
+    return any(
+        isinstance(each, ast.AugAssign) and words(each.target) & asked
+        for node in (loop.node, *called)
+        for each in ast.walk(node)
+    )
+
+
+def divides(source: Source, size: ast.expr) -> bool:
+    """True where something in the file is divided by the size of a window, or multiplied by it or by its inverse."""
+    wanted = _end(size)
+    for each in source.nodes:
+        if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
+            parts = (each.left, each.right) if isinstance(each, ast.BinOp) else (each.value,)
+            if any(_end(part) == wanted for whole in parts for part in ast.walk(whole)):
+                return True
+    return any(
+        isinstance(each.func, ast.Attribute) and each.func.attr.rstrip("_") in ("div", "mul", "true_divide", "divide")
+        for each in source.all_calls
+    )
+
+
+def _end(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else repr(node.value) if isinstance(node, ast.Constant) else "?"
+
+
+def by_hand(source: Source) -> bool:
+    """True where the text itself reads or writes the ``.grad`` of something."""
+    return any(
+        isinstance(each, ast.Attribute)
+        and each.attr == "grad"
+        and not (isinstance(each.value, ast.Attribute) and each.value.attr == "autograd")
+        and not (isinstance(each.value, ast.Name) and each.value.id in ("autograd", "torch"))
+        for each in source.nodes
+    )
+
+
+def batches(loader: Thing) -> int | None:
+    """Return how many batches a loader has, where its data is made in the text with its size written out."""
+    options = loader.options
+    if loader.kind is not Kind.LOADER or loader.either or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys():
+        return None
+    size = options.get("batch_size") or options.get("1")
+    drop = options.get("drop_last")
+    dataset = loader.of[0] if loader.of else None
+    if dataset is None or dataset.name != "torch.utils.data.TensorDataset" or not dataset.of:
+        return None
+    rows = dataset.of[0]
+    first = rows.options.get("0") if rows.name in SIZED and not rows.either else None
+    if first is not None and first.kind is Kind.SEQUENCE and first.of:
+        first = first.of[0]
+    samples, batch = first.constant() if first is not None else None, size.constant() if size is not None else 1
+    dropped = drop.constant() if drop is not None else False
+    if not isinstance(samples, int) or not isinstance(batch, int) or batch < 1 or not isinstance(dropped, bool):
+        return None
+    return samples // batch if dropped else -(-samples // batch)
+
+
+def repeated(source: Source, loop: Loop) -> ast.expr | None:
+    """Return ``k`` of ``for _ in range(k)``, where that is more than one."""
+    call = getattr(loop.node, "iter", None)
+    if not isinstance(call, ast.Call) or source.name(call.func) != "builtins.range" or len(call.args) != 1:
+        return None
+    return call.args[0] if loop.turns() is None or (loop.turns() or 0) > 1 else None
+
+
+def mean_of_batch(source: Source, backward: Operation, loop: Loop, *, drawn: bool = False) -> bool:
+    """True where a backward's root is one of torch's losses, a mean, over what the loop gives in this turn.
+
+    Args:
+        source: of all.
+        backward: in the loop.
+        loop: over batches.
+        drawn: each turn takes its batch with ``next``.
+    """
+    root = backward.subject
+    if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:
+        return False
+    made = source.makers.get(id(root))
+    if made is None or made.act is not Act.LOSS or not made.word.startswith("torch.nn."):
+        return False
+    options = {**made.options, **made.subject.options}
+    reduction = options.get("reduction")
+    legacy = {"size_average", "reduce"} & options.keys() or any(
+        isinstance(e.constant(), bool) for e in options.values()
+    )
+    if legacy or (reduction is not None and reduction.constant() != "mean"):
+        return False
+    changed = source.within(loop, Act.TORCH, root=backward.root)
+    if any(each.subject is root and each.word.endswith("_") for each in changed):
+        return False  # loss.div_(k)
+    return any(_fresh(source, each, loop, drawn=drawn) for each in root.lineage(2000))
+
+
+def _fresh(source: Source, thing: Thing, loop: Loop, *, drawn: bool) -> bool:
+    node = thing.node
+    if drawn:
+        return isinstance(node, ast.Call) and source.name(node.func) == "builtins.next"
+    target = getattr(loop.node, "target", None)
+    own = [loop.node, getattr(loop.node, "iter", None), *(ast.walk(target) if target is not None else ())]
+    return node is not None and any(node is each for each in own)

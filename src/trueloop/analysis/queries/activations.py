@@ -1,0 +1,51 @@
+"""What turns logits into probabilities, how it is written, and how it is left out."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.source_file import Source
+from trueloop.core.source_text import Fix
+
+SOFTMAX: Final = frozenset((
+    "torch.softmax", "torch.nn.functional.softmax", "torch.Tensor.softmax", "torch.special.softmax",
+    "torch.nn.Softmax", "torch.nn.Softmax2d",
+))  # fmt: skip
+SIGMOID: Final = frozenset((
+    "torch.sigmoid", "torch.nn.functional.sigmoid", "torch.Tensor.sigmoid", "torch.special.expit", "torch.nn.Sigmoid",
+))  # fmt: skip
+RELU: Final = frozenset(("torch.relu", "torch.nn.functional.relu", "torch.Tensor.relu", "torch.nn.ReLU"))
+_LAYERS: Final = frozenset(("torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d"))
+_SHAPES: Final = (
+    "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "clone", "view_as",
+    "reshape_as", "swapaxes",
+)  # fmt: skip
+VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor") for name in _SHAPES)
+"""Operations that leave the numbers as they are."""
+
+
+def affine(made: Thing) -> bool:
+    """True for the results of a linear layer with a bias or of a convolution."""
+    bias = made.options.get("bias") or made.options.get("2")
+    return made.name in _LAYERS and (made.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
+
+
+def left_out(source: Source, made: Thing, word: str) -> Fix | None:
+    """Return the fix that leaves an operation or layer out; None where it is not in a form that shows how.
+
+    Args:
+        source: the file.
+        made: what `Thing.origin` returned.
+        word: what it is called.
+    """
+    words = f"Leave the {word} out"
+    if made.kind is Kind.TENSOR:
+        edits = source.text.unwrapped(made.node, method=made.name.startswith("torch.Tensor."))
+        return Fix(edits, safe=False, words=words) if edits else None
+    chain = next((each for each in made.holders if each.of and each.of[-1] is made), None)
+    if chain is None or not isinstance(chain.node, ast.Call) or chain.node.args[-1:] != [made.node]:
+        return None
+    edit = source.text.without_last_argument(chain.node)
+    return Fix((edit,), safe=False, words=words) if edit else None

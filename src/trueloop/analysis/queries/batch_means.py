@@ -1,0 +1,87 @@
+"""Means over the batches of a loader, in a program's text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.queries.evaluation_loops import loader_of
+from trueloop.analysis.queries.loops import stands_in
+from trueloop.analysis.source_file import Source
+from trueloop.core.source_text import dotted
+
+
+def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
+    """Yield the divisions of a sum of batches' means by the number of batches, with the loss that is a mean.
+
+    Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
+    """
+    quotients = [
+        each for each in source.nodes
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and length_of(source, each.right) is not None
+    ]  # fmt: skip
+    for loss in source.acts(Act.LOSS) if quotients else ():
+        reduction = loss.options.get("reduction")
+        mean = reduction is None or reduction.constant() == "mean"
+        if not mean or not loss.loops or not _ragged(loss.loops[-1]):
+            continue
+        if source.within(loss.loops[-1], Act.BACKWARD, Act.STEPPED):
+            continue  # a running figure of training
+        loop = loss.loops[-1].node
+        for quotient in quotients:
+            if _sums(source, quotient, loop, loss) and not stands_in(quotient, loop):
+                yield quotient, loss
+
+
+def length_of(source: Source, node: ast.expr) -> Any:
+    """Return what ``len()`` is asked of; None for anything else."""
+    if isinstance(node, ast.Call) and source.name(node.func) == "builtins.len" and len(node.args) == 1:
+        return node.args[0]
+    return None
+
+
+def _ragged(loop: Loop) -> bool:
+    loader = loader_of(loop)
+    if loader is None or loader.kind is not Kind.LOADER or loader.either or not loader.options:
+        return False
+    last, size = loader.options.get("drop_last"), loader.options.get("batch_size") or loader.options.get("1")
+    several = size is not None and size.constant(2) not in (None, 1)
+    plain = not {"batch_sampler", "**"} & loader.options.keys()
+    return several and plain and (last is None or last.constant() is False)
+
+
+def _sums(source: Source, quotient: ast.BinOp, loop: Any, loss: Operation) -> bool:
+    """True where a quotient's dividend is what a loop has added up, and its divisor the number of turns."""
+    of = dotted(length_of(source, quotient.right))
+    if isinstance(loop, ast.comprehension):
+        dividend, statement = quotient.left, loss.statement
+        summed = isinstance(dividend, ast.Call) and source.name(dividend.func) == "builtins.sum" and dividend.args
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        return bool(of and summed and dotted(summed[0]) == of == dotted(target)) and _item_of(statement, loss)
+    through = {dotted(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
+    added = [
+        dotted(each.target) for each in ast.walk(loop)
+        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _plain(each.value, loss)
+    ]  # fmt: skip
+    return of in through and dotted(quotient.left) in added
+
+
+def _item_of(statement: Any, loss: Operation) -> bool:
+    """True where the items of a list are the loss itself, and nothing else is."""
+    value = getattr(statement, "value", None)
+    return isinstance(value, ast.ListComp) and _plain(value.elt, loss)
+
+
+def _plain(value: Any, loss: Operation) -> bool:
+    """True for the loss, by its name, too, or for the number read out of it."""
+    while isinstance(value, ast.Call) and value is not loss.node:
+        method = value.func
+        if not isinstance(method, ast.Attribute) or method.attr not in ("item", "detach", "cpu", "float"):
+            return False
+        value = method.value
+    made = loss.statement
+    named = isinstance(made, ast.Assign) and made.value is loss.node and dotted(made.targets[0])
+    return value is loss.node or (bool(named) and dotted(value) == named)

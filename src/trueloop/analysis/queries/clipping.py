@@ -1,0 +1,58 @@
+"""Clipping of gradients, and the scaler that has to be told of it."""
+
+from __future__ import annotations
+
+import ast
+
+from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.source_file import Source
+
+_INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
+
+
+def infinite(clip: Operation) -> bool:
+    """True where a clipping only measures: its limit is ``float("inf")``."""
+    limit = limit_of(clip)
+    return limit is not None and any(each.name in _INFINITE for each in limit.alternatives())
+
+
+def limit_of(clip: Operation) -> Thing | None:
+    """Return the limit of a clipping; None where it is given in another way."""
+    return next((clip.options[name] for name in ("1", "max_norm", "clip_value") if name in clip.options), None)
+
+
+def scaler_of(operation: Operation) -> Thing | None:
+    """Return the scaler that a backward went through, or that steps."""
+    held = [*operation.things]
+    if operation.act is Act.BACKWARD:
+        held += [part for each in operation.subject.graph() if each.name == "scaled" for part in each.of]
+    return next((each for each in held if each.kind is Kind.SCALER), None)
+
+
+def scales(scaler: Thing) -> bool:
+    """True for a scaler that is made in the text, and surely not switched off."""
+    enabled = scaler.options.get("enabled")
+    made_here = scaler.kind is Kind.SCALER and scaler.name.startswith("torch.") and not scaler.either
+    by_place = {"4", "5"} & scaler.options.keys()
+    return made_here and not by_place and (enabled is None or enabled.constant() is True)
+
+
+def unscaling(source: Source, step: Operation) -> tuple[str, ...] | None:
+    """Return what has to be written before a clipping in front of a step: nothing, or a call of ``unscale_``.
+
+    Returns:
+        The lines; None where the text of that call cannot be told.
+    """
+    if not step.things:
+        return ()
+    run = source.run_of(step)
+    for each in reversed(run[: run.index(step)]):
+        if each.act is Act.UNSCALED and each.subject.may_be(step.subject):
+            return ()
+        if each.act is Act.BACKWARD:
+            break
+    call = step.node
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+        return None
+    return (f"{source.text.of(call.func.value)}.unscale_({source.text.of(call.args[0])})",)

@@ -1,0 +1,233 @@
+"""Train and eval mode in a program's text: who has a use for them, and who sets them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any, Final
+
+from trueloop.analysis.abstract_value import WRAPPER, Kind, Thing
+from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.queries.loops import is_statement, stands_in, written_in
+from trueloop.analysis.source_file import Source
+from trueloop.core.source_text import Fix, dotted, encloses
+
+_DROPOUT: Final = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
+_NORMALISED: Final = ("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")
+_WITH_DROPOUT: Final = ("LSTM", "GRU", "RNN", "MultiheadAttention")
+_NETWORKS: Final = (
+    "resnet", "densenet", "mobilenet", "efficientnet", "inception", "googlenet", "resnext", "wide_resnet", "shufflenet",
+    "mnasnet", "regnet", "vgg", "alexnet", "squeezenet",
+)  # fmt: skip
+"""Of torchvision: those with dropout or batch normalisation."""
+LIVELY: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
+"""One of these stands in each text with a model that is `lively` for certain."""
+_OF_TORCH: Final = "torch.nn."
+_FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
+
+
+def sets(mode: Operation, model: Thing) -> bool:
+    """True where a change of mode is one of a whole model."""
+    return any(mode.subject.may_be(each) for each in model.within())
+
+
+def touches(mode: Operation, model: Thing) -> bool:
+    """True where a change of mode may be one of a model or a part of it."""
+    return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
+
+
+def unread(source: Source, method: str) -> list[ast.expr]:
+    """Return where the text does not tell whose mode is set: by ``train`` or ``eval``, or by ``module.training = ``."""
+    by_hand: list[ast.expr] = [
+        each
+        for each in (source.nodes if ".training" in source.text.source else ())
+        if isinstance(each, ast.Attribute) and each.attr == "training" and isinstance(each.ctx, ast.Store)
+    ]
+    called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
+    if not called:
+        return by_hand
+    read = {id(each.node) for each in source.acts(Act.MODE)}
+    read |= {id(call) for each in source.operations for call in each.calls}
+    return by_hand + [call for call in called if id(call) not in read]
+
+
+def unused(source: Source, node: Any) -> bool:
+    """True for what stands in a function of the file whose name stands nowhere else in it."""
+    for each in source.tree.body:
+        if isinstance(each, ast.FunctionDef) and stands_in(node, each):
+            named = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
+            return not each.decorator_list and each.name not in named
+    return False
+
+
+def left_from_training(source: Source, call: Operation) -> bool:
+    """True where a model surely is in train mode when it is called, as it was put into for training it.
+
+    Where every turn of the loops around both puts it back into eval mode afterwards, the call may be meant to see it
+    in train mode, as the re-estimation of batch normalisation's statistics does.
+    """
+    run = source.run_of(call)
+    modes = [each for each in run if each.act is Act.MODE and touches(each, call.subject)]
+    for mode in (each for each in modes if each.value is True and sets(each, call.subject)):
+        around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
+        if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
+            continue
+        turn = [each for each in run if all(each.within(loop) for loop in mode.loops)]
+        trained = any(trains(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index)
+        if trained and not any(each.value is not True and each.index > mode.index for each in modes if each in turn):
+            return True
+    return False
+
+
+def in_eval_mode(source: Source, call: Operation) -> bool:
+    """True where a model as a whole is in eval mode when it is called."""
+    model = call.subject
+    modes = [each for each in source.acts(Act.MODE) if each.root == call.root and touches(each, model)]
+    if any(each.value is not False and not sets(each, model) for each in modes):
+        return False  # a part of it is switched by itself
+    before = [each for each in modes if each.index < call.index and sets(each, model)]
+    return bool(before) and before[-1].value is False and before[-1].branches == call.branches
+
+
+def trains(source: Source, step: Operation, model: Thing, operations: Iterable[Operation]) -> bool:
+    """True for a step of a model's parameters that a backward among operations has reached."""
+    if step.act is not Act.STEPPED or step.subject.kind is not Kind.OPTIMIZER:
+        return False
+    if step.subject.models() and not step.subject.covers(model):
+        return False
+    return any(each.act is Act.BACKWARD and source.reaches(each, model) for each in operations)
+
+
+def frozen(source: Source, model: Thing) -> bool:
+    """True where gradients of a model or of parts of it are switched off somewhere."""
+    return any(
+        each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
+        for each in source.acts(Act.FROZEN)
+    )
+
+
+def renewed(loop: Loop, model: Thing, inside: Iterable[Operation]) -> bool:
+    """True where each turn of a loop may have a model of its own."""
+    functions = {id(each.function): each.function for each in inside if each.function is not None}
+    around = [each for each in functions.values() if not encloses(each, loop.node)]
+    places, nodes = (loop.node, *around), [each.node for each in model.alternatives()]
+    if any(place is not node and encloses(place, node) for node in nodes for place in places):
+        return True
+    return any(
+        (each.act is Act.MADE and each.subject.may_be(model))
+        or (each.act is Act.BOUND and any(thing.may_be(model) for thing in each.things))
+        for each in inside
+    )
+
+
+def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
+    """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
+    call = next(
+        (each for each in source.within(loop, Act.CALLED, root=mode.root) if each.subject.may_be(mode.subject)), None
+    )
+    nearest: Any = call.loops[-1].node if call and call.loops else None
+    text = dotted(call.node.func) if call else ""
+    if call is None or nearest is None or not is_statement(nearest) or not stands_in(call.node, nearest):
+        return None
+    if not text or text.partition(".")[0] in written_in(nearest):
+        return None
+    edit = source.text.before(nearest.body[0] if nearest is loop.node else nearest, f"{text}.train()")
+    return Fix((edit,), safe=True, words=f"Insert {text}.train()") if edit else None
+
+
+def evaluated(source: Source, call: Operation) -> Fix | None:
+    """Return the fix: eval mode before the loop or statement of a call that measures, train mode after it."""
+    loop, text = call.loops[-1].node, dotted(call.node.func)
+    if is_statement(loop) and stands_in(call.node, loop):
+        statement = loop
+    elif isinstance(call.statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr):
+        statement = call.statement
+    else:
+        return None
+    if not text or text.partition(".")[0] in written_in(loop) or not stands_in(call.node, statement):
+        return None
+    before, after = source.text.before(statement, f"{text}.eval()"), source.text.after(statement, f"{text}.train()")
+    words = f"Insert {text}.eval() and {text}.train()"
+    return Fix((before, after), safe=True, words=words) if before and after else None
+
+
+def lively(source: Source, model: Thing) -> bool | None:
+    """Return whether a model has dropout or batch normalisation; None where the text does not tell."""
+    return _lively(source, model, set())
+
+
+def _lively(source: Source, model: Thing, seen: set[int]) -> bool | None:
+    if id(model) in seen:
+        return False
+    seen.add(id(model))
+    ways = list(model.alternatives())
+    if len(ways) > 1:
+        told = {_lively(source, each, seen) for each in ways}
+        return told.pop() if len(told) == 1 else None
+    model = ways[0]
+    if WRAPPER in model.facts and model.of:
+        return _lively(source, model.of[0], seen)
+    if isinstance(model.scope, Thing):
+        return _of_class(source, model, model.scope, seen)
+    if model.name.startswith(_OF_TORCH):
+        return _of_torch(source, model, model.name.removeprefix(_OF_TORCH), seen)
+    package, _, name = model.name.rpartition(".")
+    return True if package.startswith("torchvision.models") and name.startswith(_NETWORKS) else None
+
+
+def _of_torch(source: Source, model: Thing, name: str, seen: set[int]) -> bool | None:
+    if name.startswith(_NORMALISED):
+        return True
+    if name.startswith(_DROPOUT):
+        return _rate(model, "p", "0", default=0.5)
+    if name.startswith("Transformer"):
+        return _rate(model, "dropout", "", default=0.1)
+    if name in _WITH_DROPOUT:
+        return _rate(model, "dropout", "", default=0.0)
+    written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
+    if name in ("Sequential", "ModuleList", "ModuleDict"):
+        return _any([None] * (written > 0 and not model.of), (_lively(source, each, seen) for each in model.of))
+    return False
+
+
+def _rate(model: Thing, word: str, place: str, *, default: float) -> bool:
+    given = model.options.get(word) or model.options.get(place)
+    rate = default if given is None else given.constant(default or 0.1)
+    return rate != 0
+
+
+def _of_class(source: Source, model: Thing, kind: Thing, seen: set[int]) -> bool | None:
+    told: list[bool | None] = []
+    called = set[str]()
+    for each in _classes(kind):
+        if each.kind is not Kind.CLASS:
+            told.append(False if each.name in ("torch.nn.Module", "builtins.object") else None)
+            continue
+        first, last = each.node.lineno, each.node.end_lineno
+        within = [call for call in source.all_calls if first <= call.lineno <= last]
+        told += [True for call in within if source.name(call.func) in _FUNCTIONS and _drops(call)]
+        called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
+    for name, part in model.attributes.items():
+        if part.kind is Kind.MODEL:
+            told.append(_lively(source, part, seen))
+        elif part.kind is Kind.UNKNOWN and name in called:
+            told.append(None)  # called, so it may be a module
+    return _any(told, ())
+
+
+def _drops(call: ast.Call) -> bool:
+    """True for a call of functional dropout, unless it says a rate of 0."""
+    rate = next((word.value for word in call.keywords if word.arg == "p"), call.args[1] if len(call.args) > 1 else None)
+    return not (isinstance(rate, ast.Constant) and rate.value == 0)
+
+
+def _classes(kind: Thing) -> list[Thing]:
+    found = [kind]
+    for each in found:
+        found += [base for base in (each.of if each.kind is Kind.CLASS else ()) if base not in found]
+    return found
+
+
+def _any(first: Iterable[bool | None], second: Iterable[bool | None]) -> bool | None:
+    told = {*first, *second}
+    return True if True in told else None if None in told else False

@@ -1,0 +1,179 @@
+"""Web requests in a program's text: functions that a framework calls for each, and the models they call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.operations import Act
+from trueloop.analysis.source_file import Source
+from trueloop.core.source_text import dotted
+
+FRAMEWORKS: Final = frozenset((
+    "fastapi.FastAPI", "fastapi.APIRouter", "flask.Flask", "flask.Blueprint", "quart.Quart", "sanic.Sanic",
+    "starlette.applications.Starlette", "litestar.Litestar",
+))  # fmt: skip
+ROUTES: Final = frozenset(("get", "post", "put", "patch", "route", "api_route", "websocket"))
+WITHOUT: Final = frozenset((
+    "torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode",
+    "torch.set_grad_enabled", "torch.autograd.set_grad_enabled", "torch.autograd.grad_mode.no_grad",
+    "torch.autograd.grad_mode.inference_mode", "torch.autograd.grad_mode.set_grad_enabled",
+))  # fmt: skip
+_DEEPEST: Final = 4
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Known(NamedTuple):
+    """What the names of a file stand for."""
+
+    imported: dict[str, str]
+    models: dict[str, Thing]
+    functions: dict[str, Function]
+    reached: dict[tuple[int, bool], int]
+    """Functions that were gone through, and whether gradients may be off in them -> the fewest calls that led there."""
+
+
+class Way(NamedTuple):
+    """How a function was reached from a handler."""
+
+    depth: int = 0
+    off: bool = False
+    """Gradients may be off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model of the module, called for a request."""
+
+    model: Thing
+    call: ast.Call
+    statement: ast.stmt
+    grad: bool
+    """Gradients are on, as far as the functions on the way tell."""
+
+
+def served(source: Source) -> Iterator[Served]:
+    """Yield the calls of whole models in handlers of requests, and in functions of the file that those call.
+
+    Only of models that the module itself makes, once and for all requests, under a name that nothing changes.
+    """
+    functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
+    decorators = [decorator for each in functions.values() for decorator in each.decorator_list]
+    models = _models(source) if any(isinstance(each, ast.Call) for each in decorators) else {}
+    if not models:
+        return
+    known, seen = Known(imported(source.tree), models, functions, {}), set[int]()
+    for handler in functions.values():
+        if any(_routes(source.tree, each, known.imported) for each in handler.decorator_list):
+            for each in _within(handler, known, Way()):
+                if id(each.call) not in seen:
+                    seen.add(id(each.call))
+                    yield each
+
+
+def _models(source: Source) -> dict[str, Thing]:
+    """Return the models that names of the module stand for, where each name is written once."""
+    made = {id(each.node): each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.MODEL}
+    written: dict[str, list[Any]] = {}
+    for node in source.nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            written.setdefault(node.id, []).append(node)
+    found: dict[str, Thing] = {}
+    for statement in source.tree.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, model = statement.targets[0], made.get(id(_receiver(statement.value)))
+            if isinstance(target, ast.Name) and model is not None and len(written[target.id]) == 1:
+                found[target.id] = model
+    return found
+
+
+def _receiver(value: ast.expr) -> ast.expr:
+    """Return what a chain of methods begins with: ``Net()`` of ``Net().to(device).eval()``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr not in ("to", "eval", "train", "cuda", "cpu", "half", "float", "requires_grad_"):
+            break
+        value = value.func.value
+    return value
+
+
+def _routes(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> bool:
+    if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Attribute):
+        return False
+    application = decorator.func.value
+    if decorator.func.attr not in ROUTES or not isinstance(application, ast.Name):
+        return False
+    return any(
+        isinstance(each, ast.Assign)
+        and isinstance(each.value, ast.Call)
+        and qualified(each.value, names) in FRAMEWORKS
+        and any(isinstance(target, ast.Name) and target.id == application.id for target in each.targets)
+        for each in tree.body
+    )
+
+
+def _within(function: Function, known: Known, way: Way) -> Iterator[Served]:
+    if way.depth >= known.reached.get((id(function), way.off), _DEEPEST + 1):
+        return
+    known.reached[id(function), way.off] = way.depth
+    off = way.off or any(qualified(each, known.imported) in WITHOUT for each in function.decorator_list)
+    local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    for statement, guarded in _statements(function.body, known.imported, guarded=False):
+        for call in _own_calls(statement):
+            name = call.func.id if isinstance(call.func, ast.Name) else ""
+            if name in local:
+                continue
+            if name in known.models:
+                yield Served(model=known.models[name], call=call, statement=statement, grad=not off and not guarded)
+            elif name in known.functions and known.functions[name] is not function:
+                yield from _within(known.functions[name], known, Way(way.depth + 1, off or guarded))
+
+
+def _statements(body: list[Any], names: dict[str, str], *, guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """Yield the statements of a function, and whether gradients may be off around each."""
+    for statement in body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            guarded |= qualified(statement.value, names) in WITHOUT  # torch.set_grad_enabled(False)
+        yield statement, guarded
+        inner = guarded
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            inner = True  # whichever it is, it may switch gradients off
+        for part in ("body", "orelse", "finalbody"):
+            if not isinstance(statement, Function | ast.ClassDef):
+                yield from _statements(getattr(statement, part, None) or [], names, guarded=inner)
+        for handler in getattr(statement, "handlers", ()):
+            yield from _statements(handler.body, names, guarded=inner)
+
+
+def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
+    """Yield the calls in a statement's own expressions, not in the statements it holds."""
+    queue: list[ast.AST] = [statement]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Call):
+            yield node
+        queue += [
+            each
+            for each in ast.iter_child_nodes(node)
+            if not isinstance(each, ast.stmt | ast.excepthandler | ast.Lambda)
+        ]
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Return what each imported name stands for: {"nn": "torch.nn"}; also where no rule has read the code."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.asname or each.name.partition(".")[0]: each.name if each.asname else
+                      each.name.partition(".")[0] for each in node.names}  # fmt: skip
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return found
+
+
+def qualified(expression: ast.expr, names: dict[str, str]) -> str:
+    """Return the qualified name of what an expression is, or calls; "" where the imports do not tell."""
+    head, dot, rest = dotted(expression.func if isinstance(expression, ast.Call) else expression).partition(".")
+    return f"{names[head]}{dot}{rest}" if head in names else ""

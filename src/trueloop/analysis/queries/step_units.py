@@ -1,0 +1,84 @@
+"""What numbers of a program are counted in: micro-batches, or updates."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.operations import Loop, Operation
+
+LENGTHS: Final = {
+    "CosineAnnealingLR": ("1", "T_max"),
+    "OneCycleLR": ("2", "total_steps", "4", "steps_per_epoch"),
+    "PolynomialLR": ("1", "total_iters"),
+    "LinearLR": ("3", "total_iters"),
+    "get_linear_schedule_with_warmup": ("2", "num_training_steps"),
+    "get_cosine_schedule_with_warmup": ("2", "num_training_steps"),
+    "get_scheduler": ("3", "num_training_steps"),
+}
+"""Schedules with an end, and the arguments that say how many advances it takes."""
+DEEPEST: Final = 12  # terms within one another
+ROUNDED: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
+
+
+def turns_of(step: Operation, loop: Loop) -> Thing | None:
+    """Return K where an update is made in every K-th turn of a loop, on the condition ``i % K``; else None."""
+    for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
+        for each in branch.test.lineage() if branch.test is not None else ():
+            if isinstance(each.node, ast.BinOp) and isinstance(each.node.op, ast.Mod) and len(each.of) == 2:
+                return each.of[1]
+    return None
+
+
+def lengths(scheduler: Thing) -> list[Thing]:
+    """Return the numbers of advances that a schedule, or those it is put together from, are made for."""
+    names = LENGTHS.get(scheduler.name.rpartition(".")[2], ())
+    found = [each for name, each in scheduler.options.items() if name in names]
+    for each in scheduler.options.values():
+        for inner in each.of if each.kind is Kind.SEQUENCE else ():
+            found += lengths(inner) if inner.kind is Kind.SCHEDULER and inner is not scheduler else ()
+    return found
+
+
+def power(number: Thing, unit: Thing, deep: int = 0) -> int | None:
+    """Return how often a number was multiplied by another one: -1 where it was divided by it once.
+
+    Args:
+        number: was computed.
+        unit: the same thing, or computed from it.
+        deep: how many terms stand around.
+
+    Returns:
+        None where the text does not tell.
+    """
+    if number is unit or number.either or deep > DEEPEST:
+        return 1 if number is unit else None
+    parts = [power(each, unit, deep + 1) for each in number.of if each.kind in (Kind.UNKNOWN, Kind.CONSTANT)]
+    known = [each for each in parts if each is not None]
+    if len(known) < len(parts):
+        return None
+    node = number.node
+    if isinstance(node, ast.BinOp) and len(parts) == 2:
+        return _of_two(node.op, known[0], known[1])
+    called = node.func if isinstance(node, ast.Call) else None
+    plain = isinstance(node, ast.UnaryOp) or getattr(called, "attr", getattr(called, "id", "")) in ROUNDED
+    return _alike(known) if plain else 0
+
+
+def _of_two(op: ast.operator, left: int, right: int) -> int | None:
+    match op:
+        case ast.Mult():
+            return left + right
+        case ast.Div() | ast.FloorDiv():
+            return left - right
+        case ast.Add() | ast.Sub():
+            return _alike([left, right])
+        case _:
+            return None if left or right else 0
+
+
+def _alike(powers: list[int]) -> int | None:
+    """Return the power of a sum: that of its terms, of which plain numbers are none."""
+    found = {each for each in powers if each}
+    return None if len(found) > 1 else next(iter(found), 0)

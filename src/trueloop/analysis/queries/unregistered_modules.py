@@ -1,0 +1,172 @@
+"""Modules that a module of the text keeps in a plain list, dictionary or tuple, which registers none of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.analysis.abstract_value import COPIED, FROZEN, Kind, Thing
+from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.queries.loops import stands_in
+from trueloop.analysis.source_file import Source
+from trueloop.core.source_text import Edit, Fix, dotted
+
+_WITH_WEIGHTS: Final = (
+    "Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "BatchNorm", "LayerNorm", "GroupNorm",
+    "MultiheadAttention", "Transformer", "LazyLinear", "LazyConv",
+)  # fmt: skip
+_PARAMETERS: Final = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+_REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__setattr__"))
+
+
+class Unheld(NamedTuple):
+    """Layers that their module does not hold."""
+
+    bound: Operation
+    """Where the list becomes an attribute."""
+    layer: Thing
+    call: Operation
+    """Where one of them takes part in the forward pass."""
+
+
+def unheld(source: Source) -> Iterator[Unheld]:
+    """Yield the attributes whose layers train with nobody: called with gradients, and used in no other way."""
+    calls = source.acts(Act.CALLED)
+    seen = set[int]()
+    for bound in source.acts(Act.BOUND):
+        model, kept = bound.subject, bound.things[0] if bound.things else None
+        kind = model.scope.node if isinstance(model.scope, Thing) else None
+        plain = kept is not None and kept.kind is Kind.SEQUENCE and kept.name != "turns"
+        if model.kind is not Kind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
+            continue
+        layers = [each for each in _layers(kept) if _made_for(source, each, bound, kind) and _is_free(source, each)]
+        used = [each for each in calls if any(each.subject.may_be(layer) for layer in layers)]
+        if not used or not layers or not _only_called(source, bound.word, kind, used):
+            continue
+        seen.add(id(bound.node))
+        trained = [each for each in used if each.grad is not False and not _detached(source, each.node)]
+        if len(trained) == len(used) or any(_before_backward(source, each) for each in trained):
+            yield Unheld(bound, layers[0], trained[0])
+
+
+def _made_for(source: Source, layer: Thing, bound: Operation, kind: ast.ClassDef) -> bool:
+    """True for a layer that a class makes, and for copies that a function makes for it: ``clones(layer, 3)``."""
+    if stands_in(layer.node, kind):
+        return True
+    asked = dotted(getattr(getattr(bound.statement, "value", None), "func", None))
+    returned = (
+        each.value
+        for function in source.tree.body
+        if isinstance(function, ast.FunctionDef) and function.name == asked
+        for each in function.body
+        if isinstance(each, ast.Return)
+    )
+    return COPIED in layer.facts and any(
+        isinstance(each, ast.ListComp) and each is bound.things[0].node and each.elt is layer.node for each in returned
+    )
+
+
+def _layers(kept: Thing) -> Iterator[Thing]:
+    queue, seen = [kept], set[int]()
+    while queue:
+        each = queue.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.kind is Kind.MODEL and not each.either:
+            yield each
+        elif each.kind is Kind.SEQUENCE or each.either:
+            queue += [*each.of, *each.either]
+
+
+def _is_free(source: Source, layer: Thing) -> bool:
+    """True for a layer with weights that nothing holds, freezes or steps."""
+    if layer.holders or not has_weights(layer) or any(FROZEN in each.facts for each in _inside(layer)):
+        return False
+    own = list(_inside(layer, copies=False))
+    ids = {id(each) for each in own}
+    if any(id(holder) not in ids for each in own for holder in each.holders):
+        return False
+    return not any(
+        (each.act in (Act.MODE, Act.FROZEN) and each.subject.may_be(layer))
+        or (each.act is Act.MADE and each.subject.kind is Kind.OPTIMIZER and each.subject.covers(layer))
+        for each in source.operations
+    )
+
+
+def has_weights(layer: Thing) -> bool:
+    """True for a layer of torch's that has weights, and for a module of this file that holds one, or a parameter."""
+    return any(
+        each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) or any(map(_trained, each.attributes.values()))
+        for each in _inside(layer)
+    )
+
+
+def _trained(value: Thing) -> bool:
+    """True for ``nn.Parameter(...)`` that is not told whether it wants a gradient, and so does."""
+    call = value.node
+    return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
+
+
+def _inside(layer: Thing, *, copies: bool = True) -> Iterator[Thing]:
+    """Yield a module and its parts; those of a copy, told by the parts of what was copied, only where asked for."""
+    queue, seen = [layer], set[int]()
+    while queue:
+        each = queue.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            parts = (*each.of, *each.attributes.values()) if copies or COPIED not in each.facts else ()
+            queue += [part for part in parts if part.kind is Kind.MODEL]
+
+
+def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Operation]) -> bool:
+    """True where an attribute is only written, appended to, and read where its layers are called."""
+    if any(
+        (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
+    ):
+        return False
+    callers = [each.function for each in used if each.function is not None]
+    appended = {
+        id(call.func.value)
+        for call in source.all_calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
+    }
+    for each in source.nodes:
+        if not isinstance(each, ast.Attribute) or each.attr != word:
+            continue
+        written = isinstance(each.ctx, ast.Store) or id(each) in appended
+        read = any(stands_in(each, caller) for caller in callers)
+        if not stands_in(each, kind) or not (written or read):
+            return False
+    return True
+
+
+def _before_backward(source: Source, call: Operation) -> bool:
+    """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
+    return any(each.act is Act.BACKWARD and each.index > call.index for each in source.run_of(call))
+
+
+def _detached(source: Source, node: Any) -> bool:
+    return any(
+        isinstance(call.func, ast.Attribute) and call.func.attr == "detach" and stands_in(node, call.func.value)
+        for call in source.all_calls
+    )
+
+
+def registered(source: Source, found: Unheld) -> Fix | None:
+    """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})`` where the list is written out."""
+    statement, layer = found.bound.statement, getattr(found.layer.node, "func", None)
+    package, _, name = dotted(layer).rpartition(".")
+    if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":
+        return None
+    value = statement.value
+    if isinstance(value, ast.Dict):
+        texts = [getattr(key, "value", None) for key in value.keys]
+        kind = "ModuleDict" if all(isinstance(text, str) and text and "." not in text for text in texts) else ""
+    else:
+        kind = "ModuleList" if isinstance(value, ast.List | ast.ListComp) else ""
+    start, end = source.text.span(value)
+    edits = Edit(start, start, f"{package}.{kind}("), Edit(end, end, ")")
+    return Fix(edits, safe=False, words=f"Keep them in {package}.{kind}") if kind else None

@@ -1,0 +1,216 @@
+"""One file, as a rule sees it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, cast
+
+from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.loop_invariance import fixed
+from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.core.findings import Severity
+from trueloop.core.source_text import Edit, Fix, Text
+
+PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
+EMPTYING: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """What a rule has found."""
+
+    message: str
+    """One sentence: what the text does, with its own names."""
+    node: Any
+    """The operation at fault; reported at its first line."""
+    related: tuple[tuple[Any, str], ...] = ()
+    """Other nodes that matter, each with what it does: (node, "cleared here")."""
+    fix: Fix | None = None
+    severity: Severity | None = None
+    """Where this case is less grave than the failure is in general; None = as it is."""
+
+
+class Source:
+    """A file that was read: its text, its tree, and what it does.
+
+    Args:
+        text: of the file.
+        tree: of the whole file.
+        operations: in the order of the program.
+        names: expressions -> the qualified names of what they stand for: "torch.nn.functional.dropout".
+        notebook: the text is that of the cells of a notebook, one after the other.
+    """
+
+    def __init__(
+        self,
+        text: Text,
+        tree: ast.Module,
+        operations: Iterable[Operation],
+        names: dict[int, str],
+        *,
+        notebook: bool = False,
+    ) -> None:
+        self.text, self.tree, self.notebook = text, tree, notebook
+        self.operations = tuple(operations)
+        self._names = names
+
+    def name(self, node: ast.expr) -> str:
+        """Return the qualified name an expression stands for; "" where the text does not tell."""
+        return self._names.get(id(node), "")
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """Yield every call of functions with these qualified names, also where nothing leads to it."""
+        for node in self.all_calls:
+            if self.name(node.func) in names:
+                yield node
+
+    @cached_property
+    def all_calls(self) -> list[ast.Call]:
+        """Every call in the text."""
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """The whole tree, walked through once for all rules."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def above(self) -> dict[int, ast.AST]:
+        """Each node of the tree, by its id -> the one it is a part of."""
+        return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    def acts(self, *acts: Act) -> list[Operation]:
+        """Return the operations of these kinds, in order."""
+        return [each for each in self.operations if each.act in acts]
+
+    def within(self, loop: Loop, *acts: Act, root: int | None = None) -> list[Operation]:
+        """Return the operations in a loop, those of inner loops and of functions called from it among them."""
+        return [
+            each
+            for each in self.operations
+            if (not acts or each.act in acts) and (root is None or each.root == root) and each.within(loop)
+        ]
+
+    def stored(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
+        """Return what is assigned to in a loop, as it is written, but for sums: path -> the targets it is a part of."""
+        if id(loop.node) not in self._stored:
+            self._stored[id(loop.node)] = _targets(loop.node)
+        return self._stored[id(loop.node)]
+
+    @cached_property
+    def _stored(self) -> dict[int, dict[str, list[ast.expr]]]:
+        return {}
+
+    def run_of(self, operation: Operation) -> list[Operation]:
+        """Return all operations of the run that one is a part of, in order."""
+        return self._runs[operation.root]
+
+    @cached_property
+    def _runs(self) -> dict[int, list[Operation]]:
+        found: dict[int, list[Operation]] = {}
+        for each in self.operations:
+            found.setdefault(each.root, []).append(each)
+        return found
+
+    @cached_property
+    def makers(self) -> dict[int, Operation]:
+        """The operation that each thing is the result of, by the thing's id."""
+        return {id(each.result): each for each in self.operations if each.result is not None}
+
+    @cached_property
+    def emptied(self) -> frozenset[str]:
+        """The names and attributes of what something in the text takes items out of."""
+        calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
+        deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
+        return frozenset(last_word(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
+
+    def fixed(self, expression: ast.expr, operation: Operation, loop: Loop) -> bool:
+        """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
+        bound = {each.word for each in self.within(loop, Act.BOUND, root=operation.root)}
+        return fixed(expression, operation, loop, bound)
+
+    @cached_property
+    def _blocks(self) -> dict[int, list[ast.stmt]]:
+        found: dict[int, list[ast.stmt]] = {}
+        for node in self.nodes:
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if isinstance(block, list):
+                    found.update((id(each), block) for each in cast("list[ast.stmt]", block))
+        return found
+
+    def taken_out(self, operation: Operation) -> Edit | None:
+        """Take out the line of an operation; None where something else would go with it, be it a comment."""
+        statement = operation.statement
+        if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
+            return None
+        if len(self.block(statement)) < 2 or statement.lineno != statement.end_lineno:
+            return None
+        rest, indent = self.text.after(statement), self.text.indent(statement)
+        start, end = self.text.span(statement)
+        if rest is None or indent is None or self.text.content[end : rest.end].strip():
+            return None
+        return Edit(start - len(indent.encode()), rest.end, "")
+
+    def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
+        """Return the statements that a statement is one of: a body."""
+        return self._blocks.get(id(statement), [])
+
+    @staticmethod
+    def handed_out(thing: Thing, operations: Iterable[Operation]) -> bool:
+        """True where code that this file does not show got hold of a thing, or of the models whose parameters it has.
+
+        Args:
+            thing: a model, optimizer, scaler ...
+            operations: where to look.
+        """
+        return any(
+            given.may_be(thing) or given.covers(thing)
+            for operation in operations
+            if operation.act is Act.ESCAPED
+            for given in operation.things
+        )
+
+    @staticmethod
+    def clears(operation: Operation, thing: Thing) -> bool:
+        """True where an operation clears or changes gradients by hand, and those of a thing may be among them."""
+        if operation.act not in (Act.CLEARED, Act.GRADIENTS):
+            return False
+        known = operation.subject.models() and thing.models()
+        return not known or operation.subject.covers(thing)
+
+    @staticmethod
+    def clears_all(operation: Operation, optimizer: Thing) -> bool:
+        """True where an operation is the ``zero_grad()`` of an optimizer, or of models with all its parameters."""
+        if operation.act is not Act.CLEARED or operation.word:
+            return False
+        models = optimizer.models()
+        whole = bool(models) and all(part.kind is Kind.PARAMETERS for part in optimizer.of)
+        return operation.subject is optimizer or (whole and all(operation.subject.covers(each) for each in models))
+
+    @staticmethod
+    def reaches(backward: Operation, thing: Thing) -> bool:
+        """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
+        models = [each for each in backward.subject.graph() if each.kind is Kind.MODEL]
+        return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))
+
+
+def last_word(place: ast.expr) -> str:
+    """Return the name or attribute that an expression gets something from: of ``self.log["loss"]`` it is "log"."""
+    while isinstance(place, ast.Subscript):
+        place = place.value
+    return place.attr if isinstance(place, ast.Attribute) else place.id if isinstance(place, ast.Name) else ""
+
+
+def _targets(loop: ast.AST) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for each in ast.walk(loop):
+        other = isinstance(each, ast.AnnAssign | ast.NamedExpr | ast.For)
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target] if other else []:
+            for part in ast.walk(target):
+                if isinstance(part, PATHS):
+                    found.setdefault(ast.unparse(part), []).append(target)
+    return found

@@ -1,0 +1,163 @@
+"""An error as it was printed, to what is known of it: the catalogue's pages, without the program that raised it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trueloop.app.explain.tracebacks import ErrorText, errors_in, plain
+from trueloop.core.findings import Site
+from trueloop.failures.load import Entry, error_page, find, known_errors
+from trueloop.failures.pytorch_error import KnownError, Past, Raised
+from trueloop.failures.warning_search import warned_of
+
+ORDER: Final = ("raised", "worker", "cause", "context")
+"""What ended the program comes first, what was only being handled when that came last."""
+NEAR: Final = 0.5  # of a known message's words
+SHOWN: Final = 3  # near ones that are named
+LAST: Final = 100  # lines of a text without any error that are looked at for what is near
+LONGEST: Final = 2000  # characters of a message
+_CODE: Final = re.compile(r"\b[A-Z]{3}\d{3}\b")
+_PASSED_ON: Final = re.compile(r"Caught \w+ in ")  # by torch, from a worker or a replica
+_OURS: Final = "trueloop.core.errors"
+_TORCH: Final = re.compile(r"(?:^|/)torch/(.+\.py)$")
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/trueloop/(?:engines|faces)/|^<")
+_UNKNOWN: Final = Past(update=-1)  # how many updates went by before does not stand in a traceback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One error of torch's that is known."""
+
+    kind: str
+    entry: KnownError
+    error: ErrorText
+    site: Site | None
+    """The innermost line of the user's."""
+    meaning: str
+    """"" = a traceback says too little; the page says what it can be."""
+    fix: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it JSON-ready."""
+        return {
+            "kind": self.kind, "title": self.entry.title, "type": self.error.type, "message": self.error.message,
+            "how": self.error.how, "ranks": list(self.error.ranks), "site": self.site and self.site._asdict(),
+            "meaning": self.meaning, "fix": self.fix, "page": error_page(self.kind),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a text is about."""
+
+    errors: Sequence[Told]
+    failures: Sequence[Entry]
+    """Silent failures that it names by their code, or that torch warned of."""
+    ours: Sequence[ErrorText]
+    """Errors of trueloop's own, which say themselves what to do."""
+    unknown: Sequence[ErrorText]
+    nearest: Sequence[str]
+    """Kinds of errors whose words are like those of the unknown ones."""
+
+    @property
+    def found(self) -> bool:
+        """Something in it is known."""
+        return bool(self.errors or self.failures or self.ours)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it JSON-ready; a line that names no type of error is not listed among what is unknown."""
+        return {
+            "errors": [told.as_json() for told in self.errors],
+            "failures": [{"code": each.code, "slug": each.slug, "fix": each.failure.fix} for each in self.failures],
+            "ours": [{"type": each.type, "message": each.message} for each in self.ours],
+            "unknown": [{"type": each.type, "message": each.message} for each in self.unknown if each.type],
+            "nearest": list(self.nearest),
+        }
+
+
+def answer_to(text: str) -> Answer:
+    """Look up everything a text speaks of.
+
+    Args:
+        text: a traceback, a log that holds one, or an error's message alone.
+    """
+    bare = plain(text)
+    seen = errors_in(text)
+    errors = list(_known(seen, seen)) or list(_known(_said(bare), seen))
+    explained = [told.error for told in errors]
+    ours = [error for error in seen if error.module == _OURS]
+    rest = [error for error in seen if error not in explained and error not in ours]
+    failures = {entry.code: entry for entry in (*map(find, _CODE.findall(bare)), *warned_of(bare)) if entry}
+    return Answer(
+        errors=errors,
+        failures=list(failures.values()),
+        ours=ours,
+        unknown=[each for each in rest if each.how in ("raised", "worker") and not _PASSED_ON.match(each.message)],
+        nearest=[]
+        if errors or failures or ours
+        else _nearest([error.message for error in rest] or bare.splitlines()[-LAST:]),
+    )
+
+
+def _known(errors: Iterable[ErrorText], chain: Sequence[ErrorText]) -> Iterator[Told]:
+    kinds: set[tuple[str, str]] = set()
+    for error in sorted(errors, key=lambda each: ORDER.index(each.how)):
+        told = _told(error, chain)
+        key = (told.kind, error.message if error.type else "") if told else None
+        if told is not None and key is not None and key not in kinds:
+            kinds.add(key)
+            yield told
+
+
+def _told(error: ErrorText, chain: Sequence[ErrorText]) -> Told | None:
+    site = _users(error) or next((site for each in chain if each.how == "raised" and (site := _users(each))), None)
+    raised = Raised(
+        type=error.type,
+        message=error.message,
+        site=site,
+        causes=(*(each.message for each in chain if each.how == "cause"), error.message),
+        through=tuple(found[1] for each in error.frames if (found := _TORCH.search(each.path))),
+        past=_UNKNOWN,
+    )
+    for kind, entry in known_errors().items():
+        match = entry.match(error.message) if not error.type or error.type in entry.types else None
+        if match is None:
+            continue
+        words = entry.explain(raised, match)
+        if words is not None:
+            return Told(kind=kind, entry=entry, error=error, site=site, meaning=words.meaning, fix=words.fix)
+        if not error.frames:  # what the explanation looks for may be in the traceback that was not given
+            return Told(kind=kind, entry=entry, error=error, site=site, meaning="", fix="")
+    return None
+
+
+def _users(error: ErrorText) -> Site | None:
+    """Return the innermost line of the user's; in a worker, or in a thread, there may be none."""
+    return next((site for site in reversed(error.frames) if not _LIBRARY.search(site.path)), None)
+
+
+def _said(text: str) -> Iterator[ErrorText]:
+    """Yield known messages that stand anywhere: in a logger's line, or said by torch's own code before it aborts."""
+    for entry in known_errors().values():
+        for words in entry.texts:
+            for found in re.finditer(words, text):
+                rest = text[found.start() :].partition("\n\n")[0]
+                yield ErrorText(type="", message=rest[:LONGEST].strip())
+
+
+def _nearest(messages: Sequence[str]) -> list[str]:
+    weighed: Mapping[str, float] = {
+        kind: max((_alike(text, message) for text in entry.texts for message in messages), default=0.0)
+        for kind, entry in known_errors().items()
+    }
+    ranked = sorted(weighed, key=lambda kind: -weighed[kind])
+    return [kind for kind in ranked if weighed[kind] >= NEAR][:SHOWN]
+
+
+def _alike(pattern: str, message: str) -> float:
+    """Return the share of a known text's words that stand in a message; 0 for texts of few words."""
+    words = set(re.findall(r"[a-z]{3,}", re.sub(r"\\.|\(\?P?<?\w*>?|\[[^\]]*\]", " ", pattern).lower()))
+    return len(words & set(re.findall(r"[a-z]{3,}", message.lower()))) / len(words) if len(words) > 2 else 0.0

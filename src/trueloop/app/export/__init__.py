@@ -1,0 +1,1 @@
+"""Exporting the model of a run."""

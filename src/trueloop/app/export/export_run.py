@@ -1,0 +1,211 @@
+"""Exports the model of a run: proven on real samples of its recipe, in a folder that is whole or absent."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trueloop.app.export.trained_model import Shipped
+from trueloop.app.training.run_folder import numbered
+from trueloop.core.errors import InvalidData, InvalidModel, RunFolderError
+from trueloop.export.artifact import open_artifact
+from trueloop.export.call_signature import Inputs, arguments, results
+from trueloop.export.io_description import Answer, Kind, Reading
+from trueloop.export.write import Exported, Order, export
+from trueloop.training.checkpoint.durable_files import sync
+from trueloop.training.evaluation.evaluate import eval_mode
+from trueloop.training.objective import as_objective
+from trueloop.training.seeding import preserved_generators
+from trueloop.version import __version__
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trueloop.recipes.recipe import Parts
+
+SIZES: Final = (8, 5, 3, *[1] * 16)
+"""Of the batches that are compared: several sizes, and enough of one sample to see whose length differs."""
+BESIDE: Final = ".exporting-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An artifact that was written and read back."""
+
+    folder: Path
+    exported: Exported
+    weights: str
+    """Which were taken: "final", or a checkpoint."""
+    notes: tuple[str, ...]
+
+
+def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: bool, tolerance: float) -> Made:
+    """Export what a run ships, proven on its own held-out data.
+
+    Args:
+        source: its model may be in any mode, which is put back.
+        kind: the format.
+        out: a folder that is absent or empty; None = RUN/export/KIND, numbered where there is one.
+        dynamic_batch: any number of samples at once; False = one.
+        tolerance: see `engines.export.parity`.
+
+    Raises:
+        InvalidModel: it cannot be exported, or gives other answers.
+        RunFolderError: the folder is taken, or cannot be written.
+    """
+    model = source.parts.model
+    place = _place(source.weights.run, kind, out)
+    with eval_mode(model), preserved_generators():
+        names, batches, outputs = samples(source.parts)
+        order = Order(
+            kind=kind,
+            names=names,
+            batches=batches,
+            dynamic_batch=dynamic_batch,
+            tolerance=tolerance,
+            reading=source.parts.reading,
+            answer=answer_of(source.parts, outputs),
+        )
+        hidden = place.with_name(f"{BESIDE}{place.name}-{secrets.token_hex(4)}")
+        try:
+            hidden.mkdir(parents=True)
+            exported = export(model, order, hidden, _about(source))
+            for item in (*hidden.iterdir(), hidden):
+                sync(item)
+            if place.exists():
+                place.rmdir()  # it is empty
+            hidden.rename(place)
+            sync(place.parent)
+        except OSError as error:
+            raise RunFolderError(
+                f"{str(place)!r} cannot be written: {error.strerror or error}.", fix="Choose another folder (--out)."
+            ) from error
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+    open_artifact(place, expected=exported.digest)
+    notes = (*source.notes, *exported.notes)
+    return Made(folder=place, exported=exported, weights=source.weights.source, notes=notes)
+
+
+def _place(run: Path, kind: Kind, out: Path | None) -> Path:
+    if out is None:
+        return next(path for path in numbered(run / "export" / kind) if not path.exists())
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise RunFolderError(f"{str(out)!r} is there already.", fix="Choose a folder that is absent or empty (--out).")
+    return out
+
+
+def samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[Tensor]]:
+    """Return what the objective gives the model on held-out samples, batch by batch, and what the model gives.
+
+    Args:
+        parts: the model in eval mode.
+
+    Returns:
+        The names of the inputs, the inputs of each batch, and each batch's first output.
+
+    Raises:
+        InvalidData: there is no sample.
+        InvalidModel: the objective never calls the model, or with something other than tensors.
+    """
+    import torch
+
+    objective, model = as_objective(parts.objective), parts.model
+    calls: list[tuple[dict[str, Tensor], Any]] = []
+
+    def heard(module: nn.Module, args: Any, options: Any, output: Any) -> None:
+        calls.append((arguments(module, args, options), output))
+
+    found: list[tuple[dict[str, Tensor], Any]] = []
+    handle = model.register_forward_hook(heard, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            for batch in batches(parts):
+                calls.clear()
+                objective(model, batch)
+                found += calls[:1]  # of several calls the first: the others are the objective's own
+    finally:
+        handle.remove()
+    if not found:
+        raise InvalidModel(
+            "The objective never calls the model itself.", fix="Call model(...) in it, not a part of the model."
+        )
+    names = tuple(found[0][0])
+    inputs = [tuple(given[name].detach().clone() for name in names) for given, _ in found]
+    return names, inputs, [next(iter(results(output).values())) for _, output in found]
+
+
+def batches(parts: Parts) -> list[Any]:
+    """Return batches of real samples, of the first held-out data there are; of ready batches, some as they are.
+
+    Raises:
+        InvalidData: there is none.
+    """
+    from trueloop.data import collate
+
+    data: Any = next((each for each in (parts.test, parts.val, parts.train) if each is not None), ())
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
+        put_together = parts.collate or collate
+        made: list[Any] = []
+        start = 0
+        for size in SIZES:
+            chosen: list[Any] = [data[index] for index in range(start, min(start + size, len(data)))]
+            start += size
+            made += [put_together(chosen)] if chosen else []
+    else:
+        made = [batch for batch, _ in zip(data, range(4), strict=False)]
+    if not made:
+        raise InvalidData("The recipe has no sample to prove the export on.", fix="Give it test, val or train data.")
+    return made
+
+
+def answer_of(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
+    """Say what the first output means: a class where the names of the classes are known, a number where it is one."""
+    from torch import nn
+
+    first = outputs[0]
+    labels = tuple(parts.class_names)
+    if labels and first.dim() == 2 and first.shape[1] == len(labels):
+        logits = isinstance(parts.objective, nn.CrossEntropyLoss | nn.NLLLoss)
+        return Answer(kind="class", labels=labels, softmax=logits)
+    if parts.reading.kind == "text" and first.dim() == 3 and first.shape[2] == 256:
+        return Answer(kind="next_byte")
+    if first.is_floating_point() and (first.dim() == 1 or (first.dim() == 2 and first.shape[1] == 1)):
+        return Answer(kind="value")
+    return Answer()
+
+
+def _about(source: Shipped) -> Mapping[str, Any]:
+    import torch
+
+    weights, recipe, model = source.weights, source.recipe, source.parts.model
+    parts = {"class": type(model).__name__, "parameters": sum(each.numel() for each in model.parameters())}
+    run = {
+        "name": weights.run.resolve().name,
+        "id": source.run_id,
+        "weights": weights.source,
+        "update": weights.update,
+        "metrics": dict(weights.metrics),
+        "recipe": recipe.name,
+        "summary": recipe.summary,
+    }
+    versions = {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"run": run, "model": parts, "versions": versions, "exported": made, "remarks": list(source.notes)}
+
+
+def described(reading: Reading) -> str:
+    """Say what may be given to `trueloop predict`."""
+    kinds = {
+        "image": ".png, .jpg, .npy, .json",
+        "table": ".csv, .npy, .json",
+        "text": ".txt, .npy, .json",
+        "array": ".npy, .json",
+    }
+    return f"{kinds[reading.kind]}: {reading.words}"

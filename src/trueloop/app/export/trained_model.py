@@ -1,0 +1,188 @@
+"""The model of a run as it was trained: its recipe, and the weights that it ships or those of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trueloop.app.training.recipe_settings import override
+from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
+from trueloop.core.paths import is_file
+from trueloop.recipes import registry
+from trueloop.runs.history import History
+from trueloop.runs.journal import read
+from trueloop.runs.queries.resolve import find_run
+from trueloop.runs.run_id import run_id
+from trueloop.training.checkpoint.checkpoints import FOLDER, CheckpointFolder
+from trueloop.training.checkpoint.manifest import MANIFEST, read_folder, read_manifest
+from trueloop.training.checkpoint.weights import load_weights
+from trueloop.training.code_version import source_code
+from trueloop.training.seeding import prepare_generators
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from trueloop.recipes.recipe import Parts, Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Which weights were taken."""
+
+    run: Path
+    source: str
+    """"final", or the checkpoint's name."""
+    tensors: Mapping[str, Tensor]
+    update: int | None
+    """None = the journal does not say."""
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """A recipe's parts, its model with trained weights on the CPU."""
+
+    recipe: Recipe
+    parts: Parts
+    weights: Weights
+    run_id: str
+    notes: tuple[str, ...]
+    """What a person should know: the recipe's code has changed since."""
+
+
+def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
+    """Build the model of a run and load its weights.
+
+    Args:
+        word: a run, as for `trueloop runs show`, or the folder of one of its checkpoints.
+        root: where runs lie that are named without a path.
+        recipe: what it was trained with, where the journal does not say: "path/to/recipe.py:build".
+
+    Raises:
+        RunFolderError: there is no such run.
+        CheckpointError: there are no weights, or they are damaged.
+        InvalidConfig: the recipe is not known, or is another one now.
+        InvalidModel: the weights do not fit what the recipe builds.
+    """
+    given = Path(word)
+    checkpoint = given if FOLDER.fullmatch(given.name) and is_file(given / MANIFEST) else None
+    run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else word, root)
+    history = read(run)
+    weights = _of_checkpoint(run, checkpoint) if checkpoint else _of_run(run, history)
+    made = _recipe(run, history.facts, recipe)
+    prepare_generators(made.train)
+    parts = made.assemble(made.options)
+    _load(parts.model, weights)
+    return Shipped(
+        recipe=made,
+        parts=replace(parts, model=parts.model.cpu()),
+        weights=weights,
+        run_id=run_id(run / "journal.jsonl") or "",
+        notes=_changed(history.facts, made, parts.model),
+    )
+
+
+def _of_run(run: Path, history: History) -> Weights:
+    path = run / "final" / "model.safetensors"
+    if is_file(path):
+        best = history.best if history.facts.get("config", {}).get("checkpoint", {}).get("final") == "best" else None
+        metrics = {f"{split}/{name}": value for split, name, value in _latest(history)}
+        return Weights(
+            run=run, source="final", tensors=load_weights(path), update=best.update if best else None, metrics=metrics
+        )
+    folder = CheckpointFolder(run / "checkpoints", writing=False)
+    newest = folder.best() or folder.latest()
+    if newest is None:
+        raise CheckpointError(
+            f"{run} has neither final weights nor a whole checkpoint.", fix="Train it further, or name another run."
+        )
+    return _of_checkpoint(run, newest.path)
+
+
+def _latest(history: History) -> list[tuple[str, str, float]]:
+    found: dict[tuple[str, str], float] = {}
+    for each in history.evaluations:
+        found |= {(each.split, name): float(value) for name, value in each.metrics.items()}
+    return [(split, name, value) for (split, name), value in found.items() if split == "test"]
+
+
+def _of_checkpoint(run: Path, path: Path) -> Weights:
+    from torch import Tensor
+
+    try:
+        about, _ = read_manifest(path)
+        state = read_folder(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be read: {error.strerror or error}.") from error
+    tensors = {**state["model"], **(state.get("average") or {})}  # what is evaluated, and shipped
+    if not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise CheckpointError(
+            f"{path} is cut up over several processes.",
+            fix=f"Let the run finish, or go on to its end: {run}/final/model.safetensors is whole.",
+        )
+    return Weights(run=run, source=path.name, tensors=tensors, update=about.update, metrics=about.metrics)
+
+
+def _recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
+    """Return the recipe of a run with the options it was trained with."""
+    command = facts.get("command")
+    spec = named or (str(command[2]) if isinstance(command, list) and len(command) > 2 else "")  # trueloop train SPEC
+    if not spec:
+        raise InvalidConfig(
+            f"{run} does not say by which recipe it was trained.",
+            why="Weights alone do not say how the model computes.",
+            fix="Name it: --recipe path/to/recipe.py:build, a function that returns a Recipe.",
+        )
+    recipe = registry.load(spec)
+    config, options = facts.get("config"), facts.get("options")
+    known = vars(recipe.options) if hasattr(recipe.options, "__dict__") else _slots(recipe.options)
+    saved: Mapping[str, Any] = options if isinstance(options, dict) else {}
+    unknown = [name for name in saved if name not in known]
+    if unknown:
+        raise InvalidConfig(
+            f"The run has the option {unknown[0]!r}, which the recipe {spec} does not know any more.",
+            fix="Use the recipe as it was when the run was trained.",
+        )
+    values = {f"options.{name}": tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
+    if isinstance(config, dict) and isinstance(config.get("seed"), int):
+        values["seed"] = config["seed"]
+    return override(recipe, values)
+
+
+def _slots(options: Any) -> Mapping[str, Any]:
+    from dataclasses import fields, is_dataclass
+
+    return {each.name: None for each in fields(options)} if is_dataclass(options) else {}
+
+
+def _load(model: nn.Module, weights: Weights) -> None:
+    own = model.state_dict()
+    wrong = [f"missing: {name}" for name in own if name not in weights.tensors]
+    wrong += [f"not in the model: {name}" for name in weights.tensors if name not in own]
+    wrong += [
+        f"{name}: {tuple(weights.tensors[name].shape)} saved, {tuple(own[name].shape)} in the model"
+        for name in own
+        if name in weights.tensors and weights.tensors[name].shape != own[name].shape
+    ]
+    if wrong:
+        raise InvalidModel(
+            f"The weights of {weights.run} ({weights.source}) do not fit the recipe's model: {'; '.join(wrong[:5])}",
+            fix="Use the recipe, and the options, that the run was trained with.",
+        )
+    model.load_state_dict(dict(weights.tensors))
+
+
+def _changed(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module) -> tuple[str, ...]:
+    """Say which files of the recipe are not those that the run was trained with."""
+    saved = facts.get("code")
+    if not isinstance(saved, dict):
+        return ()
+    now = source_code([recipe.assemble, model])
+    files = [
+        name
+        for name, word in now.items()
+        if isinstance(saved.get(name), str) and not set(word.split("/")) & set(saved[name].split("/"))
+    ]
+    return (f"Changed since the run was trained: {', '.join(files)}.",) if files else ()

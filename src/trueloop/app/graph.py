@@ -1,0 +1,99 @@
+"""The graph behind a loss: one batch forward, as training would, and no backward; of a recipe, or of a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.app.training.data_feed import Feed
+from trueloop.autograd.graph import Graph, following, inspect
+from trueloop.core.errors import InvalidConfig
+from trueloop.recipes.recipe import Recipe
+from trueloop.training.config import TrainConfig
+from trueloop.training.memory.device import move, resolve_device
+from trueloop.training.memory.recompute import enable_recompute
+from trueloop.training.objective import as_objective, check_graph
+from trueloop.training.optimizers.parameter_groups import freeze
+from trueloop.training.precision.mixed_precision import autocast
+from trueloop.training.seeding import prepare_generators, seed_process
+from trueloop.training.validate import validate
+from trueloop.verification.evidence import NotApplicable
+from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_target import Subject
+from trueloop.verification.rng_state import seed_all
+
+
+def graph_of(recipe: Recipe) -> Graph:
+    """Return the graph of one micro-batch of a recipe: frozen parts frozen, precision and recomputing as it says.
+
+    Raises:
+        InvalidModel: the loss has no graph.
+        TrueloopError: what cannot work, with what to do.
+    """
+    config = recipe.train
+    validate(config)
+    prepare_generators(config)
+    parts = recipe.assemble(recipe.options)
+    device = resolve_device(config.device)
+    model = _made_ready(parts.model, config, device)
+    objective = as_objective(parts.objective)
+    objective.to(device)
+    alone = replace(config, workers=0)
+    source = Feed(alone, collate=parts.collate, pin=False).training(
+        parts.train, sampler=parts.sampler, labels=parts.labels
+    )
+    batch = move(next(iter(source.epoch(0))).data, device)
+    seed_process(config.seed, 0)
+    with following(model), autocast(config.precision, device), torch.enable_grad():
+        terms = objective(model, batch)
+        loss = torch.stack([term.weight * term.sum / (1 if term.count is None else term.count) for term in terms]).sum()
+    check_graph(loss)
+    outputs = {f"output {place}" if place else "output": term.output for place, term in enumerate(terms)}
+    return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
+
+
+def graph_of_subject(subject: Subject) -> Graph:
+    """Return the graph of one batch of what `trueloop verify` takes, on a copy of the model, in train mode.
+
+    Raises:
+        InvalidConfig: the subject has no loss, or no batch.
+        InvalidModel: the loss has no graph.
+    """
+    bench = Bench(subject)
+    work, outputs = bench.work(), list[Any]()
+    work.model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
+    seed_all(subject.seed)
+    try:
+        batch = bench.batch
+        with following(work.model), torch.enable_grad():
+            loss = work.mean(batch)
+    except NotApplicable as lack:
+        raise InvalidConfig(
+            f"There is no graph to be shown: {lack}", fix="Give the subject a loss, and a batch or a loader."
+        ) from None
+    check_graph(loss)
+    named = dict(_named("output", outputs[0] if outputs else None))
+    return inspect(loss, work.model, {"loss": loss, **dict(_named("batch", batch)), **named})
+
+
+def _made_ready(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    return model.to(device).train()
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a batch by the words that lead to them."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in cast("Mapping[Any, Any]", value).items():
+            yield from _named(f"{name}[{key!r}]" if name else str(key), each)
+    elif isinstance(value, tuple | list):
+        for place, each in enumerate(cast("tuple[Any, ...]", value)):
+            yield from _named(f"{name}[{place}]", each)

@@ -1,0 +1,1 @@
+"""`trueloop lint`: options in, findings and an exit code out."""

@@ -1,0 +1,122 @@
+"""What `trueloop lint` says: the findings in the form asked for, and what all files come to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from trueloop.core.findings import Finding, Report, Site
+from trueloop.core.formatting import counted
+from trueloop.lint.baseline import Key
+from trueloop.reporting.summary import headline, shown
+
+Format = Literal["text", "concise", "json", "github", "sarif"]
+__all__ = ["Format", "Total", "shown", "tell"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Total:
+    """What all files come to."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Files that were not judged, and why."""
+    idle: list[tuple[Site, str]] = field(default_factory=list[tuple[Site, str]])
+    """Comments that silence nothing: file, line, codes."""
+    keys: list[Key] = field(default_factory=list[Key])
+    """What a baseline would list."""
+    files: int = 0
+    changed: int = 0
+    """Files with fixes in them."""
+    fixed: int = 0
+    ignored: int = 0
+    """Findings that were silenced by a comment just now."""
+    silenced: int = 0
+    """Those that were before."""
+    known: int = 0
+    """Findings that the baseline lists."""
+
+    def report(self) -> Report:
+        """Return it as a report like that of a run."""
+        return Report(
+            findings=tuple(self.findings),
+            files=self.files,
+            silenced=self.silenced,
+            problems=tuple(f"{path}: {problem}" for path, problem in self.problems),
+        )
+
+
+def tell(
+    total: Total, form: Format, *, base: Path, statistics: bool = False, quiet: bool = False, file: TextIO | None = None
+) -> None:
+    """Print what was found.
+
+    Args:
+        total: of all files.
+        form: for people or for programs.
+        base: paths are told relative to it.
+        statistics: how often each failure was found, instead of the findings.
+        quiet: no summary.
+        file: None = standard output.
+    """
+    out = sys.stdout if file is None else file
+    if form in ("json", "sarif"):
+        print(json.dumps(_content(total.report(), form, base), indent=2), file=out)
+        return
+    for path, problem in total.problems:
+        print(f"{shown(path, base)}: not judged: {problem}", file=sys.stderr)
+    for line in _lines(total, form, base, statistics=statistics, file=out):
+        print(line, file=out)
+    if not quiet and form in ("text", "concise"):
+        for line in _summary(total, base):
+            print(line, file=out if form == "text" else sys.stderr)
+
+
+def _content(report: Report, form: Format, base: Path) -> dict[str, Any]:
+    if form == "json":
+        from trueloop.reporting.json_report import to_json
+
+        return to_json(report)
+    from trueloop.reporting.sarif import to_sarif
+
+    return to_sarif(report, base=base)
+
+
+def _lines(total: Total, form: Format, base: Path, *, statistics: bool, file: TextIO) -> Iterator[str]:
+    from trueloop.reporting import one_line
+
+    if statistics:
+        yield from one_line.statistics(total.findings)
+    elif form == "text":
+        from rich.console import Console
+
+        from trueloop.reporting.text import print_found
+
+        print_found(total.findings, Console(file=file, highlight=False), base=base)
+    else:
+        yield from (
+            (one_line.annotation if form == "github" else one_line.concise)(each, base=base) for each in total.findings
+        )
+
+
+def _summary(total: Total, base: Path) -> Iterator[str]:
+    yield f"{headline(total.report())}." if total.files else "Not judged: there is no Python file and no notebook."
+    done = ((total.fixed, "fixed"), (total.ignored, "silenced by a comment"))
+    quiet = ((total.silenced, "silenced by comments"), (total.known, "known to the baseline"))
+    repairs = [finding.repair for finding in total.findings if finding.repair]
+    safe = sum(repair.safe for repair in repairs)
+    ways = ((safe, "can be fixed by --fix"), (len(repairs) - safe, "by --unsafe-fixes (look at them: add --diff)"))
+    for parts in (done, quiet, ways):
+        if words := _listed(parts):
+            yield f"{words}."
+    for site, codes in total.idle:
+        what = f"ignore[{codes}]" if codes else "ignore"
+        yield f"{shown(site.path, base)}:{site.line}: `# trueloop: {what}` silences nothing that the text shows."
+
+
+def _listed(parts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{counted(count, 'finding')} {words}" for count, words in parts if count)

@@ -1,0 +1,1 @@
+"""Operations on run folders: best run, cleanup, rollback, sync."""

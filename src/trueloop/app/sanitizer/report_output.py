@@ -1,0 +1,90 @@
+"""A report as people and programs get it: on the terminal, as a page, in files."""
+
+from __future__ import annotations
+
+import io
+import json as json_format
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from trueloop.app.output_file import writable, write
+from trueloop.core.findings import Report
+from trueloop.reporting.json_report import to_json
+from trueloop.reporting.summary import headline
+
+
+def print_page(report: Report, *, file: TextIO | None = None, base: Path) -> None:
+    """Print a report on standard error, or to a file; nobody there to read it is no error.
+
+    Where printing it fails through a fault of ours, the verdict and the fault are printed instead: it is the last
+    thing that happens in somebody else's program.
+    """
+    console = Console(file=file or sys.stderr, highlight=False)
+    try:
+        try:
+            from trueloop.reporting.text import print_report
+
+            print_report(report, console, base=base)
+        except (AttributeError, ImportError, LookupError, TypeError) as fault:
+            console.print(Text(f"trueloop: {headline(report)} (its report broke: {type(fault).__name__}: {fault})"))
+    except (OSError, ValueError):  # the terminal or the reader of a pipe is gone
+        return
+
+
+def text(report: Report, *, base: Path) -> str:
+    """Return a report as it is printed, without colours."""
+    file = io.StringIO()
+    print_page(report, file=file, base=base)
+    return file.getvalue()
+
+
+def page(report: Report, *, base: Path) -> str:
+    """Return a report as a page of HTML."""
+    from trueloop.reporting.html import to_html
+
+    return to_html(report, base=base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where a report is to be written; None = not."""
+
+    json: Path | None = None
+    html: Path | None = None
+    sarif: Path | None = None
+
+    def checked(self) -> Files:
+        """Return the same places, whatever folder the program will change to.
+
+        Raises:
+            InvalidConfig: nothing can be written there; better said before a run of hours than after it.
+        """
+        return Files(
+            json=self.json and writable(self.json, "report"),
+            html=self.html and writable(self.html, "report"),
+            sarif=self.sarif and writable(self.sarif, "report"),
+        )
+
+    def write(self, report: Report, *, base: Path) -> None:
+        """Write what was asked for.
+
+        Args:
+            report: of a run.
+            base: the page and SARIF tell paths relative to it; JSON has them whole.
+
+        Raises:
+            RunFolderError: the disk is full, or the folder has gone.
+        """
+        if self.json:
+            write(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n", "report")
+        if self.html:
+            write(self.html, page(report, base=base), "report")
+        if self.sarif:
+            from trueloop.reporting.sarif import to_sarif
+
+            write(self.sarif, json_format.dumps(to_sarif(report, base=base), indent=2) + "\n", "report")

@@ -1,0 +1,154 @@
+"""`trueloop.watch`: watches a stretch of a program for silent failures."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from trueloop.app.sanitizer.live_findings import Live
+from trueloop.app.sanitizer.report_output import page, print_page, text
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.findings import Finding, Report, Severity
+from trueloop.failures.load import known_errors
+from trueloop.failures.selection import choose
+from trueloop.reporting.summary import headline
+from trueloop.sanitizer.finding_bus import pass_on
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+
+def watch(
+    *parts: nn.Module | Optimizer | DataLoader[Any], select: Iterable[str] = (), ignore: Iterable[str] = ()
+) -> Watching:
+    """Watch this program for silent failures, from now on.
+
+    As a context manager it watches the block: ``with trueloop.watch() as report: ...``, and ``report`` has the
+    findings. As a call on its own, ``trueloop.watch(model, optimizer)``, it watches until the program ends, and then
+    prints its report on standard error. Either way errors and warnings are told there as soon as they are certain.
+
+    Args:
+        parts: models, optimizers and loaders of the program, so that messages name them from the start. What is
+            not given is seen when it is used.
+        select: codes, families or slugs to watch for; none = all.
+        ignore: codes, families or slugs not to hear of.
+
+    Raises:
+        InvalidConfig: a part that is none of these, or a word that is not in the catalogue.
+    """
+    folder = Path.cwd()
+    return Watching(parts, select=select, ignore=ignore, folder=folder)
+
+
+class Watching:
+    """A watched stretch of the program: what was found so far, and, once it has ended, what was found."""
+
+    def __init__(self, parts: Iterable[Any], *, select: Iterable[str], ignore: Iterable[str], folder: Path) -> None:
+        from trueloop.sanitizer.dispatch import Watched
+        from trueloop.sanitizer.watch import Watch
+
+        parts = tuple(parts)
+        models = _models(parts)
+        choice = choose(_words(select), _words(ignore), folder=folder)
+        self._base = folder
+        self._process = os.getpid()
+        self._live = Live(folder)
+        self._ended: Report | None = None
+        self._watch = Watch(
+            [Watched(entry.failure, entry.slug) for entry in choice.entries()],
+            found=self._take,
+            silenced=choice.silenced,
+            errors=known_errors(),
+        )
+        for model in models:
+            self._watch.know(model)
+        self._watch.start()
+        atexit.register(self._at_exit)
+
+    @property
+    def report(self) -> Report:
+        """Everything that is known by now."""
+        return self._ended or self._watch.report()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, the gravest first."""
+        return self.report.findings
+
+    @property
+    def verdict(self) -> str:
+        """The report's first line."""
+        return headline(self.report)
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing of severity warning or worse was found."""
+        return self.report.worst() in (None, Severity.NOTE)
+
+    def stop(self) -> Report:
+        """End the watching; torch becomes as it was. Stopping twice is harmless."""
+        if self._ended is None:
+            self._ended = self._watch.stop()
+            atexit.unregister(self._at_exit)
+        return self._ended
+
+    def tell_error(self, error: BaseException) -> bool:
+        """Have an exception explained that has left the program; true where it could be."""
+        if isinstance(error, Exception) and self._ended is None:
+            self._watch.tell_error(error)
+        return self.report.error is not None
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.tell_error(error)
+        self.stop()
+
+    def __str__(self) -> str:
+        return text(self.report, base=self._base)
+
+    def __repr__(self) -> str:
+        return f"<trueloop: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return page(self.report, base=self._base)
+
+    def _take(self, finding: Finding) -> None:
+        pass_on(finding)
+        self._live.tell(finding)
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._process:
+            error = getattr(sys, "last_value", None)  # what Python has printed before it came here
+            if isinstance(error, BaseException) and not hasattr(sys, "ps1"):
+                self.tell_error(error)
+            print_page(self.stop(), file=sys.stderr, base=self._base)
+
+
+def _words(words: Iterable[str]) -> Iterable[str]:
+    return [words] if isinstance(words, str) else words
+
+
+def _models(parts: Iterable[Any]) -> list[nn.Module]:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+    for part in parts:
+        if not isinstance(part, nn.Module | Optimizer | DataLoader):
+            raise InvalidConfig(
+                f"watch() was given {part!r}, which is not a model, an optimizer or a DataLoader.",
+                fix="with trueloop.watch(model, optimizer) as report: ...",
+            )
+    return [part for part in parts if isinstance(part, nn.Module)]

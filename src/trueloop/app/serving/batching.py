@@ -1,0 +1,141 @@
+"""Requests that arrive close together go through the model together, on one thread, in the order they came."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from trueloop.core.errors import TrueloopError
+
+if TYPE_CHECKING:
+    from trueloop.export.exported_model import Outputs
+    from trueloop.export.request_samples import Sample
+
+
+class Full(Exception):
+    """As many samples wait as may."""
+
+
+class Stopped(Exception):
+    """Nothing more is taken."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """One request."""
+
+    samples: Sequence[Sample]
+    arrived_s: float = field(default_factory=perf_counter)
+    done: Future[list[Outputs]] = field(default_factory=Future["list[Outputs]"])
+
+
+class Batcher:
+    """Puts requests together.
+
+    Args:
+        run: samples in, outputs in the same order out; called on one thread only.
+        most: samples that go through together.
+        delay_s: that the first of a batch waits for others.
+        waiting: samples that may wait; more are refused.
+        tell: called with the number of samples of each batch and the seconds it took.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Sample]], list[Outputs]],
+        *,
+        most: int,
+        delay_s: float,
+        waiting: int,
+        tell: Callable[[int, float], None] = lambda samples, seconds: None,
+    ) -> None:
+        self._run, self._tell = run, tell
+        self._most, self._delay_s, self._bound = most, delay_s, waiting
+        self._jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._waiting = 0
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Samples that wait."""
+        return self._waiting
+
+    def submit(self, samples: Sequence[Sample]) -> Future[list[Outputs]]:
+        """Have samples answered; cancelling the future before their turn takes them out.
+
+        Raises:
+            Full: too many wait already.
+            Stopped: `stop` was called.
+        """
+        job = _Job(samples)
+        with self._changed:
+            if self._stopping:
+                raise Stopped
+            if self._waiting + len(samples) > self._bound:
+                raise Full
+            self._jobs.append(job)
+            self._waiting += len(samples)
+            self._changed.notify()
+        return job.done
+
+    def stop(self) -> None:
+        """Answer all that wait, take nothing more, end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            jobs = [job for job in batch if job.done.set_running_or_notify_cancel()]
+            if jobs:
+                self._answer(jobs)
+
+    def _next(self) -> list[_Job]:
+        """Wait for requests; return those that go together, none once all is done."""
+        with self._changed:
+            while not self._jobs and not self._stopping:
+                self._changed.wait()
+            if not self._jobs:
+                return []
+            until_s = self._jobs[0].arrived_s + self._delay_s
+            while self._waiting < self._most and not self._stopping:
+                left_s = until_s - perf_counter()
+                if left_s <= 0 or not self._changed.wait(left_s):
+                    break
+            batch, total = [self._jobs.popleft()], 0
+            total = len(batch[0].samples)
+            while self._jobs and total + len(self._jobs[0].samples) <= self._most:
+                batch.append(self._jobs.popleft())
+                total += len(batch[-1].samples)
+            self._waiting -= total
+            return batch
+
+    def _answer(self, jobs: Sequence[_Job]) -> None:
+        samples = [sample for job in jobs for sample in job.samples]
+        start_s = perf_counter()
+        try:
+            outputs = self._run(samples)
+        except TrueloopError as error:
+            if len(jobs) == 1:
+                jobs[0].done.set_exception(error)
+                return
+            for job in jobs:  # whose it was shows when each is asked alone; the others are answered
+                self._answer([job])
+            return
+        except BaseException as error:  # noqa: BLE001 - a request must be answered, and the thread go on
+            for job in jobs:
+                job.done.set_exception(error)
+            return
+        self._tell(len(samples), perf_counter() - start_s)
+        given = iter(outputs)
+        for job in jobs:
+            job.done.set_result([next(given) for _ in job.samples])

@@ -1,0 +1,198 @@
+"""A recipe's settings as one flat list: read from its frozen dataclasses, overridden, and offered as flags.
+
+``recipe.train.optim.lr`` is the setting ``optim.lr``: the flag ``--optim.lr 0.01``, or ``[optim] lr = 0.01`` in a TOML
+file. The recipe's own options carry their table's name, ``options.width``, so that they can never clash with a
+setting of training. Defaults are the recipe's values, not those of the classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from cyclopts import Group, Parameter, Token
+from docstring_parser import parse_from_object
+
+from trueloop.app.option_types import read_whole_number
+from trueloop.core.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from trueloop.recipes.recipe import Recipe
+
+OPTIONS = "options"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One leaf of the tree."""
+
+    key: str
+    """As in TOML: "optim.lr"."""
+    kind: Any
+    """Its type annotation, resolved."""
+    value: Any
+    """The recipe's own value."""
+    doc: str
+    """The docstring below the field."""
+    table: str
+    """The docstring of the class it belongs to, first line."""
+
+    @property
+    def flag(self) -> str:
+        """As on the command line: "--optim.weight-decay"."""
+        return "--" + self.key.replace("_", "-")
+
+
+def settings_of(recipe: Recipe) -> dict[str, Setting]:
+    """Return every setting by key, in the order of the classes.
+
+    Raises:
+        InvalidConfig: an option of a type that no flag can carry, or options that are no dataclass.
+    """
+    found = _walk(recipe.train, "")
+    if recipe.options is not None:
+        found += _walk(recipe.options, OPTIONS)
+    return {setting.key: setting for setting in found}
+
+
+def _walk(node: Any, key: str) -> list[Setting]:
+    if not dataclasses.is_dataclass(node) or isinstance(node, type):
+        raise InvalidConfig(
+            f"The recipe's {key or 'train'} is {node!r}, not an instance of a dataclass.",
+            fix="Collect the recipe's settings in a frozen dataclass with a default for each.",
+        )
+    owner = type(node)
+    kinds = get_type_hints(owner)
+    docs = {entry.arg_name: entry.description or "" for entry in parse_from_object(owner).params}
+    title = (inspect.getdoc(owner) or "").partition("\n")[0]
+    table = "" if title.startswith(f"{owner.__name__}(") else title  # the signature that dataclass writes for itself
+    leaves: list[Setting] = []
+    tables: list[Setting] = []
+    for field in dataclasses.fields(node):
+        value, name = getattr(node, field.name), f"{key}.{field.name}".lstrip(".")
+        if dataclasses.is_dataclass(value):
+            tables += _walk(value, name)
+            continue
+        if not _has_flag(kinds[field.name]):
+            raise InvalidConfig(
+                f"The setting {name} has the type {kinds[field.name]}, which neither a flag nor TOML can carry.",
+                fix="Use bool, int, float, str, Literal, a tuple of these, or None besides; bind anything else "
+                "into the recipe's assemble function.",
+            )
+        doc = " ".join(docs.get(field.name, "").split())
+        leaves.append(Setting(key=name, kind=kinds[field.name], value=value, doc=doc, table=table))
+    return leaves + tables
+
+
+def _has_flag(kind: Any) -> bool:
+    if get_origin(kind) in (tuple, Union, UnionType):
+        return all(_has_flag(part) for part in get_args(kind) if part is not ...)
+    return kind in (bool, int, float, str, NoneType) or get_origin(kind) is Literal
+
+
+def override(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with some settings replaced.
+
+    Args:
+        recipe: left as it is.
+        values: by key, of the right types.
+    """
+    ours = {key.removeprefix(f"{OPTIONS}."): value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
+    trains = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
+    return dataclasses.replace(recipe, train=_replace(recipe.train, trains), options=_replace(recipe.options, ours))
+
+
+def _replace(node: Any, values: Mapping[str, Any]) -> Any:
+    if not values:
+        return node
+    changed: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        head, _, rest = key.partition(".")
+        if rest:
+            below.setdefault(head, {})[rest] = value
+        else:
+            changed[head] = value
+    for head, inner in below.items():
+        changed[head] = _replace(getattr(node, head), inner)
+    return dataclasses.replace(node, **changed)
+
+
+def flag_parameters(settings: Mapping[str, Setting]) -> list[inspect.Parameter]:
+    """Return one keyword parameter per setting, annotated for cyclopts; its name is the key with ``__`` for dots."""
+    groups: dict[str, Group] = {}
+    parameters: list[inspect.Parameter] = []
+    for setting in settings.values():
+        table = setting.key.rpartition(".")[0] or "training"
+        group = groups.setdefault(table, Group(table, help=setting.table, sort_key=len(groups) + 2))
+        flag = Parameter(
+            name=setting.flag,
+            help=setting.doc,
+            group=group,
+            converter=_converter(setting.kind),
+            negative_iterable=("empty-",) if ... in get_args(setting.kind) else (),
+            show_default=as_text,
+        )
+        parameters.append(keyword(setting.key.replace(".", "__"), setting.kind, setting.value, flag))
+    return parameters
+
+
+def keyword(name: str, kind: Any, default: Any, flag: Parameter) -> inspect.Parameter:
+    """Return a keyword-only parameter that carries its flag."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag])
+
+
+def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `flag_parameters` let through, by key."""
+    return {name.replace("__", "."): value for name, value in arguments.items()}
+
+
+def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
+    """Return a converter where the parser's own would round --epochs 2.7 to 3, or take "none" for a text."""
+    parts = set(get_args(kind) or (kind,))
+    if parts - {NoneType, ...} != {int} and parts != {str, NoneType}:
+        return None
+
+    def convert(_kind: Any, tokens: Sequence[Token]) -> Any:
+        if NoneType in parts and tokens[0].value.lower() == "none":
+            return None
+        if str in parts:
+            return tokens[0].value
+        numbers = tuple(read_whole_number(int, [token]) for token in tokens)
+        return numbers if get_origin(kind) is tuple else numbers[0]
+
+    return convert
+
+
+def as_text(value: Any) -> str:
+    """Return a setting's value as the command line takes it: none, 0.9 0.999, cosine."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, cast("tuple[Any, ...]", value))) or "empty"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def as_flags(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> list[str]:
+    """Return the words that give these values on the command line, so that a run can be started again."""
+    words: list[str] = []
+    for key, value in values.items():
+        flag = settings[key].flag
+        if isinstance(value, bool):
+            words.append(flag if value else _prefixed(flag, "no-"))
+        elif isinstance(value, tuple) and ... in get_args(settings[key].kind):
+            parts = cast("tuple[Any, ...]", value)
+            words += [word for part in parts for word in (flag, str(part))] or [_prefixed(flag, "empty-")]
+        elif isinstance(value, tuple):
+            words += [flag, *map(str, cast("tuple[Any, ...]", value))]
+        else:
+            words += [flag, as_text(value)]
+    return words
+
+
+def _prefixed(flag: str, prefix: str) -> str:
+    """Say no as the parser does: --guard.no-locate."""
+    table, dot, name = flag.removeprefix("--").rpartition(".")
+    return f"--{table}{dot}{prefix}{name}"

@@ -1,0 +1,133 @@
+"""What a run asks of the machine, read from its recipe or from the run itself, for the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from trueloop.app.planning.scale import MOMENTS
+from trueloop.core.errors import InvalidConfig, RunFolderError
+from trueloop.core.paths import is_file
+from trueloop.doctor.diagnosis import Need
+
+if TYPE_CHECKING:
+    from trueloop.recipes.recipe import Recipe
+    from trueloop.training.config import TrainConfig
+
+
+def need_of(word: str, root: Path) -> tuple[Need, Path]:
+    """Return what a recipe or a run asks for, and the folder it is written to.
+
+    Args:
+        word: as for `trueloop train`, or as for `trueloop runs show`.
+        root: where runs lie that are named without a path.
+
+    Raises:
+        InvalidConfig: it is neither.
+
+    Cost: a recipe is built, and its data are read; nothing is trained.
+    """
+    from trueloop.recipes import registry
+    from trueloop.runs.journal import FILE_NAME
+    from trueloop.runs.queries.resolve import find_run
+
+    recipes = [listing.name for listing in registry.listings()]
+    if word in recipes or (".py" in word and not is_file(Path(word) / FILE_NAME)):
+        return need_of_recipe(registry.load(word)), root
+    try:
+        run = find_run(word, root)
+    except RunFolderError as error:
+        raise InvalidConfig(
+            f"{word!r} is neither a recipe nor a run.",
+            why=error.what,
+            fix=f"Recipes are {', '.join(recipes)}. {error.fix}",
+        ) from error
+    return need_of_run(run), run
+
+
+def need_of_recipe(recipe: Recipe) -> Need:
+    """Build a recipe, weigh its model, and read one sample."""
+    from trueloop.training.seeding import prepare_generators
+
+    config = recipe.train
+    prepare_generators(config)
+    parts = recipe.assemble(recipe.options)
+    need = need_of_settings(config)
+    batch = config.micro_batch or config.effective_batch
+    return replace(
+        need,
+        checkpoint_bytes=state_bytes(parts.model, config),
+        batch_bytes=_sample_bytes(parts.train, parts.collate) * batch or None,
+    )
+
+
+def need_of_settings(config: TrainConfig) -> Need:
+    """Return what settings alone ask for."""
+    return Need(
+        device=config.device,
+        workers=config.workers,
+        checkpoints=config.checkpoint.keep_last + config.checkpoint.keep_best + 1,
+        threads=config.threads,
+        deterministic=config.deterministic,
+    )
+
+
+def need_of_run(run: Path) -> Need:
+    """Return what a run asked for, and the size of its newest checkpoint.
+
+    Args:
+        run: its folder.
+    """
+    from trueloop.runs.journal import read
+
+    facts = read(run).facts
+    config = _mapping(facts.get("config"))
+    kept = _mapping(config.get("checkpoint"))
+    saved = [each for each in run.glob("checkpoints/*") if each.is_dir()]
+    newest = max(saved, key=lambda each: each.stat().st_mtime, default=None)
+    weighed = sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) if newest else None
+    return Need(
+        device=str(config.get("device", "auto")),
+        processes=facts.get("processes", 1),
+        workers=config.get("workers"),
+        checkpoint_bytes=weighed,
+        checkpoints=kept.get("keep_last", 2) + kept.get("keep_best", 1) + 1,
+        threads=config.get("threads"),
+        deterministic=bool(config.get("deterministic", False)),
+    )
+
+
+def state_bytes(model: Any, config: TrainConfig) -> int:
+    """Return about how large a checkpoint is: weights, the optimizer's moments, the average.
+
+    Args:
+        model: an ``nn.Module``.
+        config: which optimizer, and whether an average is kept.
+    """
+    weights = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
+    trained = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
+    plain = config.optim.name == "sgd" and not config.optim.momentum
+    return weights * (2 if config.ema else 1) + trained * (0 if plain else MOMENTS[config.optim.name])
+
+
+def _sample_bytes(data: Any, collate: Any) -> int:
+    """Return the size of one sample as a batch of its own; 0 where there is none to look at."""
+    from trueloop.data import collate as default
+
+    if not hasattr(data, "__getitem__") or not len(data):
+        return 0
+    return _bytes((collate or default)([data[0]]))
+
+
+def _bytes(batch: Any) -> int:
+    if isinstance(batch, Mapping):
+        return sum(_bytes(each) for each in cast("Mapping[Any, Any]", batch).values())
+    if isinstance(batch, list | tuple):
+        return sum(_bytes(each) for each in cast("list[Any]", batch))
+    return int(getattr(batch, "nbytes", 0))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

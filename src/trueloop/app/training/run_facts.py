@@ -1,0 +1,113 @@
+"""What is journaled of a run beside its numbers: settings, sizes, versions, machine, and which code it was."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from trueloop.training.distributed.launcher_env import launched
+from trueloop.training.loop import Assembly
+from trueloop.version import __version__
+
+MOST_SOURCE: Final = 200_000  # characters of a recipe's file that are kept
+
+
+def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+    """Describe an assembled run, JSON-ready.
+
+    Args:
+        parts: what the loop turns.
+        config: the settings, as nested mappings.
+        code: fingerprint of each of the user's files.
+    """
+    place = launched()
+    trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+    return {
+        "config": config,
+        "parameters": trainable,
+        "parameters_frozen": sum(p.numel() for p in parts.model.parameters()) - trainable,
+        "device": str(parts.device),
+        "optimizer": type(parts.optimizer).__name__,
+        "threads": torch.get_num_threads(),
+        "processes": parts.parallel.processes.size,
+        "restart": place.restarts if place else 0,  # by the launcher, after a process was lost
+        "code": dict(code),
+        "git": git_state(),
+        "environment": _environment(parts.device),
+        "versions": {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        "packages": _packages(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return the commit of the working folder, and of its changes a hash; None outside a repository.
+
+    Returns:
+        "commit", "dirty", and "diff_sha256" of what ``git diff HEAD`` prints where there are changes, else None. Files
+        that git does not know are not in it.
+    """
+    commit, changes = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
+    if commit is None:
+        return None
+    digest = hashlib.sha256(changes).hexdigest() if changes else None
+    return {"commit": commit.decode().strip(), "dirty": bool(changes), "diff_sha256": digest}
+
+
+def source_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the text of the file a function is from, by its name; empty where there is none."""
+    try:
+        path = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, TypeError, ValueError):
+        return {}
+    return {path.name: text} if len(text) <= MOST_SOURCE else {}
+
+
+def _git(*arguments: str) -> bytes | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, timeout=5, check=True)  # noqa: S603, S607 - git, with arguments of our own
+    except (OSError, subprocess.SubprocessError):  # no git here, or no repository: there is nothing to name
+        return None
+    return done.stdout
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "device_name": torch.cuda.get_device_name(device) if cuda else None,
+        "cuda": torch.version.cuda if cuda else None,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def _packages() -> dict[str, str]:
+    """Return every installed package and its version; the first one on the path counts, as for an import."""
+    found: dict[str, str] = {}
+    for each in distributions():
+        name = each.metadata["Name"]
+        if name:  # a folder that pip left half removed has none
+            found.setdefault(name.lower(), each.version)
+    return dict(sorted(found.items()))

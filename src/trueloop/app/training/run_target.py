@@ -1,0 +1,126 @@
+"""Where a run goes that was given no folder: on in the one it was cut off in, or into a new one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from trueloop.app.training.run_folder import RunFolder, numbered
+from trueloop.core.errors import CheckpointError, RunFolderError
+from trueloop.core.json_text import from_json
+from trueloop.runs.journal import FILE_NAME
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+from trueloop.training.checkpoint.run_identity import Differences, Identity, compare, saved_identity
+
+ROOT = Path("runs")
+_TAIL_BYTES = 1_000_000  # of a journal: the line that ends a run is short, the longest ones hold a confusion matrix
+
+
+class RunChoice:
+    """Chooses a folder once the run's identity is known, and says which and why.
+
+    Of the folders ROOT/NAME-TIME the newest one of this very run decides: same settings, options, code, data, model,
+    machine and versions, so that going on ends in the weights of an undisturbed run. Where it was cut off (killed,
+    interrupted, preempted, failed) and nobody trains in it, the run continues there; else it gets a new folder.
+
+    Args:
+        name: of the recipe.
+        say: given the one sentence about it.
+        fresh: a new folder, whatever there is.
+        root: where the folders lie.
+    """
+
+    def __init__(self, name: str, say: Callable[[str], None], *, fresh: bool = False, root: Path = ROOT) -> None:
+        self._name, self._say, self._fresh, self._root = name, say, fresh, root
+
+    def __call__(self, identity: Identity) -> Path:
+        """Return the folder; a new one exists and is empty."""
+        other = ""
+        for path in () if self._fresh else self._newest_first():
+            try:
+                found = _look(path, identity)
+            except CheckpointError as error:  # unreadable, or a newer trueloop's
+                other = other or f"; {error.what.rstrip('.')}"
+                continue
+            if found is None:
+                continue
+            update, changed = found
+            end = _ended(path)
+            if not changed.same_run:
+                what = f"{changed.decisive[0]}" + (" and more" if len(changed.decisive) > 1 else "")
+                other = other or ("" if end in ("finished", "early_stop") else f"; {path} is unfinished, but {what}")
+                continue
+            if end in ("finished", "early_stop"):
+                return self._new(f"; {path} has finished the same run")
+            if not _is_free(path):
+                return self._new(f"; another process is training the same in {path}")
+            word = {"interrupted": "interrupted", "preempted": "preempted", "failed": "broken off"}
+            self._say(
+                f"Continues {path}, which was {word.get(end, 'killed')}, after update {update} (--fresh: a new run)."
+            )
+            return path
+        return self._new(other)
+
+    def _new(self, why: str) -> Path:
+        path = new_run_folder(self._name, self._root)
+        self._say(f"New run in {path}{why}.")
+        return path
+
+    def _newest_first(self) -> list[Path]:
+        pattern = re.compile(re.escape(self._name) + r"-(\d{8}-\d{6})(?:-(\d+))?")
+
+        def place(match: re.Match[str]) -> tuple[str, int]:
+            return match[1], int(match[2] or 1)
+
+        names = [path.name for path in self._root.iterdir()] if self._root.is_dir() else []
+        matches = sorted(filter(None, map(pattern.fullmatch, names)), key=place, reverse=True)
+        return [self._root / match[0] for match in matches]
+
+
+def new_run_folder(name: str, root: Path = ROOT) -> Path:
+    """Make ROOT/NAME-TIME, a folder that did not exist: of two processes in one second each gets its own."""
+    stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    for path in numbered(stem):
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # `RunFolder` meets the same error, and says what to do
+        return path
+    raise AssertionError("there is no end of names")
+
+
+def _look(path: Path, identity: Identity) -> tuple[int, Differences] | None:
+    """Return how far the run in a folder is and how it differs; None where there is nothing to continue."""
+    checkpoint = CheckpointFolder(path / "checkpoints", writing=False).latest()
+    saved = saved_identity(checkpoint) if checkpoint else None
+    return (checkpoint.update, compare(saved, identity)) if checkpoint and saved else None
+
+
+def _ended(path: Path) -> str:
+    """Return how the newest process said the run ended; "" where it never said."""
+    try:
+        with (path / FILE_NAME).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            last = file.read().splitlines(keepends=True)[-1:]
+    except OSError:
+        return ""
+    if not last or not last[0].endswith(b"\n") or not last[0].startswith(b"{"):
+        return ""
+    try:
+        record = from_json(last[0])
+    except ValueError:
+        return ""
+    return str(record.get("reason", "")) if record.get("event") == "run_ended" else ""
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        with RunFolder(path).held():
+            return True
+    except RunFolderError:
+        return False

@@ -1,0 +1,1 @@
+"""`trueloop verify`: what to verify, and the HTML page of the evidence."""

@@ -1,0 +1,87 @@
+"""Evidence as one HTML page that needs no network and no script."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from importlib.resources import files
+
+from trueloop.core.formatting import counted, duration
+from trueloop.core.html import Markup, element, section
+from trueloop.verification.evidence import Evidence, Verdict
+from trueloop.verification.plots import drawn
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+TONES = {
+    Verdict.HOLDS: "good",
+    Verdict.BROKEN: "error",
+    Verdict.NOT_JUDGED: "warning",
+    Verdict.NOT_APPLICABLE: "soft",
+}
+STYLE = """
+rect.amount, rect.on { fill: var(--loss); } rect.off { fill: var(--shade); } rect.bad { fill: var(--error); }
+article.finding > h3, article.finding > p { color: var(--ink); }
+figure svg.matrix { max-width: 24rem; }
+article.finding figure { margin-top: .75rem; max-width: 40rem; }
+"""
+
+
+def headline(found: Sequence[Evidence]) -> str:
+    """Say in one line how it went: "2 broken, 11 hold, 4 not applicable"."""
+    counts = Counter(each.verdict for each in found)
+    words = ((Verdict.BROKEN, "broken"), (Verdict.NOT_JUDGED, "not judged"), (Verdict.HOLDS, "hold"))
+    told = [f"{counts[verdict]} {word}" for verdict, word in words if counts[verdict]]
+    if counts[Verdict.NOT_APPLICABLE]:
+        told.append(f"{counts[Verdict.NOT_APPLICABLE]} not applicable")
+    return ", ".join(told) or "nothing was proved"
+
+
+def to_html(found: Sequence[Evidence], spec: str) -> str:
+    """Lay the whole page out.
+
+    Args:
+        found: in the order in which it was proved.
+        spec: what it was proved on.
+    """
+    style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        element("title", f"trueloop verify {spec}: {headline(found)}"),
+        element("style", Markup(style + STYLE)),
+    )
+    bad = any(not each.ok for each in found)
+    top = element(
+        "header",
+        element("p", f"trueloop verify {spec}", class_="kicker"),
+        element("h1", headline(found), class_="error" if bad else "good"),
+        element(
+            "p", f"{counted(len(found), 'proof')} in {duration(sum(each.seconds for each in found))}.", class_="soft"
+        ),
+    )
+    order = (Verdict.BROKEN, Verdict.NOT_JUDGED, Verdict.HOLDS)
+    judged = sorted((each for each in found if each.verdict in order), key=lambda each: order.index(each.verdict))
+    rest = [each for each in found if each.verdict not in order]
+    parts = [top, section("Proofs", *map(_article, judged)) if judged else Markup()]
+    if rest:
+        items = (element("li", element("strong", each.title), f": {each.sentence}") for each in rest)
+        parts.append(section("Not applicable", element("ul", *items)))
+    body = element("body", element("main", *parts))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _article(each: Evidence) -> Markup:
+    tone = TONES[each.verdict]
+    return element(
+        "article",
+        element("h3", element("span", str(each.verdict), class_=f"pill {tone}"), " ", each.title),
+        element("p", each.sentence),
+        *(element("p", remark, class_="soft") for remark in each.remarks),
+        *([element("p", element("strong", "Fix: "), each.fix)] if each.fix else []),
+        *map(drawn, each.pictures),
+        element("p", element("code", each.proof), f", {duration(each.seconds)}", class_="where"),
+        class_=f"finding {tone}",
+        id=each.proof,
+    )

@@ -1,0 +1,99 @@
+"""What `trueloop verify` names, as a subject: a file's function, or a recipe with trueloop's own loop as its step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trueloop.recipes import registry
+from trueloop.recipes.recipe import Recipe
+from trueloop.verification.proof_target import Subject
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def subject_of(spec: str) -> Subject:
+    """Return what is to be proved on.
+
+    Args:
+        spec: a recipe's name, or ``path/to/file.py:build`` (``build`` may be left out): a function without arguments
+            that returns a `Subject`, a mapping of its fields, a model, or a `Recipe`.
+
+    Raises:
+        InvalidConfig: there is no such recipe, file or function, or it returned something else.
+        MissingExtra: torch is not installed.
+    """
+    given = registry.made_by(spec)
+    return recipe_subject(given) if isinstance(given, Recipe) else Subject.of(given)
+
+
+def recipe_subject(recipe: Recipe) -> Subject:
+    """Return a recipe's model, loss, data and optimizer, with an update of trueloop's own loop as the step."""
+    from torch.utils.data import DataLoader
+
+    from trueloop.data import collate
+    from trueloop.training.optimizers.parameter_groups import build_optimizer, freeze
+    from trueloop.training.seeding import seed_everything
+
+    config = recipe.train
+    seed_everything(config.seed)
+    parts = recipe.assemble(recipe.options)
+
+    def model() -> nn.Module:
+        made = recipe.assemble(recipe.options).model
+        freeze(made, config.freeze)
+        return made
+
+    def loader(data: Any, *, shuffle: bool) -> Any:
+        if data is None or not hasattr(data, "__len__"):
+            return data
+        size = config.micro_batch or config.effective_batch
+        return DataLoader(data, batch_size=size, shuffle=shuffle, collate_fn=parts.collate or collate)
+
+    return Subject(
+        model=model,
+        loss=_loss(parts.objective),
+        loader=loader(parts.train, shuffle=True),
+        val=loader(parts.val, shuffle=False),
+        optimizer=lambda made: build_optimizer(made, config.optim),  # pyright: ignore[reportUnknownLambdaType]
+        step=_step(parts.objective, recipe),
+        seed=config.seed,
+    )
+
+
+def _loss(objective: Any) -> Any:
+    from trueloop.training.loss_reduction import KNOWN_LOSSES
+    from trueloop.training.objective import as_objective
+
+    if isinstance(objective, KNOWN_LOSSES):
+        return objective
+    terms = as_objective(objective)
+
+    def mean(model: nn.Module, batch: Any) -> Any:
+        found = terms(model, batch)
+        parts = [term.sum * term.weight / (1.0 if term.count is None else term.count) for term in found]
+        return sum(parts[1:], start=parts[0])
+
+    return mean
+
+
+def _step(objective: Any, recipe: Recipe) -> Any:
+    """Return one window of trueloop's loop, over the optimizer that is handed in."""
+    from trueloop.core.protocols import MicroBatch
+    from trueloop.training.assemble import Given, assemble
+    from trueloop.training.config import ScheduleConfig
+    from trueloop.training.loop import train_epoch
+
+    config = replace(recipe.train, schedule=ScheduleConfig(name="constant"), compile=False, freeze=(), ema=None)
+
+    def step(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
+        device = next(model.parameters()).device
+        given = Given(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
+        run = assemble(model, objective, config, device=device, updates_per_epoch=None, given=given)
+        last = len(batches) - 1
+        micros = (MicroBatch(batch, number == last, None) for number, batch in enumerate(batches))
+        for _ in train_epoch(run, micros, update=0):
+            pass
+
+    return step

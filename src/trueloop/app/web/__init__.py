@@ -1,0 +1,1 @@
+"""Pieces of HTTP servers that the lab and `trueloop serve` share."""

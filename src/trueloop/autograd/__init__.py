@@ -1,0 +1,57 @@
+"""`trueloop.autograd`: what backward computes and keeps, and how to have it compute something else.
+
+Stable functions of logits, straight-through estimators, gradients reversed and scaled, freezing in the middle of a run,
+state without its graph, several losses at once, cross-entropy without the logits of a large vocabulary, blocks computed
+again to spare memory, and the graph behind a loss. Everything works on plain torch models and loops.
+"""
+
+from __future__ import annotations
+
+from trueloop.autograd.cross_entropy import chunked_cross_entropy
+from trueloop.autograd.freezing import Changed, freeze, thaw
+from trueloop.autograd.gradient_surgery import Combined, combine
+from trueloop.autograd.gradients import reverse_gradient, scale_gradient
+from trueloop.autograd.gradnorm import Balance, GradNorm
+from trueloop.autograd.graph import Graph, following, inspect
+from trueloop.autograd.graph_svg import picture
+from trueloop.autograd.graph_text import tree
+from trueloop.autograd.recompute import Recomputed, recompute
+from trueloop.autograd.several_losses import backward, gradients
+from trueloop.autograd.stable_logs import log1mexp, log_sigmoid, softplus
+from trueloop.autograd.stable_softmax import entropy, log_softmax, log_sum_exp, softmax
+from trueloop.autograd.straight_through import fake_quantise, one_hot_through, round_through, sign_through
+from trueloop.autograd.truncate import detach
+
+__all__ = [
+    "Balance",
+    "Changed",
+    "Combined",
+    "GradNorm",
+    "Graph",
+    "Recomputed",
+    "backward",
+    "chunked_cross_entropy",
+    "combine",
+    "detach",
+    "entropy",
+    "fake_quantise",
+    "following",
+    "freeze",
+    "gradients",
+    "inspect",
+    "log1mexp",
+    "log_sigmoid",
+    "log_softmax",
+    "log_sum_exp",
+    "one_hot_through",
+    "picture",
+    "recompute",
+    "reverse_gradient",
+    "round_through",
+    "scale_gradient",
+    "sign_through",
+    "softmax",
+    "softplus",
+    "thaw",
+    "tree",
+]

@@ -1,0 +1,224 @@
+"""Cross-entropy over a large vocabulary, a chunk of tokens at a time: the logits of all tokens never lie in memory.
+
+With 16,384 tokens and 50,257 words the logits alone are 3.1 GiB in float32, and torch keeps their log-softmax and makes
+a gradient of the same size. Here each chunk of tokens goes through the head, adds its sum and is forgotten; backward
+computes its logits again. Two matrices of hidden size remain, at the price of one more product with the head.
+"""
+# ruff: noqa: N803, N806, N815 - shapes are part of the name: N tokens, D features, V words, C tokens of one chunk
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from trueloop.core.errors import InvalidData, InvalidModel
+from trueloop.training.objective import Loss
+
+# Logits at a time: 64 MiB in float32. Fewer make the head be read more often than it is used, see benchmarks/head.py.
+CHUNK: Final = 2**24
+
+
+def chunked_cross_entropy(
+    hidden: Tensor,
+    head: nn.Linear | nn.Embedding | Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> Loss:
+    """Return what ``F.cross_entropy(head(hidden), target)`` is the mean of, as a sum and a count, without the logits.
+
+    Equal in value and gradient to torch's own, rounding apart. Under autocast the products are taken in its dtype, as
+    in a linear layer, and everything else in float32.
+
+    Args:
+        hidden: what the head would be applied to, [..., D].
+        head: the layer that gives the logits, an embedding tied to it, or its weight alone, [V, D].
+        target: the index of the right word, [...] like ``hidden`` without D; int64.
+        weight: of each word, [V].
+        ignore_index: targets that do not count.
+        label_smoothing: share of the target spread over all words, in [0, 1].
+        chunk: tokens at a time, at least 1; None = as many as make `CHUNK` logits.
+
+    Returns:
+        The objective's term: ``return chunked_cross_entropy(model.features(x), model.head, y)``. It has no ``output``:
+        a metric that needs the logits cannot be had with it.
+
+    Raises:
+        InvalidData: shapes, dtypes or settings that do not fit.
+        InvalidModel: the gradient is asked for with ``create_graph=True``.
+
+    Cost: a head's matrix product is done four times instead of three; memory for `CHUNK` logits and their gradient, and
+        for a gradient of the head. No host synchronisation.
+    """
+    matrix, bias = (head, None) if isinstance(head, Tensor) else (head.weight, getattr(head, "bias", None))
+    _check(hidden, matrix, target, weight, label_smoothing)
+    if chunk is not None and chunk < 1:
+        raise InvalidData(f"chunk is {chunk}.", fix="Give 1 token or more at a time; None chooses.")
+    hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1).long()
+    counted_N = target_N != ignore_index  # as int64: in uint8, 156 is -100
+    target_N = torch.where(counted_N, target_N, 0)
+    precise = torch.float64 if matrix.dtype == torch.float64 else torch.float32
+    weight_N = counted_N.to(precise) if weight is None else weight.to(precise)[target_N] * counted_N
+    plan = _Plan(
+        chunk=max(1, CHUNK // len(matrix)) if chunk is None else chunk, smoothing=label_smoothing,
+        computed_in=_computed_in(hidden), precise=precise,
+    )  # fmt: skip
+    total: Tensor = _Sum.apply(hidden_ND, matrix, bias, target_N, weight_N, counted_N, weight, plan)  # pyright: ignore[reportAssignmentType]
+    return Loss(sum=total, count=counted_N.sum() if weight is None else weight_N.sum())
+
+
+class _Plan(NamedTuple):
+    chunk: int
+    smoothing: float
+    computed_in: torch.dtype
+    """Of the head's products."""
+    precise: torch.dtype
+    """Of everything that is added up."""
+
+    def chunks(self, tokens: int) -> Iterator[slice]:
+        return (slice(low, min(low + self.chunk, tokens)) for low in range(0, tokens, self.chunk))
+
+
+class _Sum(Function):
+    """The sum over all tokens, with the logits computed again in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, matrix_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, *rest: Any
+    ) -> Tensor:
+        weight_N, counted_N, weight_V, plan = rest
+        total = torch.zeros((), dtype=plan.precise, device=hidden_ND.device)
+        spread_N = torch.empty(len(hidden_ND), dtype=plan.precise, device=hidden_ND.device)
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            head = _Head(matrix_VD, bias_V, plan)
+            for part in plan.chunks(len(hidden_ND)):
+                logits_CV = head(hidden_ND[part])
+                spread_N[part] = spread_C = logits_CV.logsumexp(1)
+                picked_C = logits_CV.gather(1, target_N[part, None])[:, 0]
+                total += torch.where(counted_N[part], (spread_C - picked_C) * weight_N[part], 0).sum() * (
+                    1 - plan.smoothing
+                )
+                if plan.smoothing:
+                    of_all_C = spread_C * _sum_of(weight_V, matrix_VD, plan) - _over_words(logits_CV, weight_V)
+                    total += torch.where(counted_N[part], of_all_C, 0).sum() * (plan.smoothing / len(matrix_VD))
+        ctx.plan = plan
+        ctx.save_for_backward(hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, spread_N)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if torch.is_grad_enabled():
+            raise InvalidModel(
+                "chunked_cross_entropy cannot be differentiated twice (create_graph=True).",
+                why="Its backward computes the logits anew and keeps nothing to differentiate again.",
+                fix="Use torch.nn.functional.cross_entropy on the logits where a gradient penalty needs that.",
+            )
+        hidden_ND, matrix_VD, bias_V, *_ = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        found = _Gradients(
+            hidden_ND=torch.empty_like(hidden_ND) if wanted[0] else None,
+            matrix_VD=torch.zeros_like(matrix_VD, dtype=ctx.plan.precise) if wanted[1] else None,
+            bias_V=torch.zeros_like(bias_V, dtype=ctx.plan.precise) if wanted[2] else None,
+        )
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            _accumulate(ctx, above[0], found)
+        matrix = None if found.matrix_VD is None else found.matrix_VD.to(matrix_VD.dtype)
+        bias = None if found.bias_V is None else found.bias_V.to(bias_V.dtype)
+        return found.hidden_ND, matrix, bias, None, None, None, None, None
+
+
+class _Gradients(NamedTuple):
+    """Of what requires one; else None."""
+
+    hidden_ND: Tensor | None
+    matrix_VD: Tensor | None
+    bias_V: Tensor | None
+
+
+def _accumulate(ctx: Any, above: Tensor, found: _Gradients) -> None:
+    """Add every chunk's part to the gradients.
+
+    With p = softmax(z), weight w, smoothing e and W the sum of all weights, the gradient by the logit z_v of a token
+    with target t is  p_v ((1 - e) w_t + e W / V) - (1 - e) w_t [v = t] - e w_v / V.
+    """
+    plan: _Plan = ctx.plan
+    hidden_ND, matrix_VD, bias_V, target_N, weight_N, counted_N, weight_V, spread_N = ctx.saved_tensors
+    head, even = _Head(matrix_VD, bias_V, plan), plan.smoothing / len(matrix_VD)
+    right_N = weight_N * (above * (1 - plan.smoothing))
+    all_N = right_N + counted_N * (above * even * _sum_of(weight_V, matrix_VD, plan)) if plan.smoothing else right_N
+    for part in plan.chunks(len(hidden_ND)):
+        grad_CV = head(hidden_ND[part]).sub_(spread_N[part, None]).exp_().mul_(all_N[part, None])
+        grad_CV.scatter_add_(1, target_N[part, None], -right_N[part, None])
+        if plan.smoothing:
+            less_C1 = (counted_N[part] * (above * even))[:, None]
+            grad_CV.sub_(less_C1 if weight_V is None else less_C1 * weight_V)
+        if found.bias_V is not None:
+            found.bias_V.add_(grad_CV.sum(0))
+        grad_CV = grad_CV.to(plan.computed_in)
+        if found.hidden_ND is not None:
+            found.hidden_ND[part] = grad_CV @ head.matrix_VD
+        if found.matrix_VD is not None:
+            _add_product(found.matrix_VD, grad_CV.t(), hidden_ND[part].to(plan.computed_in))
+
+
+class _Head:
+    """Hidden states to logits, as a linear layer under autocast computes them."""
+
+    def __init__(self, matrix_VD: Tensor, bias_V: Tensor | None, plan: _Plan) -> None:
+        self.matrix_VD = matrix_VD.to(plan.computed_in)
+        self._bias_V = None if bias_V is None else bias_V.to(plan.computed_in)
+        self._plan = plan
+
+    def __call__(self, hidden_CD: Tensor) -> Tensor:
+        """Return logits [C, V], a tensor of their own."""
+        return F.linear(hidden_CD.to(self._plan.computed_in), self.matrix_VD, self._bias_V).to(self._plan.precise)
+
+
+def _add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype == into.dtype:
+        into.addmm_(left, right)
+    else:
+        into.add_(left @ right)
+
+
+def _computed_in(hidden: Tensor) -> torch.dtype:
+    kind = hidden.device.type
+    if hidden.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return hidden.dtype
+
+
+def _sum_of(weight_V: Tensor | None, matrix_VD: Tensor, plan: _Plan) -> Tensor | float:
+    return float(len(matrix_VD)) if weight_V is None else weight_V.to(plan.precise).sum()
+
+
+def _over_words(logits_CV: Tensor, weight_V: Tensor | None) -> Tensor:
+    return logits_CV.sum(1) if weight_V is None else logits_CV @ weight_V.to(logits_CV.dtype)
+
+
+def _check(hidden: Tensor, matrix: Tensor, target: Tensor, weight: Tensor | None, smoothing: float) -> None:
+    if matrix.dim() != 2 or hidden.shape[-1] != matrix.shape[1]:
+        raise InvalidData(
+            f"The hidden states have shape {tuple(hidden.shape)}, the head's weight has {tuple(matrix.shape)}.",
+            fix="The weight is [words, features], the hidden states are [..., features]; give them, not the logits.",
+        )
+    if target.shape != hidden.shape[:-1] or target.is_floating_point():
+        raise InvalidData(
+            f"The target is {str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}, the hidden "
+            f"states have shape {tuple(hidden.shape)}.",
+            fix="Give one word's index per token: the shape of the hidden states without their last dimension.",
+        )
+    if weight is not None and weight.shape != matrix.shape[:1]:
+        raise InvalidData(
+            f"weight has shape {tuple(weight.shape)}, and there are {len(matrix)} words.", fix="One each."
+        )
+    if not 0 <= smoothing <= 1:
+        raise InvalidData(f"label_smoothing is {smoothing!r}.", fix="It is a share, in [0, 1].")

@@ -1,0 +1,129 @@
+"""GradNorm: weights of several losses, learned so that each moves the shared parameters at a comparable pace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trueloop.autograd.several_losses import Losses, gradients, named
+from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Where the losses stood at one update."""
+
+    weights: dict[str, float]
+    """To multiply the losses with at this update; they sum to the number of losses."""
+    norms: dict[str, float]
+    """Of each weighted loss's gradient to the shared parameters, before the weights moved."""
+    targets: dict[str, float]
+    """What those norms are drawn to."""
+
+
+class GradNorm:
+    """Balances losses by the norms of their gradients.
+
+    A loss that has fallen less than the others, by its share of where it began, is drawn to a larger gradient.
+    Call `balance` at every update with the losses as they are, then run a backward with the weights that it returns::
+
+        balance = gradnorm.balance(losses, list(model.body[-1].parameters()))
+        trueloop.autograd.backward(losses, weights=balance.weights)
+
+    Args:
+        alpha: how strongly slower losses are favoured; 0 makes all norms equal.
+        rate: of the weights' own descent, above 0.
+
+    Raises:
+        InvalidConfig: a negative ``alpha`` or a ``rate`` that is not above 0.
+
+    Source: Chen et al., 2018, arXiv:1711.02257. The weights take plain gradient steps, and stay above 0.
+    """
+
+    def __init__(self, *, alpha: float = 1.5, rate: float = 0.025) -> None:
+        if not 0 <= alpha < math.inf:
+            raise InvalidConfig(f"alpha is {alpha}.", fix="Set 0 or more; the paper uses 0.5 to 3.")
+        if not 0 < rate < math.inf:
+            raise InvalidConfig(f"rate is {rate}.", fix="Set a number above 0.")
+        self.alpha, self.rate = alpha, rate
+        self._weights: dict[str, float] = {}
+        self._began: dict[str, float] = {}
+
+    def balance(self, losses: Losses, shared: Sequence[Tensor]) -> Balance:
+        """Return the weights of this update; the graph is kept for the backward that follows.
+
+        Args:
+            losses: unweighted, one positive number each, by name or in a row; the same names every time.
+            shared: parameters that all losses depend on; the last shared layer's will do.
+
+        Raises:
+            InvalidData: a loss that was not there at the first call or is missing, or that is not above 0, or a
+                gradient that is 0 for all of them or not finite.
+
+        Cost: a backward for each loss down to ``shared``, and one host synchronisation for each.
+        """
+        found = gradients(losses, shared, retain_graph=True)
+        values = {name: float(loss.detach()) for name, loss in named(losses).items()}
+        self._begin(values)
+        lengths = {name: float(torch.stack([(g * g).sum() for g in each]).sum().sqrt()) for name, each in found.items()}
+        norms = {name: self._weights[name] * length for name, length in lengths.items()}
+        mean = sum(norms.values()) / len(norms)
+        if not 0 < mean < math.inf:
+            raise InvalidData(
+                f"The mean of the gradients' norms is {mean}: {norms}.",
+                why="There is nothing to balance by.",
+                fix="Give parameters that the losses share, and look for a loss that is not finite.",
+            )
+        left = {name: value / self._began[name] for name, value in values.items()}
+        mean_left = sum(left.values()) / len(left)
+        targets = {name: mean * (share / mean_left) ** self.alpha for name, share in left.items()}
+        self._descend(lengths, norms, targets)
+        return Balance(weights=dict(self._weights), norms=norms, targets=targets)
+
+    def _begin(self, values: Mapping[str, float]) -> None:
+        bad = {name: value for name, value in values.items() if not 0 < value < math.inf}
+        if bad:
+            raise InvalidData(
+                f"Losses that are not above 0: {bad}.",
+                why="The pace of a loss is its share of where it began.",
+                fix="Add a constant that is its lower bound, or leave it out and give it a weight of your own.",
+            )
+        if not self._began:
+            self._began, self._weights = dict(values), dict.fromkeys(values, 1.0)
+        if set(values) != set(self._began):
+            raise InvalidData(
+                f"The losses are {', '.join(values)}, at first they were {', '.join(self._began)}.",
+                fix="Give the same ones every time, or begin with a new GradNorm.",
+            )
+
+    def _descend(self, lengths: Mapping[str, float], norms: Mapping[str, float], targets: Mapping[str, float]) -> None:
+        """Take one step down sum |norm - target|, the targets held, and bring the weights' sum back to their number."""
+        moved: dict[str, float] = {}
+        for name, weight in self._weights.items():
+            off = norms[name] - targets[name]
+            slope = math.copysign(lengths[name], off) if off else 0.0
+            moved[name] = max(weight - self.rate * slope, 1e-3 * weight)  # a weight that is 0 could not come back
+        total = sum(moved.values())
+        self._weights = {name: weight * len(moved) / total for name, weight in moved.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has to be saved for a run to go on: the weights and where each loss began; JSON-ready."""
+        return {"weights": dict(self._weights), "began": dict(self._began)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            CheckpointError: it is none of ours.
+        """
+        if set(state) != {"weights", "began"} or set(state["weights"]) != set(state["began"]):
+            raise CheckpointError(
+                f"This is no state of a GradNorm: {sorted(map(str, state))}.",
+                fix="Load what its state_dict() returned.",
+            )
+        self._weights, self._began = dict(state["weights"]), dict(state["began"])

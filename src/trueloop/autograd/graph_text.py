@@ -1,0 +1,125 @@
+"""A graph in lines of text: what it keeps and for whom, what the loss never reaches, and the tree of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from trueloop.autograd.backward_graph import depths
+from trueloop.autograd.graph import Graph, Kept, Node
+from trueloop.core.formatting import counted, percent, printable, size
+from trueloop.core.name_patterns import listed
+
+LARGEST: Final = 10  # pieces of memory that are listed
+
+
+def title(node: Node) -> str:
+    """Return what a node is called: a leaf by its parameter, an operation by torch's name and its module's."""
+    if node.leaf:
+        return node.of or "a leaf without a name"
+    return "  ".join(
+        part for part in (node.name, node.of and f"= {node.of}", node.module and f"in {node.module}") if part
+    )
+
+
+def overview(graph: Graph) -> Iterator[str]:
+    """Yield how large the graph is, and what it keeps alive that nothing else does."""
+    operations = sum(not node.leaf for node in graph.nodes)
+    more = " and more" if graph.cut else ""
+    leaves = len(graph.nodes) - operations
+    yield f"{counted(operations, 'operation')}{more}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
+    if graph.released:
+        yield "backward has been through it: what it had saved is freed"
+    held = sum(each.size_b for each in graph.memories)
+    yield f"saved for backward: {size(held)}, of which {size(graph.alone_b)} only by this graph"
+    if graph.hooked:
+        yield f"{counted(graph.hooked, 'tensor')} behind hooks (checkpointing, offloading), not counted here"
+    yield (
+        f"never reached by this loss: {listed(graph.unreachable)}"
+        if graph.unreachable
+        else ("every parameter that requires a gradient is reached")
+    )
+    if graph.frozen:
+        yield f"frozen: {listed(graph.frozen)}"
+
+
+def largest(graph: Graph) -> Iterator[str]:
+    """Yield the largest pieces of memory, each with all who hold it."""
+    held = sum(each.size_b for each in graph.memories)
+    for memory in graph.memories[:LARGEST]:
+        who = [f"{graph.nodes[place].name} {place} ({name})" for place, name in memory.holders]
+        also = f"{memory.owner}, which stays; " if memory.owner else ""
+        yield f"{size(memory.size_b):>10}  {percent(memory.size_b / held if held else 0):>6}  {also}{listed(who)}"
+    rest = graph.memories[LARGEST:]
+    if rest:
+        yield f"{size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
+
+
+def by_module(graph: Graph) -> Iterator[str]:
+    """Yield what each module's operations keep and nothing else does, the most first; shared memory counts once."""
+    sums: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        if not node.leaf:
+            counts[node.module] = counts.get(node.module, 0) + 1
+    for memory in graph.memories:
+        module = graph.nodes[memory.holders[0][0]].module
+        sums[module] = sums.get(module, 0) + (0 if memory.owner else memory.size_b)
+    for module in sorted(counts, key=lambda module: -sums.get(module, 0)):
+        name = module or "outside the modules"
+        yield f"{size(sums.get(module, 0)):>10}  {printable(name)} ({counted(counts[module], 'operation')})"
+
+
+def tree(graph: Graph) -> Iterator[str]:
+    """Yield the operations from the loss down, numbered; side branches are set in, the longest way stays at the margin.
+
+    A node with several parents is drawn below the last of them, and the others point to its number.
+    """
+    children = _children(graph)
+    heights = _heights(graph, children)
+    waits = [0] * len(graph.nodes)
+    for _parent, child in graph.edges:
+        waits[child] += 1
+    waiting: list[tuple[int, str, bool]] = [(0, "", True)]  # node, margin, drawn here or only pointed to
+    while waiting:
+        place, margin, here = waiting.pop()
+        node = graph.nodes[place]
+        if not here:
+            yield f"{margin}-> {place} {printable(title(node))}"
+            continue
+        yield f"{margin}{place} {printable(title(node))}"
+        yield from (f"{margin}    {_words(kept, graph)}" for kept in node.kept)
+        ready: list[int] = []
+        pointed: list[int] = []
+        for child in children[place]:
+            waits[child] -= 1
+            (pointed if waits[child] else ready).append(child)
+        ready.sort(key=lambda child: -heights[child])
+        waiting.extend((child, margin if not rank else f"{margin}| ", True) for rank, child in enumerate(ready))
+        waiting.extend((child, f"{margin}| ", False) for child in reversed(pointed))
+
+
+def _words(kept: Kept, graph: Graph) -> str:
+    if kept.state != "kept" or kept.memory is None:
+        return f"{kept.name}: {'freed' if kept.state == 'freed' else 'behind a hook'}"
+    memory = graph.memories[kept.memory]
+    shape = " × ".join(map(str, kept.shape)) or "one number"  # noqa: RUF001 - as it is written
+    also = len(memory.holders) - 1
+    whose = memory.owner or (f"also held by {counted(also, 'other')}" if also else "held by nothing else")
+    return f"keeps {kept.name}: {shape} {kept.dtype}, {size(memory.size_b)}, {printable(whose)}"
+
+
+def _children(graph: Graph) -> list[list[int]]:
+    children: list[list[int]] = [[] for _ in graph.nodes]
+    for parent, child in graph.edges:
+        children[parent].append(child)
+    return children
+
+
+def _heights(graph: Graph, children: Sequence[Sequence[int]]) -> list[int]:
+    """Return the longest way down from each node, in edges."""
+    deep = depths(len(graph.nodes), graph.edges)
+    heights = [0] * len(children)
+    for place in sorted(range(len(children)), key=lambda place: -deep[place]):
+        heights[place] = max((heights[child] + 1 for child in children[place]), default=0)
+    return heights

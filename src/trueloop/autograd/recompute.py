@@ -1,0 +1,64 @@
+"""Gradient checkpointing by measurement: which blocks of a model to compute again, for how much memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from trueloop.autograd.block_costs import BlockCost, choose, measure_blocks
+from trueloop.core.errors import InvalidModel
+from trueloop.training.memory.recompute import enable_recompute, repeated_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """Which blocks are computed again, and what every block was measured to keep and take."""
+
+    blocks: tuple[str, ...]
+    """Computed again from now on."""
+    costs: tuple[BlockCost, ...]
+    """Of all blocks, in the model's order."""
+
+    @property
+    def spares_b(self) -> int:
+        """Bytes that the graph of one forward pass no longer keeps."""
+        return sum(cost.spares_b for cost in self.costs if cost.name in self.blocks)
+
+    @property
+    def costs_s(self) -> float:
+        """Seconds by which a backward takes longer."""
+        return sum(cost.forward_s for cost in self.costs if cost.name in self.blocks)
+
+
+def recompute(model: nn.Module, run: Callable[[], Any], *, spare_b: int | None = None) -> Recomputed:
+    """Measure a model's repeated blocks, and have as many computed again in backward as a saving of memory asks for.
+
+    Gradients are bitwise the same (``torch.utils.checkpoint`` with ``use_reentrant=False``; buffers are written once).
+    While a block is computed again, what it keeps is there once more: the peak falls by what is spared less the
+    largest block.
+
+    Args:
+        model: in train mode, on its device; modified. Repeated blocks are two or more children of the same class in an
+            ``nn.ModuleList`` or ``nn.Sequential``.
+        run: the forward pass up to the loss, on a batch as large as those to come; run four times.
+        spare_b: bytes to spare at least; None = all blocks.
+
+    Raises:
+        InvalidModel: the model has no repeated blocks, or is in eval mode, where none is computed again.
+        InvalidConfig: all blocks together spare less, or one is not called.
+
+    Source: Chen et al., 2016, arXiv:1604.06174.
+    """
+    if not model.training:
+        raise InvalidModel(
+            f"{type(model).__name__} is in eval mode.", why="Blocks are computed again in training only.",
+            fix="Call model.train() first.",
+        )  # fmt: skip
+    blocks = repeated_blocks(model)
+    costs = measure_blocks(model, blocks, run) if blocks else ()
+    chosen = tuple(blocks) if spare_b is None else choose(costs, spare_b)
+    enable_recompute(model, None if spare_b is None or not blocks else chosen)
+    return Recomputed(blocks=chosen, costs=costs)

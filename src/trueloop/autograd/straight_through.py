@@ -1,0 +1,206 @@
+"""Straight-through estimators: a forward without a useful derivative, and a backward as if it had one.
+
+What they return as a gradient is an estimate by design, so ``gradcheck`` fails on them. Each names the function whose
+derivative backward uses instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from trueloop.autograd.precision import lifted
+from trueloop.autograd.stable_softmax import softmax
+from trueloop.core.errors import InvalidConfig, InvalidData
+
+BITS: Final = (2, 16)  # of a float32's 24: a level beyond that could not be told from its neighbour
+
+
+def round_through(x: Tensor) -> Tensor:
+    """Round to the nearest whole number, halves to the even one; backward is that of x itself.
+
+    Args:
+        x: any shape, floating point.
+
+    Source: Bengio et al., 2013, arXiv:1308.3432.
+
+    Example:
+        >>> import torch
+        >>> from trueloop import autograd
+        >>> x = torch.tensor([0.4, 1.6], requires_grad=True)
+        >>> autograd.round_through(x).sum().backward()
+        >>> x.grad.tolist()
+        [1.0, 1.0]
+    """
+    lifted(x, "round_through")
+    return _Round.apply(x)
+
+
+def sign_through(x: Tensor, *, window: float = 1.0) -> Tensor:
+    """Return +1 where x >= 0 and -1 elsewhere; backward is that of x where -window <= x <= window, and 0 elsewhere.
+
+    Unlike ``torch.sign``, 0 gives +1: a binary weight has two values.
+
+    Args:
+        x: any shape, floating point.
+        window: above 0; ``float("inf")`` lets every gradient through.
+
+    Raises:
+        InvalidConfig: ``window`` is not above 0.
+
+    Source: Hubara et al., 2016, arXiv:1602.02830.
+    """
+    lifted(x, "sign_through")
+    if not window > 0:
+        raise InvalidConfig(f"window is {window}.", why="No gradient would pass.", fix="Set a number above 0.")
+    return _Sign.apply(x, float(window))
+
+
+def one_hot_through(logits: Tensor, dim: int = -1, *, temperature: float = 1.0) -> Tensor:
+    """Return 1 at the largest logit and 0 elsewhere; backward is that of softmax(logits / temperature).
+
+    Add Gumbel noise to the logits first and it is the straight-through Gumbel-softmax.
+
+    Args:
+        logits: any shape, floating point; the first of equal ones is taken. A row that is masked wholly gives 0.
+        dim: the dimension of the classes.
+        temperature: above 0; the lower, the closer is the gradient's function to the step, and the rarer its gradients.
+
+    Raises:
+        InvalidConfig: ``temperature`` is not above 0.
+
+    Source: Jang et al., 2017, arXiv:1611.01144.
+    """
+    if not temperature > 0:
+        raise InvalidConfig(f"temperature is {temperature}.", fix="Set a number above 0.")
+    soft = softmax(logits / temperature, dim)
+    return _Replaced.apply(_one_hot(logits.detach(), dim).to(soft.dtype), soft)
+
+
+def fake_quantise(
+    x: Tensor, scale: Tensor | float, *, bits: int = 8, zero_point: int = 0, signed: bool = True
+) -> Tensor:
+    """Round to one of 2**bits evenly spaced levels and back, as an integer kernel will see it.
+
+    Backward to x is that of x where it lies within the levels, and 0 where it was clipped. Backward to the scale, where
+    it requires a gradient, is that of learned step sizes: the rounding error inside, the last level outside.
+
+    Args:
+        x: any shape, floating point.
+        scale: distance of two levels, above 0; a number, or a tensor that broadcasts to x, [C, 1, 1, 1] for a step
+            for each filter.
+        bits: 2 to 16.
+        zero_point: the level that stands for 0.
+        signed: levels -2**(bits - 1) to 2**(bits - 1) - 1, otherwise 0 to 2**bits - 1.
+
+    Raises:
+        InvalidConfig: a number of bits or a zero point that cannot be.
+        InvalidData: ``x`` is not real floating point, or the scale does not broadcast to it.
+
+    Source: Jacob et al., 2018, arXiv:1712.05877; Esser et al., 2020, arXiv:1902.08153.
+    """
+    lifted(x, "fake_quantise")
+    if not BITS[0] <= bits <= BITS[1]:
+        raise InvalidConfig(f"bits is {bits}.", fix=f"Set {BITS[0]} to {BITS[1]}.")
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    if not low <= zero_point <= high:
+        raise InvalidConfig(f"zero_point is {zero_point}.", fix=f"Set one of the levels, {low} to {high}.")
+    step = torch.as_tensor(scale, dtype=x.dtype, device=x.device)
+    try:
+        fits = torch.broadcast_shapes(step.shape, x.shape) == x.shape
+    except RuntimeError:  # torch's word for shapes that do not fit together
+        fits = False
+    if not fits:
+        raise InvalidData(
+            f"scale has the shape {tuple(step.shape)}, which does not broadcast to that of x, {tuple(x.shape)}.",
+            fix="Reshape it, to (-1, 1, 1, 1) for one scale for each filter.",
+        )
+    return _Quantised.apply(x, step, low - zero_point, high - zero_point)
+
+
+def _one_hot(logits: Tensor, dim: int) -> Tensor:
+    best = logits.argmax(dim, keepdim=True)
+    places = torch.arange(logits.shape[dim], device=logits.device)
+    places = places.reshape([-1] + [1] * (logits.dim() - 1 - dim % logits.dim()))
+    return (places == best) & (logits.amax(dim, keepdim=True) != -torch.inf)
+
+
+class _Round(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return above
+
+
+class _Sign(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, window: float) -> Tensor:
+        return torch.where(x.isnan(), x, torch.where(x >= 0, 1.0, -1.0).to(x.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        x, window = inputs
+        ctx.save_for_backward(x.abs() <= window)  # a byte for each element, not four
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (passes,) = ctx.saved_tensors
+        return torch.where(passes, above, 0), None
+
+
+class _Replaced(Function):
+    """The first value forth, the gradient to the second back."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, stands_for: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, above
+
+
+class _Quantised(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, scale: Tensor, low: int, high: int) -> Tensor:
+        return (x / scale).round().clamp(low, high) * scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
+        x, scale, ctx.low, ctx.high = inputs
+        ctx.save_for_backward(x, scale)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, scale = ctx.saved_tensors
+        ratio = x / scale
+        level = ratio.round()
+        inside = (level >= ctx.low) & (level <= ctx.high)
+        to_x = torch.where(inside, above, 0) if ctx.needs_input_grad[0] else None
+        to_scale = None
+        if ctx.needs_input_grad[1]:
+            to_scale = above * torch.where(inside, level - ratio, level.clamp(ctx.low, ctx.high))
+            to_scale = to_scale.sum_to_size(scale.shape)
+        return to_x, to_scale, None, None

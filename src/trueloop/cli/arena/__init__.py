@@ -1,0 +1,27 @@
+"""`trueloop arena`: reach a target in the fewest updates; each question in a file of its own, imported when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from trueloop.cli.grouped import grouped
+
+BoardPath = Annotated[Path | None, Parameter(name="--board")]
+
+SUBCOMMANDS = {
+    "tracks": "List the tracks: what is to be reached, and what may be set.",
+    "submit": "Hand in a configuration; the referee runs it, on seeds of its own.",
+    "board": "Show who is ahead.",
+    "show": "Tell everything about one entry, or write out its script.",
+    "replay": "Run an entry again: the same updates, the same weights?",
+}
+
+
+def arena_app() -> App:
+    """Return the sub-application; nothing of its commands is imported yet."""
+    return grouped(
+        __name__, name="arena", line="Compete: reach a target accuracy in the fewest updates.", commands=SUBCOMMANDS
+    )

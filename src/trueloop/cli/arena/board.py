@@ -1,0 +1,51 @@
+"""`trueloop arena board`: who is ahead."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from json import loads
+
+from trueloop.app.option_types import Flag
+from trueloop.cli.arena import BoardPath
+from trueloop.cli.arena_entry_text import table
+from trueloop.cli.columns import say
+from trueloop.lab.arena.leaderboard_path import board_at
+from trueloop.lab.arena.ranking import By, Standing, standings
+from trueloop.lab.arena.tracks import TRACKS, track_named
+from trueloop.runs.journal_lines import encode
+
+
+def board_command(*, track: str | None = None, by: By = "updates", board: BoardPath = None, json: Flag = False) -> None:
+    """Show who is ahead: the median over all seeds, with the lowest and the highest.
+
+    Entries of one configuration count together. Ranked is who reached the target on every seed. Rows that are not as
+    they were written are refused: they are named, and count for nothing.
+
+    Args:
+        track: One track only.
+        by: What to rank by. Time is training time per example, in that of the track's reference loop.
+        board: The board's file; by default the user's own.
+        json: Print one JSON object and nothing else.
+    """
+    tracks = list(TRACKS.values()) if track is None else [track_named(track)]
+    base = board_at(board)
+    rows = {each.name: standings(base.judged_on(each.name, each.mark), by) for each in tracks}
+    if json:
+        boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
+        told = {"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}
+        print(
+            encode(told | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}), end=""
+        )
+        return
+    for each in tracks:
+        say(f"{each.name}: {each.title}")
+        say(f"{table(rows[each.name], by)}\n" if rows[each.name] else "Nobody has handed in yet.\n")
+        for refused in base.refused(each.name):
+            say(f"Refused: {refused.why}\n")
+    waiting = base.waiting()
+    say(f"{base.path}{f': {waiting} not judged yet' if waiting else ''}")
+
+
+def as_record(row: Standing) -> dict[str, object]:
+    """Return what `--json` tells of a row."""
+    return {**asdict(row), "config": loads(row.config)}

@@ -1,0 +1,54 @@
+"""`trueloop arena replay`: run an entry again from what the board says of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from trueloop.app.option_types import Count, Flag
+from trueloop.cli.arena import BoardPath
+from trueloop.cli.columns import say
+from trueloop.lab.arena.judge_client import Referee, check_installed
+from trueloop.lab.arena.leaderboard_path import board_at
+from trueloop.lab.arena.replay import Replayed, replay
+from trueloop.lab.arena.tracks import track_named
+from trueloop.runs.journal_lines import encode
+
+
+def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False) -> int:
+    """Run every seed of an entry again: does it come to the same updates and, bit by bit, to the same weights?
+
+    Exit code: 0 where it does, else 1. On another machine or version of torch the bits may differ honestly.
+
+    Args:
+        entry: Its number on the board.
+        board: The board's file; by default the user's own.
+        json: Print one JSON object and nothing else.
+    """
+    row = board_at(board).entry(entry)
+    check_installed(track_named(row.track))
+
+    def told(seed: Replayed) -> None:
+        if not json:
+            say(line(seed))
+
+    with Referee() as referee:
+        again = replay(row, referee, told)
+    if json:
+        seeds = [{**asdict(seed), "same": seed.same} for seed in again.seeds]
+        print(encode({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")
+        return 0 if again.same else 1
+    for name, (then, now) in again.differing.items():
+        say(f"{name} was {then} then and is {now} now.")
+    say("The same, bit by bit." if again.same else "Not the same as then.")
+    return 0 if again.same else 1
+
+
+def line(seed: Replayed) -> str:
+    """Say how one seed compares."""
+    then, now = seed.then, seed.now
+    if seed.same:
+        return f"seed {then.seed}: {then.end} at update {then.updates} again, weights {then.digest or '-'}"
+    return (
+        f"seed {then.seed}: {then.end} at update {then.updates} with weights {then.digest or '-'} then, "
+        f"{now.end} at update {now.updates} with weights {now.digest or '-'} now"
+    )

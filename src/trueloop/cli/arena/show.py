@@ -1,0 +1,51 @@
+"""`trueloop arena show`: one entry with its seeds, or its script."""
+
+from __future__ import annotations
+
+import json as json_format
+from datetime import UTC, datetime
+
+from trueloop.app.option_types import Count, Flag
+from trueloop.cli.arena import BoardPath
+from trueloop.cli.arena_entry_text import as_record, outcome, seeds_table, settings
+from trueloop.cli.columns import aligned, say
+from trueloop.core.errors import BoardError
+from trueloop.lab.arena.entry import entry_of
+from trueloop.lab.arena.leaderboard_path import board_at
+from trueloop.lab.arena.script import script as script_of
+from trueloop.lab.arena.tracks import track_named
+from trueloop.runs.journal_lines import encode
+
+
+def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None, json: Flag = False) -> None:
+    """Tell everything about one entry.
+
+    Args:
+        entry: Its number on the board.
+        script: Write out the script that the referee ran on the first seed, and nothing else.
+        board: The board's file; by default the user's own.
+        json: Print one JSON object and nothing else.
+    """
+    row = board_at(board).entry(entry)
+    config = entry_of(json_format.loads(row.config))
+    if script:
+        track = track_named(row.track)
+        if track.mark != row.mark:
+            raise BoardError(f"The track {row.track!r} is not what it was when entry {row.id} was handed in.")
+        print(script_of(track, config, row.seeds[0]), end="")
+        return
+    if json:
+        print(encode(as_record(row)), end="")
+        return
+    when = datetime.fromtimestamp(row.submitted, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    rows = [
+        ["track", row.track],
+        ["name", row.name],
+        ["handed in", when],
+        ["settings", settings(config)],
+        ["versions", ", ".join(f"{name} {version}" for name, version in row.versions.items())],
+    ]
+    say(f"Entry {row.id}. {outcome(row)}\n")
+    say("\n".join(aligned(["", ""], rows)))
+    if row.trials:
+        say(f"\n{seeds_table(row)}")

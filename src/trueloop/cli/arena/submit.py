@@ -1,0 +1,79 @@
+"""`trueloop arena submit`: hand in a configuration, and wait until the referee has run it."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from trueloop.app.option_types import Flag
+from trueloop.cli.arena import BoardPath
+from trueloop.cli.arena_entry_text import as_record, outcome, table
+from trueloop.cli.columns import say
+from trueloop.cli.judging_display import JudgingDisplay
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import shown
+from trueloop.lab.arena.entry import entry_of
+from trueloop.lab.arena.judge_client import check_installed
+from trueloop.lab.arena.judging import hand_in
+from trueloop.lab.arena.leaderboard import Board, Row, State
+from trueloop.lab.arena.leaderboard_path import usual_board
+from trueloop.lab.arena.queue_worker import see_through
+from trueloop.lab.arena.ranking import standings
+from trueloop.lab.arena.tracks import TRACKS, track_named
+from trueloop.runs.journal_lines import encode
+
+NOT_RANKED = 3
+
+
+def submit_command(
+    config: Path, *, track: str | None = None, name: str | None = None, board: BoardPath = None, json: Flag = False
+) -> int:
+    """Hand in a configuration and wait for the referee's word.
+
+    The referee draws seeds of its own, runs the configuration on each under the sanitizer, and judges it by held-out
+    data. Exit code: 0 where it reached the target on every seed, 3 where it did not or was disqualified.
+
+    Args:
+        config: A TOML file: optimizer = "adamw", lr = 0.01 ... `trueloop arena tracks` lists what may be set.
+        track: Which track; else as the file's `track` says.
+        name: Whose entry it is; else as the file's `name` says.
+        board: The board's file; by default the user's own.
+        json: Print one JSON object and nothing else.
+    """
+    given = _read(config)
+    words = given.pop("track", None), given.pop("name", "anonymous")
+    on = track_named(_text("track", track or words[0]))
+    entry, who = entry_of(given), _text("name", name or words[1])
+    check_installed(on)
+    where = Board(board or usual_board())
+    number = hand_in(where, on, entry, who)
+    with JudgingDisplay(sys.stderr, quiet=json) as display:
+        row = see_through(where, number, display.show)
+    if json:
+        print(encode(as_record(row)), end="")
+    else:
+        say(f"Entry {row.id}. {outcome(row)}\n")
+        say(table(standings(where.judged_on(on.name, on.mark), "updates"), "updates"))
+    return _code(row)
+
+
+def _code(row: Row) -> int:
+    return {State.REACHED: 0, State.FAILED: 1}.get(row.state, NOT_RANKED)
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(f"Cannot read {str(config)!r}: {error.strerror}.", fix="Name a TOML file.") from error
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, too big a number or too deeply nested
+        raise InvalidConfig(f"{config} is not TOML: {error}.", fix='Write settings: optimizer = "adam".') from error
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        said = f"{name} is {shown(value)}." if value is not None else f"No {name} is named."
+        raise InvalidConfig(said, fix=f"--{name}, or {name} = ... in the file; tracks are {', '.join(TRACKS)}.")
+    return value

@@ -1,0 +1,61 @@
+"""`trueloop arena tracks`: what is to be reached, and what may be set."""
+
+from __future__ import annotations
+
+from trueloop.app.option_types import Flag
+from trueloop.cli.arena_entry_text import settings
+from trueloop.cli.columns import aligned, say, width
+from trueloop.core.formatting import percent
+from trueloop.core.untrusted_input import describe
+from trueloop.lab.arena.entry import Entry
+from trueloop.lab.arena.job import SEEDS
+from trueloop.lab.arena.tracks import TRACKS, Track
+from trueloop.runs.journal_lines import encode
+
+
+def tracks_command(*, json: Flag = False) -> None:
+    """List the tracks, and what an entry may set: the keys of its TOML file.
+
+    Args:
+        json: Print one JSON object and nothing else.
+    """
+    fields = describe(Entry)
+    if json:
+        print(encode({"tracks": [as_record(track) for track in TRACKS.values()], "settings": fields}), end="")
+        return
+    for track in TRACKS.values():
+        say(f"{track.name}: {track.title}")
+        say(f"    {track.told}")
+        say(f"    to beat: {settings(track.baseline)}\n")
+    rows = [[field["name"], _default(field), _range(field), field["help"]] for field in fields]
+    say("\n".join(aligned(["setting", "unless set", "may be", "what it is"], rows, most=width(), whole={0, 1})))
+    say(f"\nScore: the median over {SEEDS} seeds of the updates until both held-out splits reach the target.")
+    say("trueloop arena submit config.toml --track digits")
+
+
+def as_record(track: Track) -> dict[str, object]:
+    """Return what `--json` tells of a track."""
+    return {
+        "name": track.name,
+        "title": track.title,
+        "told": track.told,
+        "target": track.target,
+        "goal": f"{percent(track.target)} on two held-out splits",
+        "examples": track.examples,
+        "baseline": track.baseline.changes(),
+        "mark": track.mark,
+        "model": track.model,
+    }
+
+
+def _default(field: dict[str, object]) -> str:
+    default = field["default"]
+    return f'"{default}"' if isinstance(default, str) else f"{default:g}"
+
+
+def _range(field: dict[str, object]) -> str:
+    if field["kind"] == "choice":
+        choices = field["choices"]
+        assert isinstance(choices, list)
+        return " ".join(map(str, choices))
+    return f"{field['lowest']:g} to {field['highest']:g}"

@@ -1,0 +1,97 @@
+"""An entry of the arena in words: its settings, its numbers over all seeds, what it came to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from trueloop.cli.columns import aligned, width
+from trueloop.core.formatting import counted, short
+from trueloop.lab.arena.entry import Entry, entry_of
+from trueloop.lab.arena.leaderboard import Row, State
+from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
+
+WIDE = 120  # columns of a terminal from which on a board shows the numbers of the other two as well
+HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
+
+
+def settings(entry: Entry) -> str:
+    """Write what is not as it is unless set: "adamw lr 0.01 batch 64"."""
+    named = {name: value for name, value in entry.changes().items() if name not in ("optimizer", "lr", "batch")}
+    first = [entry.optimizer, f"lr {entry.lr:g}", f"batch {entry.batch}"]
+    return " ".join([*first, *(f"{name} {_value(value)}" for name, value in named.items())])
+
+
+def spread(value: Spread | None, digits: int = 3) -> str:
+    """Write a median and how far the seeds lie apart: "79 (50 to 101)"."""
+    if value is None:
+        return "-"
+    return f"{_number(value.median, digits)} ({_number(value.lowest, digits)} to {_number(value.highest, digits)})"
+
+
+def table(rows: Sequence[Standing], by: By) -> str:
+    """Lay a board out as lines."""
+    room = width()
+    order: list[By] = [by, *(other for other in BOARDS if other != by and (room is None or room >= WIDE))]
+    cells = [
+        [
+            str(row.rank) if row.rank is not None else "",
+            row.name,
+            *(spread(row.score(each)) for each in order),
+            str(row.seeds),
+            str(row.ids[0]),
+            f"{_remark(row)}{settings(entry_of(json.loads(row.config)))}",
+        ]
+        for row in rows
+    ]
+    head = ["", "name", *(HEADS[each] for each in order), "seeds", "entry", "settings"]
+    return "\n".join(
+        aligned(
+            head, cells, right={0, *range(2, len(head) - 1)}, whole={0, 1, 2, len(head) - 3, len(head) - 2}, most=room
+        )
+    )
+
+
+def outcome(row: Row) -> str:
+    """Say in a sentence what an entry came to."""
+    reached = [trial.updates for trial in row.trials if trial.end == "reached"]
+    if row.state == State.REACHED and reached:
+        middle = sorted(reached)[len(reached) // 2]
+        return f"Reached on all {len(reached)} seeds; {counted(middle, 'update')} in the median."
+    if row.state == State.DISQUALIFIED:
+        return f"Disqualified: the sanitizer found {row.why}"
+    return row.why or str(row.state)
+
+
+def seeds_table(row: Row) -> str:
+    """Lay the runs of an entry out as lines, one for each seed."""
+    cells = [
+        [
+            str(trial.seed), trial.end, str(trial.updates), str(trial.examples), f"{trial.accuracy:.1%}",
+            short(trial.time) if trial.time is not None else "-", trial.digest,
+        ]
+        for trial in row.trials
+    ]  # fmt: skip
+    head = ["seed", "came to", "updates", "examples", "held out", "time per example", "weights"]
+    return "\n".join(aligned(head, cells, right={0, 2, 3, 4, 5}, most=width()))
+
+
+def as_record(row: Row) -> dict[str, Any]:
+    """Return what `--json` tells of an entry."""
+    return {**asdict(row), "config": json.loads(row.config), "state": str(row.state)}
+
+
+def _remark(row: Standing) -> str:
+    if row.disqualified:
+        return f"disqualified, {row.disqualified}: "
+    return f"did not reach on {row.missed} of {row.seeds} seeds: " if row.missed else ""
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.0f}" if value >= 100 or value == int(value) else short(value, digits)

@@ -1,0 +1,124 @@
+"""A job for a cluster, written out: an sbatch script, one for submitit, or a Kubernetes manifest."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from trueloop.core.errors import InvalidConfig
+
+Kind = Literal["slurm", "submitit", "kubernetes"]
+
+FILES: Final = {"slurm": "slurm.sh", "submitit": "submitit.py.txt", "kubernetes": "kubernetes.yaml"}
+BACKOFF_EACH: Final = 3  # replacements of a pod, as many as torchrun's restarts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterJob:
+    """What a job is to run, on what, and for how long."""
+
+    recipe: str
+    words: tuple[str, ...]
+    """Settings and flags of `trueloop train`."""
+    nodes: int
+    """Machines."""
+    processes: int
+    """On each machine."""
+    gpus: int
+    """Of each machine; 0 = none."""
+    cpus: int
+    """Cores of each machine."""
+    hours: float
+    """Longest time; SLURM only."""
+    image: str
+    """Of the container; Kubernetes only."""
+    name: str = ""
+    """Of the job and of its run folder; "" = the recipe's."""
+    made_by: str = ""
+    """The command line that wrote it."""
+
+    def text(self, kind: Kind) -> str:
+        """Return the file.
+
+        Raises:
+            InvalidConfig: a size is below 1, or the name does not do for a job.
+        """
+        self._check()
+        where = "/runs" if kind == "kubernetes" else "runs"
+        launch = ["--run-dir", f"{where}/{self._name}", "--processes", str(self.processes)]
+        if kind == "kubernetes" and self.nodes > 1:  # there, nothing in the environment says how many there are
+            launch += ["--nodes", str(self.nodes), "--rendezvous", f"{self._name}-0.{self._name}:29500"]
+        command = ["trueloop", "train", self.recipe, *launch, *self.words]
+        minutes = max(1, round(self.hours * 60))
+        fills = {
+            "MADE_BY": self.made_by.replace("\n", " "),
+            "NAME": self._name,
+            "NODES": str(self.nodes),
+            "PROCESSES": str(self.processes),
+            "CPUS": str(self.cpus),
+            "GPUS": str(self.gpus),
+            "GPU_LINES": _gpu_lines(kind, self.gpus),
+            "GPU_ENV": _gpu_variable(kind, self.gpus),
+            "TIME": f"{minutes // 60}:{minutes % 60:02d}:00",
+            "MINUTES": str(minutes),
+            "BACKOFF": str(BACKOFF_EACH * self.nodes),
+            "IMAGE": self.image,
+            "COMMAND": _written(command, kind),
+        }
+        template = (Path(__file__).parent / "templates" / FILES[kind]).read_text(encoding="utf-8")
+        return re.sub("@([A-Z_]+)@", lambda match: fills[match[1]], template)
+
+    @property
+    def _name(self) -> str:
+        stem = self.recipe.rpartition(":")[0] if ".py:" in self.recipe else self.recipe
+        return self.name or re.sub(r"[^a-z0-9]+", "-", Path(stem).stem.lower()).strip("-")
+
+    def _check(self) -> None:
+        for flag, value, least in (
+            ("--nodes", self.nodes, 1),
+            ("--processes", self.processes, 1),
+            ("--gpus", self.gpus, 0),
+            ("--cpus", self.cpus, 1),
+        ):
+            if value < least:
+                raise InvalidConfig(f"{flag} is {value}.", fix=f"It must be {least} or more.")
+        if not 0 < self.hours < 10_000:
+            raise InvalidConfig(f"--hours is {self.hours:g}.", fix="It must be above 0.")
+        for flag, word in (("--image", self.image), ("RECIPE", self.recipe)):
+            if not word.isprintable() or not word.strip() or (flag == "--image" and re.search(r"[\s#'\"]|: ", word)):
+                raise InvalidConfig(f"{flag} is {word!r}.", fix="It must be one plain word.")
+        if not re.fullmatch(r"[a-z](?:[a-z0-9-]{0,50}[a-z0-9])?", self._name):
+            raise InvalidConfig(
+                f"The job's name would be {self._name!r}.",
+                fix="Give --name: a small letter, then small letters, digits and hyphens, at most 52 characters.",
+            )
+
+
+def _written(command: list[str], kind: Kind) -> str:
+    """Write a command as a shell, Python or YAML reads it; Kubernetes would put variables in for `$(NAME)`."""
+    if kind == "slurm":
+        return shlex.join(command)
+    if kind == "submitit":
+        return "[\n" + "".join(f"    {word!r},\n" for word in command) + "]"
+    return json.dumps([word.replace("$(", "$$(") for word in command])
+
+
+def _gpu_lines(kind: Kind, gpus: int) -> str:
+    if not gpus or kind == "submitit":
+        return ""
+    if kind == "slurm":
+        return f"#SBATCH --gpus-per-node={gpus}\n"
+    return f'            limits: {{nvidia.com/gpu: "{gpus}"}}\n'
+
+
+def _gpu_variable(kind: Kind, gpus: int) -> str:
+    """Write the line with which a run that was given GPUs is refused where it can use none."""
+    if not gpus or kind == "submitit":
+        return ""
+    if kind == "slurm":
+        return "# No GPU, no run: it would go on the CPU without a word.\nexport TRUELOOP_REQUIRE_GPU=1\n"
+    return '            - {name: TRUELOOP_REQUIRE_GPU, value: "1"}    # no GPU, no run\n'

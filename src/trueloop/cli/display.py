@@ -1,0 +1,253 @@
+"""A run as the terminal shows it: a live view that is redrawn by time, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import atexit
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trueloop.core.formatting import counted, duration, printable, short
+from trueloop.core.protocols import Evaluated, Noted, RunEnded, RunEvent, RunStarted, UpdatesDone
+from trueloop.runs.live_progress import Progress
+
+Mode = Literal["live", "plain", "quiet"]
+
+REDRAW_S = 0.4  # a redraw costs about 4 ms, so the view takes one per cent of the time
+LINE_S = 5.0  # between two plain progress lines
+NOTES_SHOWN = 10  # of one kind; the journal has them all
+SPARKS = "▁▂▃▄▅▆▇█"
+ENDS = {"finished": "finished", "early_stop": "stopped early"}
+
+
+class Display:
+    """Shows a run on the terminal; a `Reporter`.
+
+    Args:
+        mode: live needs a terminal; plain writes whole lines at once, without control codes; quiet writes nothing.
+            None = live on a terminal that can, else plain.
+        console: where to write; None = standard output.
+        now: a clock in seconds.
+    """
+
+    def __init__(
+        self, mode: Mode | None = None, *, console: Console | None = None, now: Callable[[], float] = monotonic
+    ) -> None:
+        self._console = console or Console(highlight=False)
+        self.mode: Mode = mode or ("live" if can_redraw(self._console) else "plain")
+        self.progress = Progress()
+        self._now = now
+        self._began = self._shown = now()
+        self._live: Live | None = None
+        self._notes: Counter[str] = Counter()
+
+    def report(self, event: RunEvent) -> None:
+        """Take one event and show it when it is due."""
+        if self.mode == "quiet":
+            return
+        self.progress.take(event)
+        try:
+            self._show(event)
+        except OSError:  # the reader of a pipe, or the terminal, is gone; the run is not, and the journal has it all
+            self.mode = "quiet"
+            with suppress(OSError):
+                self.close()
+
+    def close(self) -> None:
+        """Take the live view away and show the cursor again, also after an error; closing twice is harmless."""
+        live, self._live = self._live, None
+        if live:
+            atexit.unregister(self.close)
+            live.stop()
+
+    def view(self) -> RenderableType:
+        """Build the live view of this moment."""
+        return Panel(
+            Group(self._head(), self._bar(), self._figures()),
+            title=Text(_name(self.progress), "bold"),
+            title_align="left",
+            border_style="dim",
+        )
+
+    def _show(self, event: RunEvent) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case UpdatesDone():
+                self._redraw_if_due()
+            case Evaluated():
+                self._say(evaluation_line(self.progress, event), "bold" if event.best else "")
+                self._shown = self._now()
+            case Noted():
+                self._note(event)
+            case RunEnded():
+                self._end(event)
+            case _:
+                pass
+
+    def _start(self, event: RunStarted) -> None:
+        self._began = self._shown = self._now()
+        self._say(_opening_line(event), "bold")
+        looked: Any = event.facts.get("doctor")
+        if isinstance(looked, dict):
+            self._say(f"doctor: {looked['line']}", "yellow" if looked["found"] else "dim")
+        if self.mode == "live" and self._live is None:
+            self._live = Live(self.view(), console=self._console, auto_refresh=False, transient=True)
+            atexit.register(self.close)  # whatever ends the process, the cursor must come back
+            self._live.start(refresh=True)
+
+    def _redraw_if_due(self) -> None:
+        now = self._now()
+        if now - self._shown < (REDRAW_S if self._live else LINE_S):
+            return
+        self._shown = now
+        if self._live:
+            self._live.update(self.view(), refresh=True)
+        else:
+            self._say(progress_line(self.progress, now - self._began))
+
+    def _note(self, event: Noted) -> None:
+        self._notes[event.kind] += 1
+        if self._notes[event.kind] <= NOTES_SHOWN:
+            self._say(f"note: {event.message}", "yellow")
+        elif self._notes[event.kind] == NOTES_SHOWN + 1:
+            self._say(f"note: further notes of this kind ({event.kind}) are in the journal only", "yellow")
+
+    def _end(self, event: RunEnded) -> None:
+        self.close()
+        word = ENDS.get(event.reason, event.reason)
+        memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
+        self._say(f"{word} after {counted(event.update, 'update')} in {duration(event.seconds)}{memory}", "bold")
+
+    def _say(self, line: str, style: str = "") -> None:
+        """Print a line that stays. It is never read as markup: names are the user's."""
+        line = printable(line)
+        if self.mode == "live":
+            self._console.print(Text(line, style))
+            return
+        encoding = self._console.encoding
+        self._console.file.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        self._console.file.flush()
+
+    def _head(self) -> Table:
+        elapsed = self._now() - self._began
+        left = self.progress.remaining_s(elapsed)
+        row = Table.grid(expand=True, padding=(0, 1))
+        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_column(no_wrap=True, overflow="ellipsis", justify="right", style="dim")
+        row.add_row(
+            Text(_place(self.progress)), duration(elapsed) + ("" if left is None else f", {duration(left)} left")
+        )
+        return row
+
+    def _bar(self) -> Table:
+        total = self.progress.started.updates if self.progress.started else None
+        row = Table.grid(expand=True)  # a bar alone would not end its line
+        elapsed = self._now() - self._began
+        row.add_row(ProgressBar(total, self.progress.update, complete_style="cyan", animation_time=elapsed))
+        return row
+
+    def _figures(self) -> RenderableType:
+        if self.progress.last is None:
+            return Text("waiting for the first update", "dim")
+        figures = list(_figures(self.progress))
+        columns = max(1, min(4, (self._console.width - 4) // 28))
+        grid = Table.grid(expand=True, padding=(0, 1))
+        for _ in range(columns):
+            grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        for k in range(0, len(figures), columns):
+            grid.add_row(*(Text.assemble((f"{name} ", "dim"), value) for name, value in figures[k : k + columns]))
+        return grid
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether lines can be redrawn there: a terminal, not a dumb one, that takes the characters of the view."""
+    return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def evaluation_line(progress: Progress, event: Evaluated) -> str:
+    """Write one evaluation as a line: "epoch 3/12  update 69/276  train loss 0.213  val loss 0.102  best"."""
+    parts = [_place(progress, event)]
+    if event.split == "val" and math.isfinite(progress.train_loss):
+        parts.append(f"train loss {short(progress.train_loss)}")
+    named = sorted(event.metrics.items(), key=lambda item: item[0] != "loss")
+    parts += [f"{f'{event.split} ' if k == 0 else ''}{name} {short(value)}" for k, (name, value) in enumerate(named)]
+    return "  ".join([*parts, "best"] if event.best else parts)
+
+
+def progress_line(progress: Progress, elapsed_s: float) -> str:
+    """Write the moment as a line, for where nothing can be redrawn."""
+    last, left = progress.last, progress.remaining_s(elapsed_s)
+    if last is None:
+        return f"{_place(progress)}  waiting for the first update"
+    parts = [
+        _place(progress),
+        f"loss {short(progress.loss)}",
+        f"norm {short(last.grad_norm)}",
+        f"lr {short(last.lr)}",
+        f"{progress.examples_per_s:,.0f} examples/s",
+        f"waiting for data {100 * progress.waiting_share:.0f} %",
+    ]
+    return "  ".join(parts if left is None else [*parts, f"{duration(left)} left"])
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as bars of eight heights, the least as the lowest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    flat = high - low <= 1e-9 * abs(high)  # rounding is no rise
+    step = 1.0 if flat else (high - low) / (len(SPARKS) - 1)
+    return "".join(SPARKS[round((value - low) / step)] for value in values)
+
+
+def _figures(progress: Progress) -> Iterator[tuple[str, str]]:
+    last = progress.last
+    if last is None:
+        return
+    yield "loss", f"{short(progress.loss)} {sparkline(progress.trace(12))}"
+    yield "grad norm", short(last.grad_norm)
+    yield "lr", short(last.lr)
+    yield "updates/s", short(progress.updates_per_s)
+    yield "examples/s", f"{progress.examples_per_s:,.0f}"
+    yield "waiting for data", f"{100 * progress.waiting_share:.0f} %"
+    if progress.skipped:
+        yield "skipped", str(progress.skipped)
+    for split, event in progress.latest.items():
+        for name, value in event.metrics.items():
+            yield printable(f"{split} {name}"), short(value)
+    if progress.best:
+        yield f"best {printable(progress.monitored)}", f"{short(progress.best_value)} epoch {progress.best.epoch}"
+
+
+def _name(progress: Progress) -> str:
+    return printable(progress.started.name) if progress.started else ""
+
+
+def _place(progress: Progress, event: Evaluated | None = None) -> str:
+    epochs = f"/{progress.started.epochs}" if progress.started else ""
+    updates = f"/{progress.started.updates}" if progress.started and progress.started.updates else ""
+    epoch, update = (event.epoch, event.update) if event else (progress.epoch, progress.update)
+    return f"epoch {epoch}{epochs}  update {update}{updates}"
+
+
+def _opening_line(event: RunStarted) -> str:
+    parts = [counted(event.epochs, "epoch")]
+    if event.updates is not None:
+        parts.append(counted(event.updates, "update"))
+    if isinstance(parameters := event.facts.get("parameters"), int):
+        parts.append(f"{parameters:,} parameters")
+    if device := event.facts.get("device"):
+        parts.append(f"on {device}")
+    resumed = f"; resumed after update {event.start_update}" if event.start_update else ""
+    return f"{event.name}: {', '.join(parts)}{resumed}"

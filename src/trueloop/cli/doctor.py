@@ -1,0 +1,51 @@
+"""`trueloop doctor`: what of this machine would spoil a run, with a remedy for each."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from trueloop.app.option_types import Flag
+from trueloop.app.training.resource_needs import need_of
+from trueloop.cli.doctor_options import Asks, checks_named
+from trueloop.cli.doctor_page import print_examined
+from trueloop.doctor.diagnosis import Need
+from trueloop.doctor.probe import read_machine
+from trueloop.doctor.run_checks import examine, in_one_line, would_fail
+
+
+def doctor_command(
+    *,
+    run: Annotated[str | None, Parameter(name="--for")] = None,
+    asks: Annotated[Asks | None, Parameter(name="*")] = None,
+    root: Path = Path("runs"),
+    only: tuple[str, ...] = (),
+    quick: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Look at this machine before a run does: torch and driver, memory, disk, limits, threads.
+
+    Returns:
+        The exit code: 0, or 1 where a run would fail.
+
+    Args:
+        run: A recipe, as for `trueloop train`, or a run: what it asks for is weighed against what is there.
+        root: Where runs lie.
+        only: Make only this check, or these: --only cpu-fallback --only disk.
+        quick: Leave out what takes seconds: trying to import torchvision, and the free memory of GPUs.
+        json: Print one JSON object and nothing else.
+    """
+    names = checks_named(only)
+    asked, folder = need_of(run, root) if run else (Need(), root)
+    need = (asks or Asks()).over(asked)
+    machine = read_machine((asks and asks.run_dir) or folder, deep=not quick)
+    found = [each for each in examine(machine, need) if not names or each.name in names]
+    if json:
+        record = {"would_fail": would_fail(found), "line": in_one_line(machine, found)}
+        print(json_format.dumps({**record, "checks": [each.as_json() for each in found]}, indent=2))
+    else:
+        print_examined(machine, found)
+    return 1 if would_fail(found) else 0

@@ -1,0 +1,66 @@
+"""What `trueloop doctor` prints: one line for each check, remedies below those that need one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trueloop.core.formatting import counted, printable
+from trueloop.doctor.diagnosis import Level
+from trueloop.doctor.machine import Machine
+from trueloop.doctor.run_checks import BAD, Examined, would_fail
+
+STYLES: Final = {
+    Level.OK: "green",
+    Level.NOTE: "cyan",
+    Level.WARNING: "bold yellow",
+    Level.ERROR: "bold red",
+    Level.UNKNOWN: "magenta",
+}
+
+
+def print_examined(machine: Machine, found: Sequence[Examined]) -> None:
+    """Print every answer by group, and what it comes to."""
+    console = Console(highlight=False)
+    widest = max((len(each.check.title) for each in found), default=0)
+    with console.capture() as printed:
+        _print(console, found, widest)
+    for line in printed.get().splitlines():
+        console.file.write(line.rstrip() + "\n")
+    console.print(Text(_verdict(found, machine)))
+
+
+def _print(console: Console, found: Sequence[Examined], widest: int) -> None:
+    for group, members in groupby(found, key=lambda each: each.check.group):
+        console.print(Text(group, "bold"))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, min_width=max(map(len, Level)))
+        grid.add_column(no_wrap=True, min_width=widest)
+        for each in members:
+            grid.add_row(Text(each.diagnosis.level, STYLES[each.diagnosis.level]), each.check.title, _said(each))
+        console.print(Padding(grid, (0, 0, 1, 2)))
+
+
+def _said(each: Examined) -> Text:
+    found = each.diagnosis
+    text = Text(printable(found.message))
+    if found.remedy:
+        text.append("\nfix: ", "bold green").append(printable(found.remedy))
+    if each.check.failure and found.level in BAD:
+        text.append("\nmore: ", "dim").append(f"trueloop explain {each.check.failure}", "dim")
+    return text
+
+
+def _verdict(found: Sequence[Examined], machine: Machine) -> str:
+    seen = Counter(each.diagnosis.level for each in found)
+    told = ", ".join(counted(seen[level], level.value) for level in BAD if seen[level])
+    where = f" in a container ({machine.container})" if machine.container else ""
+    verdict = "A run would fail." if would_fail(found) else "A run can start."
+    return f"{counted(len(found), 'check')}{where}: {told or 'nothing is wrong'}. {verdict}"

@@ -1,0 +1,87 @@
+"""`trueloop explain GRD001`: the page of a silent failure, or of an error that torch raised, told by its traceback."""
+
+from __future__ import annotations
+
+import io
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from trueloop.app.explain.explain_error import answer_to
+from trueloop.app.option_types import Flag
+from trueloop.cli.explain_page import answered, error_page_of, put
+from trueloop.cli.explain_page import page as page_of
+from trueloop.cli.failures import as_record
+from trueloop.cli.program_output import read_file, read_stream
+from trueloop.core.paths import is_file
+from trueloop.failures.load import error_page, find, known_errors
+from trueloop.failures.selection import entry_named
+
+
+def explain_command(
+    what: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    json: Flag = False,
+    echo: Flag = False,
+) -> int:
+    """Explain a silent failure, or an error that a program has printed.
+
+    Returns:
+        The exit code: 0, or 1 where nothing in a text is known.
+
+    Args:
+        what: A code or name: GRD001, never-cleared; a kind of error: shape-mismatch; a message in quotes; a file with a
+            traceback, log or notebook; - is standard input, and so is nothing behind a pipe.
+        json: Print one JSON object and nothing else.
+        echo: Pass standard input on while it is read; to standard error with --json.
+    """
+    text = _text(what, echo=echo, json=json)
+    if text is not None:
+        answer = answer_to(text)
+        if json:
+            print(json_format.dumps(answer.as_json(), indent=2))
+        else:
+            put(answered(answer))
+        return 0 if answer.found else 1
+    word = what or ""
+    kind = word.lower().replace("_", "-")
+    known = known_errors().get(kind) if find(kind) is None else None
+    if known is not None:
+        record = {"kind": kind, "title": known.title, "page": error_page(kind)}
+    else:
+        entry = entry_named(word)
+        whole = {"site": entry.page, "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
+        record = {**as_record(entry), **whole}
+    if json:
+        print(json_format.dumps(record, indent=2))
+    else:
+        put(error_page_of(kind, known) if known is not None else page_of(entry_named(word)))
+    return 0
+
+
+def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
+    """Return the text that is to be looked through; None where it is a word of the catalogue's.
+
+    Raises:
+        CycloptsError: there is neither a word nor a text.
+    """
+    if what == "-" or (what is None and sys.stdin is not None and not sys.stdin.isatty()):
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a program may print anything
+        text = read_stream(sys.stdin, (sys.stderr if json else sys.stdout) if echo else None)
+        if text.strip() or what == "-":
+            return text
+    if what is None:
+        raise CycloptsError(
+            msg="Name a failure (GRD001), or pipe an error in: python train.py 2>&1 | trueloop explain.",
+            app=App(name="trueloop explain"),
+        )
+    if find(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors():
+        return None
+    if is_file(Path(what)):
+        return read_file(Path(what))
+    return what if any(char.isspace() for char in what) else None

@@ -1,0 +1,80 @@
+"""`trueloop failures`: every silent failure that is known."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterable
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trueloop.app.option_types import Flag
+from trueloop.app.sanitizer.live_findings import COLOURS
+from trueloop.core.formatting import counted
+from trueloop.failures.load import Entry, catalogue
+
+
+def failures_command(*, json: Flag = False, table: Flag = False) -> None:
+    """List every silent failure that is known, by family.
+
+    Args:
+        json: Print a JSON list and nothing else.
+        table: Print a table in Markdown: what each is found by at run time, in the text, and whether the lab shows it.
+    """
+    entries = list(catalogue().values())
+    if json:
+        print(json_format.dumps([as_record(entry) for entry in entries], indent=2))
+    elif table:
+        print(markdown(entries))
+    else:
+        _print(entries, Console(highlight=False))
+
+
+def as_record(entry: Entry) -> dict[str, str | bool]:
+    """Return what `--json` tells of one failure."""
+    failure = entry.failure
+    return {
+        "code": entry.code,
+        "slug": entry.slug,
+        "family": entry.family,
+        "severity": failure.severity.value,
+        "title": failure.title,
+        "fix": failure.fix,
+        "watched": failure.detector is not None,
+        "linted": failure.rule is not None,
+        "examined": failure.examined,
+        "injected": failure.inject is not None,
+    }
+
+
+def markdown(entries: Iterable[Entry]) -> str:
+    """Write the list as a Markdown table: what finds each, a watched run or the linter, and whether the lab has it."""
+    heads = ("code", "failure", "severity", "run time", "text", "lab", "title")
+    return "\n".join(map(_row, (heads, ["---"] * len(heads), *map(_cells, entries))))
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    failure = entry.failure
+    seen = "yes" if failure.detector else "doctor" if failure.examined else "no"
+    found = (seen, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
+    return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *found, failure.title)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _print(entries: Iterable[Entry], console: Console) -> None:
+    codes: list[str] = []
+    for family, members in groupby(entries, key=lambda entry: entry.family):
+        console.print(Text(family, "bold"))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for entry in members:
+            codes.append(entry.code)
+            style = COLOURS[entry.failure.severity]
+            grid.add_row(Text(f"  {entry.code}", style), Text(entry.slug, "cyan"), Text(entry.failure.title))
+        console.print(grid, "")
+    example = f"; one in full: trueloop explain {first}" if (first := next(iter(codes), "")) else ""
+    console.print(Text(f"{counted(len(codes), 'failure')}{example}", "dim"))

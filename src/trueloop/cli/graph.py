@@ -1,0 +1,83 @@
+"""`trueloop graph SPEC`: the graph behind the loss, and what it keeps alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trueloop.app.output_file import writable, write
+from trueloop.app.training.recipe_settings import Setting, override
+from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_line import flag, named_recipe, settings_app
+from trueloop.core.errors import InvalidConfig
+from trueloop.recipes import registry
+
+FEW = 60  # nodes whose tree is printed unasked
+FLAGS = (
+    flag("tree", bool, False, "Print every operation, however many there are."),
+    flag("svg", Path | None, None, "Write a picture of it."),
+    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("json", bool, False, "Print one JSON object instead of the page."),
+)
+
+
+def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Run one batch of the recipe that the first word names forward, and show the graph behind its loss."""
+    if helped(
+        tokens,
+        "graph",
+        "Show the graph behind a loss: what it saves for backward, and what it never reaches.",
+        FLAGS,
+        "One batch is run forward; nothing is trained.",
+        "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch.",
+    ):
+        return 0
+    spec, given, words = named_recipe(tokens, "graph", registry.made_by)
+    from trueloop.recipes.recipe import Recipe  # imports torch, which `made_by` did
+
+    recipe = given if isinstance(given, Recipe) else None
+
+    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        from trueloop.app.graph import graph_of, graph_of_subject
+        from trueloop.autograd.graph_svg import picture
+        from trueloop.cli.configfile import read_config
+        from trueloop.verification.proof_target import Subject
+
+        svg: Path | None = flags["svg"]
+        if svg is not None and writable(svg, "picture").suffix != ".svg":
+            raise InvalidConfig(f"A picture cannot be written to {str(svg)!r}.", fix="Name a .svg file.")
+        if recipe is None and flags["config"]:
+            raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
+        from_file = read_config(flags["config"], settings) if flags["config"] else {}
+        graph = (
+            graph_of(override(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
+        )
+        if svg is not None:
+            write(svg, picture(graph), "picture")
+        if flags["json"]:
+            print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
+        else:
+            _print_page(recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= FEW)
+        return 0
+
+    return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)
+
+
+def _print_page(name: str, graph: Any, svg: Path | None, *, whole: bool) -> None:
+    from trueloop.autograd.graph_text import by_module, largest, overview, tree
+
+    print(f"The graph behind the loss of {name}, of one micro-batch:")
+    print(*(f"  {line}" for line in overview(graph)), sep="\n")
+    print("\nWhat it alone keeps, by module:", *(f"  {line}" for line in by_module(graph)), sep="\n")
+    print("\nThe largest, and who holds them:", *(f"  {line}" for line in largest(graph)), sep="\n")
+    if whole:
+        print("\nFrom the loss down:", *(f"  {line}" for line in tree(graph)), sep="\n")
+    else:
+        print(f"\n--tree prints all {len(graph.nodes)} nodes, --svg FILE.svg draws them.")
+    if svg is not None:
+        print(f"\nPicture: {svg}")

@@ -1,0 +1,65 @@
+"""`trueloop plan`: the numbers of a training run, each with its formula, and the run drawn as a timeline."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import asdict, dataclass
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from trueloop.app.option_types import Count, Flag
+from trueloop.cli.model_sizes import ModelSizes
+from trueloop.cli.plan_page import print_plan
+from trueloop.cli.scale_page import print_scale
+from trueloop.core.arithmetic import plan
+
+ASCII = str.maketrans("█▄·×⋯–•…", "#+_x~-*.")  # for an output that takes nothing else  # noqa: RUF001
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of a run, as options of the command line."""
+
+    dataset: Count
+    """Examples in the training set."""
+    batch: Count
+    """Examples per micro-batch, on each process."""
+    epochs: Count = 1
+    """Passes over the training set."""
+    accumulate: Count = 1
+    """Micro-batches per optimizer update."""
+    processes: Count = 1
+    """Processes that train together."""
+    drop_last: Flag = False
+    """Leave out the partial batch at the end of every epoch."""
+    sample_bytes: Count | None = None
+    """Size of one example in bytes, for the memory of a batch."""
+
+
+def plan_command(sizes: Sizes | None = None, model: ModelSizes | None = None, *, json: Flag = False) -> None:
+    """Count the iterations, updates and examples of a training run, or what a model of many parameters takes.
+
+    Args:
+        json: Print one JSON object and nothing else.
+    """
+    if sizes is None and model is None:
+        raise CycloptsError(msg="Give --dataset and --batch, or --parameters.", app=App(name="trueloop plan"))
+    run = plan(**asdict(sizes)) if sizes else None
+    made = model.made() if model else None
+    if json:
+        numbers = run.as_dict() if run else {}
+        beside = ({"model": made.as_dict()} if run else made.as_dict()) if made else {}
+        print(json_format.dumps({**numbers, **beside}, indent=2))
+        return
+    console = Console(highlight=False)
+    with console.capture() as page:
+        if run:
+            print_plan(run, console)
+        if run and made:
+            console.print()
+        if made:
+            print_scale(made, console)
+    text = "\n".join(line.rstrip() for line in page.get().splitlines()).rstrip("\n") + "\n"
+    console.file.write(text.translate(ASCII) if console.options.ascii_only else text)

@@ -1,0 +1,63 @@
+"""The page `trueloop plan` prints: numbers with their formulas, the timeline and its legend, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from trueloop.app.planning.formulas import rows
+from trueloop.cli.timeline import FULL, LEFT_OUT, MISSING, PARTIAL, coloured, full_window, last_window, timeline
+from trueloop.core.arithmetic import Plan
+from trueloop.core.formatting import counted, number
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print the page, no wider than the console."""
+    wide = console.width >= 50  # columns; below that the formulas would squeeze the numbers
+    columns = [Column(no_wrap=wide), Column(justify="right", style="bold", overflow="fold")]
+    if wide:
+        columns.append(Column(style="dim", overflow="fold"))
+    console.print(_grid((row[: len(columns)] for row in _numbers(plan)), *columns), "")
+    for row in timeline(plan, console.width):
+        console.print(row)
+    console.print("", _grid(_legend(plan)))
+    if plan.notes:
+        console.print("", _grid(("[yellow]•[/]", note) for note in plan.notes))
+
+
+def _grid(rows: Iterable[tuple[RenderableType, ...]], *columns: Column) -> Table:
+    grid = Table.grid(*columns, padding=(0, 2))
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _numbers(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Each number's name, value and formula; a blank line before those of the whole run."""
+    found = rows(plan)
+    for place, row in enumerate(found):
+        if row.group == "run" and found[place - 1].group != "run":
+            yield "", "", ""
+        yield "  " * row.inner + row.name, row.value, row.formula
+
+
+def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:
+    """Pair each mark that is drawn with its meaning."""
+    seen, left_out, window = plan.examples_per_epoch, plan.never_seen_per_epoch, plan.effective_batch
+    batch = counted(plan.batch, "example") + f" on each of {number(plan.processes)} processes" * (plan.processes > 1)
+    partial = f"{number(plan.last_batch)} of {counted(plan.iteration_examples, 'example')}"
+    full, last = counted(window, "example"), counted(plan.last_window_examples, "example")
+    kind = f"the short window of {number(plan.last_window)}" if plan.short_last_window else "the last window"
+    for drawn, marks, meaning in (
+        (seen >= plan.iteration_examples, FULL, f"iteration: {batch}"),
+        (plan.partial_last_batch, PARTIAL, f"partial iteration: {partial}"),
+        (seen >= window, full_window(plan), f"window of {number(plan.accumulate)}: one update, from {full}"),
+        (last != full, last_window(plan), f"{kind}: one update, from {last}"),
+        (plan.short_last_window, MISSING, "iteration that the short window lacks"),
+        (left_out, LEFT_OUT, f"left out by drop_last: {counted(left_out, 'example')}"),
+    ):
+        if drawn:
+            yield coloured(marks), meaning

@@ -1,0 +1,51 @@
+"""`trueloop profile RECIPE`: where the time of an update goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trueloop.app.training.recipe_settings import Setting, override
+from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_line import flag, named_recipe, settings_app
+
+FLAGS = (
+    flag("updates", int, 20, "Updates to look at, after a few that warm up."),
+    flag("trace", Path | None, None, "Write a trace for Chrome or Perfetto: .json or .json.gz."),
+    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("json", bool, False, "Print one JSON object instead of the page."),
+)
+
+
+def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Train the recipe that the first word names for a few updates, and say where their time went."""
+    if helped(
+        tokens,
+        "profile",
+        "Train a recipe for a few updates, and say where their time went.",
+        FLAGS,
+        "Nothing of a run is written.",
+    ):
+        return 0
+    spec, recipe, words = named_recipe(tokens, "profile")
+
+    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler speaks of itself on standard error
+        from trueloop.app.training.profiling import profile_recipe
+        from trueloop.cli.configfile import read_config
+        from trueloop.cli.profile_page import print_json, print_profile
+
+        from_file = read_config(flags["config"], settings) if flags["config"] else {}
+        asked = override(recipe, {**from_file, **overrides})
+        profile = profile_recipe(asked, updates=flags["updates"], trace=flags["trace"])
+        if flags["json"]:
+            print_json(profile)
+        else:
+            print_profile(profile, asked.name)
+        return 0
+
+    return settings_app(f"trueloop profile {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)

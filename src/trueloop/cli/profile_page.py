@@ -1,0 +1,80 @@
+"""What `trueloop profile` prints: the split of an update's time, the dearest operations, the bottleneck of backward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trueloop.core.formatting import counted, duration, printable
+from trueloop.training.profiling.profile import Operation, Profile
+
+MOST: Final = 10
+BAR: Final = 30  # columns of the longest bar
+COLOURS: Final = {"data": "magenta", "forward": "blue", "backward": "yellow", "update": "green", "the rest": "dim"}
+
+
+def print_json(profile: Profile) -> None:
+    """Print one JSON object with every operation."""
+    body = {**asdict(profile), "trace": str(profile.trace) if profile.trace else None, "bottleneck": profile.bottleneck}
+    print(json.dumps(body, allow_nan=False))
+
+
+def print_profile(profile: Profile, name: str, console: Console | None = None) -> None:
+    """Print the page."""
+    console = console or Console(highlight=False)
+    profiler = profile.profiled_s / profile.update_s
+    console.print(
+        Text.assemble(
+            (printable(name), "bold"), f" on {profile.device}: {duration(profile.update_s)} per update, mean of "
+            f"{profile.updates}; the shares below are of {duration(profile.profiled_s)} under the profiler "
+            f"({profiler:.1f} times as long).",
+        )
+    )  # fmt: skip
+    console.print("", _split(profile), "")
+    console.print(_operations(profile, profile.operations, "operation, without those it calls"), "")
+    if profile.backward:
+        console.print(_operations(profile, profile.backward, "node of the backward pass"), "")
+        share = _share(profile.backward[0], profile.backward)
+        console.print(
+            Text.assemble("The bottleneck of backward is ", (profile.bottleneck, "bold"), f": {share} of it.")
+        )
+    if profile.trace:
+        console.print(f"trace  {printable(str(profile.trace))}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True)
+
+
+def _split(profile: Profile) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    most = max(profile.split.values()) or 1.0
+    for part, share in profile.split.items():
+        bar = "█" * round(BAR * share / most)
+        table.add_row(part, f"{100 * share:.1f} %", Text(bar, COLOURS.get(part, "")))
+    return table
+
+
+def _operations(profile: Profile, operations: Sequence[Operation], title: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(title, overflow="fold")
+    for name in ("share", "per update", "calls per update"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in operations[:MOST]:
+        calls = each.calls / profile.updates
+        table.add_row(
+            printable(each.name), _share(each, operations), duration(each.seconds / profile.updates), f"{calls:g}"
+        )
+    if len(operations) > MOST:
+        table.add_row(Text(f"and {counted(len(operations) - MOST, 'other')}", "dim"))
+    return table
+
+
+def _share(one: Operation, all_of_them: Sequence[Operation]) -> str:
+    total = sum(each.seconds for each in all_of_them)
+    return f"{100 * one.seconds / total:.0f} %" if total else ""

@@ -1,0 +1,84 @@
+"""Where several machines meet: an address that one of them listens at, and the others wait for."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+
+from trueloop.core.errors import InvalidConfig, ProcessLost
+
+
+def host_and_port(rendezvous: str) -> tuple[str, int]:
+    """Take "host:port" or "[address]:port" apart.
+
+    Raises:
+        InvalidConfig: it is neither.
+    """
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([\w.-]+)):([0-9]{1,5})", rendezvous)
+    if not match or not 0 < int(match[3]) < 65536:
+        raise InvalidConfig(f"--rendezvous is {rendezvous!r}.", fix="Write host:port, such as node1:29500.")
+    return match[1] or match[2], int(match[3])
+
+
+def is_here(rendezvous: str) -> bool:
+    """Say whether the host is this machine: only an address of its own can be bound to."""
+    host, _ = host_and_port(rendezvous)
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def await_listener(rendezvous: str | None, *, patience_s: float) -> None:
+    """Wait until somebody listens there; torch waits deaf to signals, and then does not say for whom.
+
+    Args:
+        rendezvous: "host:port"; None, or this machine itself, is not waited for.
+        patience_s: for how long.
+
+    Raises:
+        ProcessLost: nobody did.
+    """
+    if rendezvous is None or is_here(rendezvous):
+        return
+    host, port = host_and_port(rendezvous)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError as error:
+            if time.monotonic() < deadline:
+                time.sleep(0.5)
+                continue
+            raise ProcessLost(
+                f"Nobody answers at {rendezvous} ({error}).",
+                why=f"This machine has waited {patience_s:.0f} s for the one that is to listen there.",
+                fix=f"Start the same command on {host}, which must be one of the machines, and see that "
+                f"port {port} is open between them.",
+            ) from error
+        return
+
+
+def held_store(rendezvous: str | None) -> object:
+    """Open what all meet at, where that is here: torchrun shares it, and it outlives torchrun by a moment.
+
+    Torch closes it with the last process of this machine, and the others fill the screen with a broken connection.
+    """
+    if rendezvous is None or not is_here(rendezvous):
+        return None
+    from torch.distributed import TCPStore
+
+    host, port = host_and_port(rendezvous)
+    try:
+        return TCPStore(host, port, is_master=True, multi_tenant=True, wait_for_workers=False)
+    except RuntimeError:  # the port is taken: by another of the machines, where several are one; else torchrun will say
+        return None

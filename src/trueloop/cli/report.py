@@ -1,0 +1,31 @@
+"""`trueloop report`: the page and the curves of a run, made anew from its journal."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from trueloop.runs.curves import CURVES_NAME, save_curves
+from trueloop.runs.journal import read
+from trueloop.runs.report import write_report
+
+
+def report_command(run: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Write report.html and curves.png of a run from its journal, and say where they are.
+
+    Args:
+        run: The run's folder.
+        json: Print one JSON object and nothing else.
+    """
+    curves = run / CURVES_NAME
+    history = read(run)
+    save_curves(history, curves)
+    report = write_report(run, history)
+    if json:
+        print(json_format.dumps({"report": str(report), "curves": str(curves)}))
+        return
+    print(f"report  {report}")
+    print(f"curves  {curves}")

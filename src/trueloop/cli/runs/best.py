@@ -1,0 +1,78 @@
+"""`trueloop runs best`: the best evaluation of all runs, its checkpoint, and whether that can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from trueloop.app.option_types import Flag
+from trueloop.app.runs.best_run import Answer, best_of
+from trueloop.cli.columns import aligned, say
+from trueloop.cli.runs import Root
+from trueloop.core.errors import InvalidConfig, RunFolderError
+from trueloop.core.formatting import short
+from trueloop.runs.journal_lines import encode
+from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.overview import Overview
+from trueloop.runs.queries.ranking import mode_of
+
+
+def best_command(
+    *,
+    metric: str = "val/loss",
+    mode: Literal["min", "max"] | None = None,
+    recipe: str | None = None,
+    root: Root = Path("runs"),
+    json: Flag = False,
+) -> int:
+    """Name the best evaluation over all runs, and its checkpoint, every byte of which is checked.
+
+    Every evaluation of every run counts. Where its checkpoint is missing or damaged, the best one whose is not is
+    offered as well. Exit code: 0 where there is a checkpoint to use, else 1.
+
+    Args:
+        metric: As the journal names it: val/loss, val/accuracy.
+        mode: Whether less or more is better; else as the runs monitor it, or as its name says.
+        recipe: Only runs of this recipe.
+        root: Where the runs lie.
+        json: Print one JSON object and nothing else.
+    """
+    runs = _runs(root, recipe)
+    found = best_of(runs, metric, mode or mode_of(metric, runs))
+    if json:
+        offered = found.offered.as_json() if found.offered else None
+        print(
+            encode({"metric": metric, "mode": found.mode, "best": found.answer.as_json(), "offered": offered}), end=""
+        )
+    else:
+        _print(metric, found.answer)
+        if found.offered:
+            say("\nThe best one whose checkpoint is whole:\n")
+            _print(metric, found.offered)
+        elif found.answer.problem:
+            say("\nNo other evaluation of this metric has a whole checkpoint either.")
+    return 0 if not found.answer.problem or found.offered else 1
+
+
+def _runs(root: Path, recipe: str | None) -> list[Overview]:
+    found = overviews(root)
+    if not found:
+        raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
+    runs = [run for run in found if recipe in (None, run.recipe)]
+    if not runs:
+        known = ", ".join(sorted({run.recipe for run in found if run.recipe}))
+        raise InvalidConfig(f"There are no runs of the recipe {recipe!r} in {str(root)!r}.", fix=f"There are: {known}.")
+    return runs
+
+
+def _print(metric: str, answer: Answer) -> None:
+    rows = [
+        [metric, short(answer.point.value, 6)],
+        ["run", answer.run.name],
+        ["epoch", str(answer.point.epoch)],
+        ["update", str(answer.point.update)],
+        ["state", answer.run.state],
+        ["checkpoint", str(answer.checkpoint)],
+        ["checksums", answer.problem or "verified, every byte"],
+    ]
+    say("\n".join(aligned(["", ""], rows)))  # as wide as it is: the path is to be copied

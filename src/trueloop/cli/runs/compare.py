@@ -1,0 +1,81 @@
+"""`trueloop runs compare`: what differs between runs, and how far each came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trueloop.app.option_types import Flag
+from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.run_cells import labels_of
+from trueloop.cli.runs import Root
+from trueloop.core.errors import InvalidConfig
+from trueloop.runs.journal import read
+from trueloop.runs.journal_lines import encode
+from trueloop.runs.queries.comparison import Difference, Measured, differences, measured, modes_of
+from trueloop.runs.queries.overview import Overview, overview, require
+from trueloop.runs.queries.pages import point_text, save_html, save_png, value_text
+from trueloop.runs.queries.ranking import Mode, direction
+from trueloop.runs.queries.resolve import find_run
+
+
+def compare_command(
+    *runs: str, png: Path | None = None, html: Path | None = None, root: Root = Path("runs"), json: Flag = False
+) -> None:
+    """Say what differs between runs in settings, code, data and environment, beside what they measured.
+
+    Args:
+        runs: Two or more: paths, names, or the beginning of a name or run id.
+        png: Draw their curves over each other into this file.
+        html: The same as a page, with the tables.
+        root: Where runs lie that are named without a path.
+        json: Print one JSON object and nothing else.
+    """
+    if len(runs) < 2:
+        raise InvalidConfig("There is nothing to compare.", fix="Name two runs: trueloop runs compare A B.")
+    seen = [require(overview(find_run(word, root))) for word in runs]
+    histories = [read(run.path) for run in seen]
+    differ = differences(histories)
+    named: dict[str, Mode | None] = {name: direction(name, seen) for run in seen for name in run.metrics}
+    told = measured(histories, {**named, **modes_of(histories)})
+    drawn = dict(zip(labels_of(seen), histories, strict=True))
+    if png:
+        save_png(drawn, png)
+    if html:
+        save_html(drawn, html, differences=differ, measured=told)
+    if json:
+        print(encode(_record(seen, differ, told, files=[png, html])), end="")
+        return
+    _print(list(drawn), differ, told)
+    for word, file in (("png", png), ("html", html)):
+        if file:
+            say(f"{word}  {file}")
+
+
+def _record(
+    seen: list[Overview], differ: list[Difference], told: list[Measured], *, files: list[Path | None]
+) -> dict[str, Any]:
+    def points(found: Any) -> list[Any]:
+        return [point and point._asdict() for point in found]
+
+    return {
+        "runs": [run.as_json() for run in seen],
+        "differences": [{"group": each.group, "name": each.name, "values": list(each.values)} for each in differ],
+        "metrics": [{"metric": each.metric, "best": points(each.best), "last": points(each.last)} for each in told],
+        "files": [str(file) for file in files if file],
+    }
+
+
+def _print(labels: list[str], differ: list[Difference], told: list[Measured]) -> None:
+    columns = width()
+    rows = [
+        [each.metric, word, *map(point_text, found)]
+        for each in told
+        for word, found in (("best", each.best), ("last", each.last))
+    ]
+    say("\n".join(aligned(["metric", "", *labels], rows, most=columns)) + "\n")
+    for group in dict.fromkeys(each.group for each in differ):
+        rows = [[each.name, *map(value_text, each.values)] for each in differ if each.group == group]
+        say("\n".join(aligned([group, *labels], rows, most=columns)) + "\n")
+    if not differ:
+        say("Nothing differs in settings, code, data or environment.")

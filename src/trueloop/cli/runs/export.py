@@ -1,0 +1,61 @@
+"""`trueloop runs export`: a run as CSV for a table, or as JSON for a program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from trueloop.app.option_types import Flag
+from trueloop.cli.columns import say
+from trueloop.cli.runs import Root
+from trueloop.core.errors import InvalidConfig, RunFolderError
+from trueloop.runs.history import History
+from trueloop.runs.journal import read
+from trueloop.runs.queries.export import as_csv, as_json
+from trueloop.runs.queries.overview import overview, require
+from trueloop.runs.queries.resolve import find_run
+
+
+def export_command(
+    run: str,
+    *,
+    csv: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    root: Root = Path("runs"),
+    json: Flag = False,
+) -> None:
+    """Write the updates and evaluations of a run for other programs.
+
+    Args:
+        run: A path, a name, or the beginning of a name or run id.
+        csv: Write a row per update into this file, - for standard output.
+        root: Where a run lies that is named without a path.
+        json: Print one JSON object: updates, evaluations, checkpoints, notes, settings.
+    """
+    if (csv is None) != json or (csv or "").startswith("--"):
+        raise InvalidConfig(
+            "How to export is not clear.", fix="Say either --csv FILE (- for standard output) or --json."
+        )
+    seen = require(overview(find_run(run, root)))
+    history = read(seen.path)
+    if json:
+        as_json(seen, history, sys.stdout)
+    elif csv == "-":
+        as_csv(history, sys.stdout)
+    else:
+        say(f"csv  {_written(history, Path(str(csv)))}")
+
+
+def _written(history: History, path: Path) -> Path:
+    beside = path.with_name(path.name + ".part")
+    try:
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            as_csv(history, file)
+        beside.replace(path)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written: {error.strerror or error}.", fix="Name another file."
+        ) from error
+    return path

@@ -1,0 +1,67 @@
+"""`trueloop runs gc`: what may go from a runs folder, and with --yes its removal."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+
+from trueloop.app.option_types import Count, Flag
+from trueloop.app.runs.cleanup import Plan, Wishes, look, remove
+from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.runs import Root
+from trueloop.core.formatting import counted, printable, size
+from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.overview import overview
+from trueloop.runs.queries.resolve import find_run
+
+
+def gc_command(
+    *runs: str,
+    keep_best: Count | None = None,
+    unfinished: Flag = False,
+    older_than: float = 0.0,
+    yes: Flag = False,
+    root: Root = Path("runs"),
+    json: Flag = False,
+) -> None:
+    """Say which checkpoints and runs may go and how many bytes that frees; with --yes, remove them.
+
+    Never removed: the best checkpoint by a metric that was monitored, the last checkpoint of a run, anything of a run
+    that is training, and files that are not a run's own.
+
+    Args:
+        runs: Only these; by default all below the root.
+        keep_best: Of each run, keep only so many best checkpoints by each monitored metric, and the last one.
+        unfinished: Remove runs that ended unfinished and left no checkpoint to go on from.
+        older_than: Only what was not written to for so many days.
+        yes: Do it. Without, nothing is changed.
+        root: Where the runs lie.
+        json: Print one JSON object and nothing else.
+    """
+    wishes = Wishes(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
+    wishes.check()
+    seen = [overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or overviews(root)
+    plan = (remove if yes else look)(seen, root, wishes)
+    if json:
+        record = {
+            "removed": yes,
+            "bytes": sum(item.bytes for item in plan.items),
+            "items": [item.as_json() for item in plan.items],
+            "spared": [{"path": str(path), "reason": reason} for path, reason in plan.spared],
+        }
+        print(json_format.dumps(record))
+        return
+    _print(plan, done=yes)
+
+
+def _print(plan: Plan, *, done: bool) -> None:
+    rows = [[item.kind, size(item.bytes), str(item.path), item.reason] for item in plan.items]
+    if rows:
+        say("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
+    for path, reason in plan.spared:
+        say(printable(f"left alone  {path}: {reason}"))
+    told = f"{counted(len(rows), 'thing')}, {size(sum(item.bytes for item in plan.items))}"
+    if done:
+        say(f"Removed {told}.")
+    else:
+        say(f"Nothing was changed. To remove {told}: the same command with --yes." if rows else "Nothing would go.")

@@ -1,0 +1,89 @@
+"""`trueloop runs show`: everything that is known of one run, on a page or as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trueloop.app.option_types import Flag
+from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.run_cells import at, best, progress, time, when
+from trueloop.cli.runs import Root
+from trueloop.core.formatting import counted, printable, short
+from trueloop.runs.history import History
+from trueloop.runs.journal import read
+from trueloop.runs.journal_lines import encode
+from trueloop.runs.queries.overview import Overview, dotted, overview, require, settings_of
+from trueloop.runs.queries.pages import value_text
+from trueloop.runs.queries.ranking import direction
+from trueloop.runs.queries.resolve import find_run
+from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
+
+NOTES = 10  # shown without --json; the journal has them all
+APART = ("config", "options", "class_names", "command", "recipe", "run_id", "source", "packages")
+
+
+def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> None:
+    """Tell everything about one run: state, metrics, checkpoints on disk, notes, settings, code, data, environment.
+
+    Args:
+        run: A path, a name, or the beginning of a name or run id.
+        root: Where a run lies that is named without a path.
+        json: Print one JSON object and nothing else.
+    """
+    seen = require(overview(find_run(run, root)))
+    history = read(seen.path)
+    folder = CheckpointFolder(seen.path / "checkpoints", writing=False)
+    checkpoints, problems = folder.checkpoints(), folder.problems()
+    if json:
+        there = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
+        notes = [{"update": n.update, "kind": n.kind, "message": n.message} for n in history.notes]
+        more: dict[str, Any] = {"checkpoints": there, "problems": problems, "notes": notes, "facts": history.facts}
+        print(encode(seen.as_json() | more), end="")
+        return
+    _table("", ["", ""], _head(seen, history))
+    _table("Metrics", ["", "best", "last"], [_metric(seen, name) for name in seen.metrics])
+    _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(seen, each) for each in checkpoints])
+    for problem in problems:
+        say(f"  {printable(problem)}")
+    _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
+    _table("Settings", ["", ""], _pairs(settings_of(history)))
+    rest = dotted({name: value for name, value in history.facts.items() if name not in APART})
+    _table("Code, data, environment", ["", ""], _pairs(rest))
+
+
+def _pairs(facts: dict[str, Any]) -> list[list[str]]:
+    return [[name, value_text(value)] for name, value in facts.items()]
+
+
+def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
+    if not rows:
+        return
+    if title:
+        say(f"\n{title}\n")
+    columns = width()
+    for line in aligned(head, rows, whole={0}, most=columns and columns - 2):
+        say(f"  {line}")
+
+
+def _head(seen: Overview, history: History) -> list[list[str]]:
+    processes = f", in {counted(history.processes, 'process')}" if history.processes > 1 else ""
+    pairs = {
+        "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe, "state": seen.state,
+        "started": when(seen), "update": f"{progress(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
+        "time": time(seen) + processes, "best": best(seen), "skipped": str(len(history.skipped) or "none"),
+    }  # fmt: skip
+    return [[name, value] for name, value in pairs.items()]
+
+
+def _metric(seen: Overview, name: str) -> list[str]:
+    mode = direction(name, [seen])
+    return [name, at(seen.best(name, mode)) if mode else "", at(seen.last(name))]
+
+
+def _checkpoint(seen: Overview, each: Checkpoint) -> list[str]:
+    metric, mode = seen.monitor
+    found = seen.best(metric, mode)
+    told = f"{metric} {short(each.metrics[metric], 4)}" if metric in each.metrics else ""
+    star = " (best)" if found and found.update == each.update else ""
+    return [str(each.update), str(each.epoch), told + star, each.path.name]

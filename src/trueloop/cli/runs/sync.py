@@ -1,0 +1,64 @@
+"""`trueloop runs sync`: what a store lacks of runs is copied there from their journals."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from trueloop.app.option_types import Flag
+from trueloop.app.runs.sync import Synced, sync_runs
+from trueloop.cli.runs import Root
+from trueloop.core.formatting import counted, printable
+
+_SAID = {
+    "whole": "was whole",
+    "copied": "copied",
+    "rewritten": "written anew",
+    "busy": "is being copied by another process",
+    "empty": "has not started",
+}
+
+
+def sync_command(
+    *runs: str, store: str | None = None, again: Flag = False, root: Root = Path("runs"), json: Flag = False
+) -> int:
+    """Copy to a store what is missing there of runs: after it was down, or to have old runs in it.
+
+    Nothing is there twice, however often this is done. Exit code: 0, or 1 where a run could not be copied.
+
+    Args:
+        runs: Paths, names, or the beginning of a name or run id; none = all runs below the root.
+        store: sqlite, sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT (an MLflow server),
+            tensorboard:FOLDER, wandb:FOLDER; else the environment's TRUELOOP_STORE.
+        again: Remove the runs from the store and write them anew.
+        root: Where the runs lie.
+        json: Print one JSON object and nothing else.
+    """
+    done: list[Synced] = []
+    for synced in sync_runs(runs, root, store or os.environ.get("TRUELOOP_STORE"), again=again):
+        done.append(synced)
+        if not json:
+            print(printable(_line(synced)), flush=True)
+    failed = [each for each in done if each.copied is None]
+    if json:
+        print(json_format.dumps({"store": done[0].store, "runs": [_record(each) for each in done]}))
+    elif len(done) > 1:
+        told = f", {len(failed)} could not be copied" if failed else ""
+        print(f"{counted(len(done), 'run')} in {done[0].store}{told}.")
+    return 1 if failed else 0
+
+
+def _line(synced: Synced) -> str:
+    if synced.copied is None:
+        return f"{synced.run}  could not be copied: {synced.problem}"
+    copied = synced.copied
+    lines = f", {counted(copied.lines, 'line')}" if copied.lines else ""
+    state = f", {copied.state}" if copied.state else ""
+    return f"{synced.run}  {_SAID[copied.outcome]}{lines}{state}"
+
+
+def _record(synced: Synced) -> dict[str, object]:
+    told = asdict(synced.copied) if synced.copied else {"outcome": "failed", "state": "", "lines": 0}
+    return {"run": str(synced.run), **told, "problem": synced.problem or None}

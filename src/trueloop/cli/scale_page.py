@@ -1,0 +1,113 @@
+"""The page `trueloop plan --parameters` prints: memory, traffic, time and disk of a model, each with its formula."""
+# ruff: noqa: RUF001  # × is meant
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from trueloop.app.planning.scale import FLOAT32, JOURNAL_BYTES, MOMENTS, Scale
+from trueloop.core.formatting import duration, number, short, size
+
+
+def print_scale(made: Scale, console: Console) -> None:
+    """Print the page, no wider than the console."""
+    wide = console.width >= 60
+    for title, columns, rows in (
+        ("", ("", ""), _given(made)),
+        ("memory of a device", ("replicated", "sharded"), _memory(made)),
+        ("per update", ("replicated", "sharded"), _update(made)),
+        ("disk", ("replicated", "sharded"), _disk(made)),
+    ):
+        first = Column(title, header_style="bold", no_wrap=wide)
+        values = [Column(name, justify="right", style="bold", header_style="", overflow="fold") for name in columns]
+        formula = [Column("", style="dim", overflow="fold")] if wide else []
+        table = Table(first, *values, *formula, box=None, padding=(0, 2, 0, 0), show_header=bool(title))
+        for row in rows:
+            table.add_row(*row[: len(table.columns)])
+        console.print(table, "")
+
+
+Row = tuple[str, str, str, str]
+
+
+def _given(made: Scale) -> Iterator[Row]:
+    yield "parameters", _si(made.parameters), "", f"{made.layers} blocks of {made.width}, {made.optimizer}"
+    yield "devices", number(made.devices), "", f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_cut(made)}"
+    yield "precision", made.precision, "", f"{made.compute_bytes} bytes computed with, {FLOAT32} kept"
+
+
+def _cut(made: Scale) -> str:
+    return f"{made.accumulate} per update" if made.accumulate > 1 else "one per update"
+
+
+def _memory(made: Scale) -> Iterator[Row]:
+    n, p, c = _si(made.parameters), made.devices, made.compute_bytes
+    yield "parameters", size(made.parameter_bytes), size(made.parameter_bytes // p), f"{FLOAT32} × {n}, / {p}"
+    whole = ", whole until the update" if made.accumulate > 1 else f", / {p}"
+    yield "gradients", size(made.gradient_bytes), size(made.sharded_gradient_bytes), f"{FLOAT32} × {n}{whole}"
+    moments = FLOAT32 * MOMENTS[made.optimizer]
+    yield "moments", size(made.moment_bytes), size(made.moment_bytes // p), f"{moments} × {n}, / {p}"
+    if made.copy_bytes:
+        copies = size(made.copy_bytes)
+        yield f"copies in {made.precision}", copies, copies, f"{c} × {n}, autocast's, of whole weights"
+    yield "gathered", "0 bytes", size(made.gathered_bytes), "two blocks, embedding, head; one block's gradients"
+    kept = size(made.activation_bytes)
+    yield "activations", kept, kept, f"L s b h ({2 * FLOAT32} + {14 * c}) + s b ({FLOAT32 + c} h + 4 v)"
+    yield "in all", size(made.replicated_bytes), size(made.sharded_bytes), ""
+    kept = size(made.recomputed_activation_bytes)
+    yield "  activations recomputed", kept, kept, f"L s b h {FLOAT32} + one block + head"
+    yield (
+        "  in all",
+        size(made.replicated_recomputed_bytes),
+        size(made.sharded_recomputed_bytes),
+        "a third more to compute",
+    )
+
+
+def _update(made: Scale) -> Iterator[Row]:
+    sent, sharded = made.replicated_traffic_bytes, made.sharded_traffic_bytes
+    formula = f"2 (P-1)/P × 4 N; (P-1)/P × ({2 * made.accumulate} × 4 N + 4 N)"
+    yield "sent by a device", size(sent), size(sharded), formula
+    times = duration(made.replicated_traffic_s), duration(made.sharded_traffic_s)
+    yield "  at the bandwidth", *times, f"{made.bandwidth_gb_s:g} GB/s, none of it hidden"
+    yield (
+        "tokens",
+        _si(made.tokens_per_update),
+        "",
+        f"{made.devices} × {made.accumulate} × {made.micro_batch} × {made.sequence}",
+    )
+    yield "operations", f"{short(made.flop_per_update)}", "", "(6 N + 12 L h s) per token"
+    peak = f"{made.peak_tflops:g} TFLOP/s × {made.utilisation:g} on {number(made.devices)}"
+    yield "computation", duration(made.compute_s), "", peak
+    yield "  recomputed", duration(made.recomputed_compute_s), "", "× 4/3"
+    best = duration(made.replicated_update_s), duration(made.sharded_update_s)
+    yield "at best", *best, "the longer of traffic and computation, the other behind it"
+    if made.updates is not None and made.replicated_run_s is not None and made.sharded_run_s is not None:
+        yield "updates in all", number(made.updates), "", f"{_si(made.tokens or 0)} tokens"
+        yield "the run, at best", duration(made.replicated_run_s), duration(made.sharded_run_s), ""
+
+
+def _disk(made: Scale) -> Iterator[Row]:
+    written = size(made.checkpoint_bytes)
+    moments = FLOAT32 * MOMENTS[made.optimizer]
+    yield "checkpoint", written, written, f"({FLOAT32} + {moments}) × {_si(made.parameters)}"
+    yield (
+        "  written in",
+        duration(made.checkpoint_s),
+        duration(made.sharded_checkpoint_s),
+        f"{made.storage_gb_s:g} GB/s each",
+    )
+    if made.order_list_bytes is not None and made.journal_bytes is not None:
+        yield "order of the data", "0 bytes", "0 bytes", f"a shuffled list would be {size(made.order_list_bytes)}"
+        yield "journal", size(made.journal_bytes), "", f"{JOURNAL_BYTES} bytes an update, where one takes 100 ms"
+
+
+def _si(count: int) -> str:
+    """Write a count as papers do: "7 B", "350 M", "4096"."""
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if count >= unit:
+            return f"{float(f'{count / unit:.4g}'):g} {name}"
+    return number(count)

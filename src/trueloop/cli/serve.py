@@ -1,0 +1,66 @@
+"""`trueloop serve`: an exported model answers requests."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from trueloop.app.option_types import Count, Flag
+from trueloop.app.serving.limits import Limits
+from trueloop.core.errors import InvalidConfig, MissingExtra
+from trueloop.training.validate import MOST_THREADS
+
+
+def serve_command(
+    artifact: Path,
+    *,
+    port: Count = 8000,
+    host: str = "127.0.0.1",
+    threads: Count | None = None,
+    digest: str = "",
+    limits: Annotated[Limits | None, Parameter(name="*")] = None,
+    quiet: Flag = False,
+) -> None:
+    """Answer requests with an exported model: POST /predict; GET /health, /ready, /metrics. Ctrl-C or SIGTERM ends it.
+
+    Args:
+        artifact: A folder that `trueloop export` made.
+        port: Where requests are taken; 0 takes a port that is free.
+        host: 127.0.0.1 is reached from this machine only. There is no password: put a proxy before any other.
+        threads: Of the model; by default torch's own choice.
+        digest: Refuse any other artifact: the digest that its export printed, or 12 digits of it.
+        quiet: Print no line for each request.
+    """
+    try:
+        from trueloop.app.serving.server import is_loopback, run, server
+        from trueloop.app.serving.service import Service
+        from trueloop.export.exported_model import Model
+        from trueloop.lab.serving import listening
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "starlette", "serve") from None
+    import torch
+
+    limits = limits or Limits()
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MOST_THREADS}.")
+    if threads:
+        torch.set_num_threads(threads)
+    taken = listening(port, host=host, command="trueloop serve")
+    if not is_loopback(host):
+        print(f"warning: {host} is reached from other machines, and anybody there may ask.", file=sys.stderr)
+
+    def log(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    with contextlib.closing(taken):
+        model = Model.open(artifact, expected=digest, threads=threads)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{taken.getsockname()[1]}/predict"
+        told = f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}"
+        made = server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
+        run(made, taken, say=lambda: print(told, flush=True))
+    print("trueloop serve: stopped.", flush=True)

@@ -1,0 +1,154 @@
+"""What a person, or a script, sees when a run is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from trueloop.core.formatting import counted, duration, short
+
+if TYPE_CHECKING:
+    from trueloop.app.training.run_recipe import RunSummary
+    from trueloop.recipes.recipe import Recipe
+
+
+def print_json(summary: RunSummary, *, again: Sequence[str], event: str | None = None) -> None:
+    """Print the summary as one JSON object; paths as text, a metric that is not finite as null.
+
+    Args:
+        summary: of the run.
+        again: the words that continue the run, under "resume" as one command.
+        event: where it is one line among others, what it is called among them.
+    """
+    head = {} if event is None else {"event": event}
+    body = {**head, **_jsonable(dataclasses.asdict(summary)), "resume": shlex.join(again)}
+    print(json.dumps(body, allow_nan=False))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+_TITLES = {
+    "finished": "finished",
+    "early_stop": "stopped early: the monitored metric no longer improves",
+    "interrupted": "interrupted, everything is saved",
+    "preempted": "preempted, everything is saved",
+    "smoke": "smoke test passed: the loss falls",
+}
+_STOPPED = ("interrupted", "preempted")
+
+
+def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> None:
+    """Print a panel of results and places, and the commands to go on, unwrapped so that they can be copied.
+
+    Args:
+        summary: of the run.
+        recipe: as it was run, settings included.
+        again: the words that continue the run.
+    """
+    console = Console(highlight=False)
+    colour = "yellow" if summary.reason in _STOPPED else "green"
+    console.print(
+        Panel(
+            Group(_metrics(summary), "", _places(summary, recipe)),
+            title=f"[bold]{escape(recipe.name)}[/] {_TITLES[summary.reason]}",
+            border_style=colour,
+            title_align="left",
+            padding=(1, 2),
+        )
+    )
+    for purpose, command in _next_commands(summary, recipe, again=again):
+        console.print(f"[bold]{purpose}[/]  {escape(command)}", soft_wrap=True)
+
+
+def _metrics(summary: RunSummary) -> Table:
+    """One row per metric, one column per split."""
+    splits = list(dict.fromkeys(key.partition("/")[0] for key in summary.metrics))
+    names = list(dict.fromkeys(key.partition("/")[2] for key in summary.metrics))
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("")
+    for split in splits:
+        # The test split saw the final weights, which may be those of an earlier epoch than the newest val.
+        table.add_column(
+            "val (last)" if split == "val" and "test" in splits else escape(split.replace("_", " ")), justify="right"
+        )
+    for name in names:
+        values = (summary.metrics.get(f"{split}/{name}") for split in splits)
+        table.add_row(escape(name.replace("_", " ")), *("" if value is None else _number(value) for value in values))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"[bold cyan]{short(value, digits=4)}[/]"
+
+
+def _places(summary: RunSummary, recipe: Recipe) -> Table:
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    best = str(summary.best_checkpoint or "")
+    if best and summary.best_value is not None:
+        best += f" ({recipe.train.monitor.metric} {short(summary.best_value, digits=4)})"
+    journal = summary.run_dir / "journal.jsonl" if summary.run_dir else ""
+    for word, place in (
+        ("best checkpoint", best),
+        ("weights", summary.weights),
+        ("curves", summary.curves),
+        ("report", summary.report),
+        ("journal", journal),
+        ("time", _effort(summary)),
+    ):
+        if place:
+            table.add_row(word, escape(str(place)))
+    if summary.skipped:
+        table.add_row(
+            "[yellow]skipped[/]", f"{summary.skipped} updates were not finite and not stepped; see the journal"
+        )
+    return table
+
+
+def _effort(summary: RunSummary) -> str:
+    words = [duration(summary.seconds), counted(summary.update, "update")]
+    if summary.epochs:
+        words.append(counted(summary.epochs, "epoch"))
+    if summary.resumed_from:
+        words.append(f"continued from update {summary.resumed_from}")
+    return ", ".join(words)
+
+
+def _next_commands(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) -> list[tuple[str, str]]:
+    if summary.run_dir is None:
+        return []
+    look = shlex.join(["trueloop", "report", str(summary.run_dir)])
+    if summary.report is not None:
+        look += f"   (or open {summary.report})"
+    if summary.reason in _STOPPED:
+        return [("Resume     ", shlex.join(again)), ("Look closer", look)]
+    if summary.reason == "early_stop":
+        return [("Look closer", look)]
+    epochs = 2 * max(recipe.train.epochs, summary.epochs)
+    return [("Look closer ", look), ("Train longer", shlex.join(_longer(again, epochs)))]
+
+
+def _longer(again: Sequence[str], epochs: int) -> list[str]:
+    """Return the command with another number of epochs."""
+    words = list(again)
+    if "--epochs" in words:
+        at = words.index("--epochs")
+        del words[at : at + 2]
+    return [*words, "--epochs", str(epochs)]

@@ -1,0 +1,75 @@
+"""A run drawn in text: epochs as rows, windows in brackets, a mark per iteration; shape and colour tell the partial."""
+# ruff: noqa: RUF001  # × and – are meant
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from trueloop.core.arithmetic import Plan
+from trueloop.core.formatting import counted, number
+
+FULL, PARTIAL, MISSING, LEFT_OUT, MORE = "█", "▄", "·", "×", "⋯"
+STYLES = {FULL: "cyan", PARTIAL: "yellow", MISSING: "yellow", LEFT_OUT: "red", "(": "bold yellow", ")": "bold yellow"}
+WINDOW_DRAWN = 8  # iterations drawn one by one; of a longer window only the ends
+EPOCHS_DRAWN = 4  # enough to see that every epoch is alike
+
+
+def timeline(plan: Plan, width: int) -> Iterator[Text]:
+    """Draw one row per epoch in `width` columns, leaving out the middle of what does not fit."""
+    hidden = max(0, plan.epochs - EPOCHS_DRAWN)
+    epochs = [*range(1, EPOCHS_DRAWN), plan.epochs] if hidden else [*range(1, plan.epochs + 1)]
+    indent = len(f"epoch {number(plan.epochs)}  ")
+    spans = [_span(plan, epoch) for epoch in epochs]
+    windows = _windows(plan, width - indent - len(spans[-1]))
+    if indent + len(windows) + len(spans[-1]) > width:  # then the windows say more than the numbers of the updates
+        windows, spans = _windows(plan, width - indent), [""] * len(spans)
+    rows = [
+        Text(f"{f'epoch {number(epoch)}':<{indent}}").append_text(coloured(windows)).append(span, "dim")
+        for epoch, span in zip(epochs, spans, strict=True)
+    ]
+    if hidden:
+        rows.insert(-1, Text(f"{MORE:<{indent}}{counted(hidden, 'more epoch')}, all alike", "dim"))
+    for row in rows:
+        row.truncate(width, overflow="ellipsis")
+        yield row
+
+
+def coloured(marks: str) -> Text:
+    """Colour each mark; their shapes tell them apart as well."""
+    return Text.assemble(*((mark, STYLES.get(mark, "dim")) for mark in marks))
+
+
+def _span(plan: Plan, epoch: int) -> str:
+    last = epoch * plan.updates_per_epoch
+    first = last - plan.updates_per_epoch + 1
+    return f"  update {number(last)}" if first == last else f"  updates {number(first)}–{number(last)}"
+
+
+def _windows(plan: Plan, room: int) -> str:
+    """Draw one epoch: every window if they fit in `room` columns, else the first ones and the last two."""
+    window, last = full_window(plan), last_window(plan) + LEFT_OUT * (plan.never_seen_per_epoch > 0)
+    before = plan.updates_per_epoch - 1
+    gap = len(f" {MORE} {number(before)} more {MORE} ")
+    head = max(1, (room - gap - len(window) - len(last)) // len(window))
+    if before * len(window) + len(last) <= room or before < head + 2:
+        return window * before + last
+    return f"{window * head} {MORE} {number(before - head - 1)} more {MORE} {window}{last}"
+
+
+def full_window(plan: Plan) -> str:
+    """Draw a window that holds all of its micro-batches."""
+    return _window(plan, plan.accumulate, partial=0)
+
+
+def last_window(plan: Plan) -> str:
+    """Draw the last window of an epoch; round brackets where it is short."""
+    return _window(plan, plan.last_window, partial=int(plan.partial_last_batch))
+
+
+def _window(plan: Plan, held: int, *, partial: int) -> str:
+    runs = ((FULL, held - partial), (PARTIAL, partial), (MISSING, plan.accumulate - held))
+    short = plan.accumulate > WINDOW_DRAWN
+    marks = "".join(mark + MORE + mark if short and count > 3 else mark * count for mark, count in runs)
+    return f"[{marks}]" if held == plan.accumulate else f"({marks})"

@@ -1,0 +1,90 @@
+"""`trueloop train RECIPE`: a recipe's settings as flags, one run, and a summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from trueloop.cli.outcomes import tell_launcher
+from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_line import RUN_FLAGS, Line, named_recipe, recipe_app
+from trueloop.core.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from trueloop.recipes.recipe import Recipe
+
+
+def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Train the recipe that the first word names; the other words are its settings.
+
+    Returns:
+        The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
+    """
+    if helped(
+        tokens,
+        "train",
+        "Train a recipe and keep everything that belongs to the run in one folder.",
+        RUN_FLAGS,
+        "Without --run-dir, the same run goes on where it was cut off.",
+        "Exit code: 0 done, 1 error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM (run saved).",
+    ):
+        return 0
+
+    def act() -> int:
+        spec, recipe, words = named_recipe(tokens, "train")
+        app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
+        return app(words, exit_on_error=False, print_error=False)
+
+    return tell_launcher(act)
+
+
+def _train(recipe: Recipe, line: Line, tokens: Sequence[str]) -> int:
+    from trueloop.cli.configfile import read_config
+    from trueloop.cli.torchrun import asked_launch, run_asked
+    from trueloop.training.distributed.launcher_env import started_again
+
+    from_file = read_config(line.config, line.settings) if line.config else {}
+    recipe = line.asks_for(recipe, tokens[0], from_file)
+    if launch := asked_launch(line.processes, line.nodes, line.rendezvous, line.max_restarts):
+        silent = line.json or line.log_format == "json"
+        return run_asked(launch, recipe.train, ["train", *tokens], silent=silent)
+    return _run(recipe, replace(line, fresh=line.fresh and not started_again()), tokens[0])  # or it would never end
+
+
+def _run(recipe: Recipe, line: Line, spec: str) -> int:
+    from trueloop.app.training.run_recipe import run_recipe
+    from trueloop.cli.display import Display
+    from trueloop.cli.json_lines import JsonLines
+    from trueloop.cli.summary import print_json, print_summary
+    from trueloop.training.distributed.launcher_env import launched
+    from trueloop.training.interrupt import EXIT_CODES
+
+    place = launched()
+    speaks = place is None or place.rank == 0  # of several processes, one
+    logs = line.log_format == "json" and not line.json and speaks
+    mode = "quiet" if line.json or not speaks else line.log_format if line.log_format in ("live", "plain") else None
+    display = JsonLines() if logs else Display(mode)
+    flags = {"fresh": line.fresh, "smoke": line.smoke, "allow_change": line.allow_change}
+    store = line.store or os.environ.get("TRUELOOP_STORE") or None
+    folder = _folder(recipe.name, line, silent=logs or mode == "quiet")
+    summary = run_recipe(recipe, run_dir=folder, reporters=[display], store=store, **flags)
+    if speaks and (line.json or logs):
+        print_json(summary, again=line.again(spec, summary.run_dir), event="summary" if logs else None)
+    elif speaks:
+        print_summary(summary, recipe, again=line.again(spec, summary.run_dir))
+    return EXIT_CODES.get(summary.reason, 0)
+
+
+def _folder(name: str, line: Line, *, silent: bool) -> Path | Callable[[Any], Path]:
+    from trueloop.app.training.run_target import RunChoice
+
+    if line.run_dir:
+        return line.run_dir
+    if line.allow_change:
+        raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
+    return RunChoice(name, lambda sentence: None if silent else print(sentence), fresh=line.fresh)

@@ -1,0 +1,61 @@
+"""`trueloop tune RECIPE`: settings that make it fast and leave its meaning alone, measured here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trueloop.app.output_file import writable, write
+from trueloop.app.training.recipe_settings import Setting, override
+from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_line import flag, named_recipe, settings_app
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.paths import is_there
+
+FLAGS = (
+    flag("seconds", float, 2.0, "Each attempt is measured for so long."),
+    flag("compiled", bool, False, "Try torch.compile, too; it takes a minute."),
+    flag("write", Path | None, None, "Write what is best as TOML, for trueloop train --config."),
+    flag("config", Path | None, None, "TOML file of settings; flags override it."),
+    flag("json", bool, False, "Print one JSON object instead of the table."),
+)
+
+
+def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
+    """Try threads, micro-batches, loader processes and compiling on the recipe that the first word names."""
+    if helped(
+        tokens,
+        "tune",
+        "Try threads, micro-batches and loader processes on a recipe, and say which are fastest.",
+        FLAGS,
+        "What is learnt stays the same but for rounding; nothing of a run is written.",
+    ):
+        return 0
+    spec, recipe, words = named_recipe(tokens, "tune")
+
+    def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
+        from trueloop.app.training.tuning import tune_recipe
+        from trueloop.cli.configfile import read_config
+        from trueloop.cli.tune_page import Page, as_toml, print_json
+
+        path: Path | None = flags["write"]
+        if path is not None and is_there(writable(path, "file of settings")):
+            raise InvalidConfig(f"{str(path)!r} is there already.", fix="Name a new file.")
+        from_file = read_config(flags["config"], settings) if flags["config"] else {}
+        given = {**from_file, **overrides}
+        page = Page(quiet=flags["json"])
+        tuned = tune_recipe(
+            override(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], told=page.tell
+        )
+        if path is not None:
+            write(path, as_toml(given, tuned.chosen), "file of settings")
+        if flags["json"]:
+            print_json(tuned)
+        else:
+            page.end(tuned, spec, path)
+        return 0
+
+    return settings_app(f"trueloop tune {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)

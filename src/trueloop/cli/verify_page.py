@@ -1,0 +1,101 @@
+"""What `trueloop verify` prints: a line per proof as it ends, then what is broken and how to mend it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from trueloop.app.verification.html_page import headline
+from trueloop.core.formatting import duration, printable
+from trueloop.verification.discover import proofs
+from trueloop.verification.evidence import Curve, Evidence, Verdict
+from trueloop.verification.proof import Proof
+
+MARKS = {
+    Verdict.HOLDS: ("✓", "green"),
+    Verdict.BROKEN: ("✗", "bold red"),
+    Verdict.NOT_JUDGED: ("?", "yellow"),
+    Verdict.NOT_APPLICABLE: ("-", "dim"),
+}
+ASCII = {"✓": "+", "✗": "x"}
+BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+CELLS = 40
+
+
+class Page:
+    """Tells how it goes, on standard output.
+
+    Args:
+        quiet: say nothing at all.
+        verbose: also what does not apply, with why.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+        self._live = Console(stderr=True, highlight=False, quiet=quiet)
+        self._verbose = verbose
+        self._status = self._live.status("") if sys.stderr.isatty() and not quiet else None
+
+    def began(self, proof: Proof) -> None:
+        """Say what is being proved, where somebody looks on."""
+        if self._status is not None:
+            self._status.update(f"{proof.name} ...")
+            self._status.start()
+
+    def ended(self, each: Evidence) -> None:
+        """Print the line of one proof."""
+        if self._status is not None:
+            self._status.stop()
+        if each.verdict is Verdict.NOT_APPLICABLE and not self._verbose:
+            return
+        mark, style = MARKS[each.verdict]
+        mark = ASCII.get(mark, mark) if self._ascii else mark
+        line = Text.assemble((f"{mark} ", style), (f"{each.proof:<26}", style), printable(each.sentence))
+        self._console.print(line)
+        for curve in each.pictures:
+            if isinstance(curve, Curve):
+                self._console.print(Text(f"{'':28}{_spark(curve, PLAIN if self._ascii else BLOCKS)}", style="cyan"))
+        for remark in each.remarks:
+            self._console.print(Text(f"{'':28}{printable(remark)}", style="dim"))
+        if each.fix:
+            self._console.print(Text.assemble(f"{'':28}", ("fix: ", "bold green"), printable(each.fix)))
+
+    def total(self, found: Sequence[Evidence]) -> None:
+        """Print the last line, and which proofs did not apply."""
+        idle = [each.proof for each in found if each.verdict is Verdict.NOT_APPLICABLE]
+        if idle and not self._verbose:
+            self._console.print(Text(f"- not applicable: {', '.join(idle)} (--verbose says why)", style="dim"))
+        style = "bold green" if all(each.ok for each in found) else "bold red"
+        seconds = duration(sum(each.seconds for each in found))
+        self._console.print(Text(f"{headline(found)}, in {seconds}", style=style))
+
+    @property
+    def _ascii(self) -> bool:
+        return self._console.options.ascii_only
+
+
+def print_list() -> None:
+    """Print every proof with its group and what it does."""
+    console = Console(highlight=False)
+    group = ""
+    for name, proof in proofs().items():
+        if proof.group != group:
+            group = proof.group
+            console.print(f"[bold]{group}[/]")
+        console.print(Text(f"  {name:<26}{proof.title}"))
+
+
+def _spark(curve: Curve, blocks: str) -> str:
+    """Draw the first line of a curve in one row of blocks."""
+    values = [value for value in next(iter(curve.lines.values())) if math.isfinite(value)]
+    if not values:
+        return ""
+    cells = min(CELLS, len(values))
+    chosen = [values[round(number * (len(values) - 1) / max(1, cells - 1))] for number in range(cells)]
+    low, high = min(chosen), max(chosen)
+    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join(blocks[round((value - low) * scale)] for value in chosen)

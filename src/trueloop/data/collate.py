@@ -1,0 +1,273 @@
+"""Samples to a batch: as torch does by default, or padded to the longest with a mask of what is real."""
+
+# ruff: noqa: N806 - shapes are part of the name: B samples, T tokens of the longest, ... any further axes
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast, overload
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import default_collate
+
+from trueloop.core.errors import InvalidData
+
+TARGETS = ("label", "labels", "target", "targets")
+
+
+class Gathered(Sequence[Any]):
+    """Samples that a dataset has read as one batch, in a form that any collate function takes.
+
+    A dataset's ``__getitems__`` may return this: `collate` passes ``batch`` on as it is, at no cost; a collate function
+    that does not know it (torch's own, a user's) sees a sequence of samples.
+
+    Args:
+        batch: a list or mapping of tensors [B, ...], as `collate` would give it.
+        size: B.
+    """
+
+    def __init__(self, batch: list[Tensor] | dict[str, Tensor], size: int) -> None:
+        self.batch = batch
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._size))]
+        if isinstance(self.batch, dict):
+            return {name: column[index] for name, column in self.batch.items()}
+        return tuple(column[index] for column in self.batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(self._size))
+
+
+def collate(samples: Any) -> Any:
+    """Stack samples into a batch, as ``torch.utils.data.default_collate`` does.
+
+    Two things differ: a list of numbers inside a sample (a row of a Hugging Face dataset) becomes one tensor, where
+    torch would give one tensor per place in the list; and columns, a mapping of name to B values, are taken too.
+
+    Args:
+        samples: a list of B samples, a `Gathered` batch, or a mapping of B values per column.
+
+    Returns:
+        Tensors [B, ...] in the structure of a sample; text stays a list.
+
+    Raises:
+        InvalidData: the samples do not stack; names the first one that differs and its shape.
+    """
+    if isinstance(samples, Gathered):
+        return samples.batch
+    if isinstance(samples, Mapping):
+        columns = cast("Mapping[str, Any]", samples)
+        return {name: _column(values) for name, values in columns.items()}
+    if not len(samples):
+        raise InvalidData("There are no samples to put into a batch.")
+    rows = [_numbers_to_tensors(sample) for sample in samples] if _holds_lists(samples[0]) else samples
+    try:
+        return default_collate(rows)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise _cannot_stack(rows, error) from error
+
+
+def pad_sequences(
+    samples: Sequence[Any],
+    padding_value: float | Mapping[str, float] = 0,
+    *,
+    target_padding: float = -100,
+    targets: Sequence[str] = TARGETS,
+    mask: str = "attention_mask",
+) -> Any:
+    """Pad sequences of different lengths to the longest of the batch.
+
+    Args:
+        samples: B sequences (tensors [T, ...] or lists of numbers), tuples whose first field is one, or mappings.
+        padding_value: what is put behind the end. As a mapping, for mappings: the fields to pad, each with its value,
+            the mask being that of the first; the other fields are collated.
+        target_padding: behind the end of a target that is a sequence itself; -100 is what torch's losses ignore.
+        targets: the fields of a mapping that are targets.
+        mask: the name of the mask in a mapping. A field of this name in the samples is kept, padded with 0.
+
+    Returns:
+        ``(padded_BT, mask_BT)`` for sequences, ``((padded_BT, mask_BT), target, ...)`` for tuples, a dict with the mask
+        added for mappings. ``mask_BT`` is bool, True = real token. A target is padded if its lengths differ, else
+        stacked.
+
+    Raises:
+        InvalidData: a sample has no first axis, is empty, or differs from the first one in another axis or dtype.
+    """
+    if not len(samples):
+        raise InvalidData("There are no samples to pad.")
+    first = samples[0]
+    if isinstance(first, Mapping):
+        values = {name: [sample[name] for sample in samples] for name in cast("Mapping[str, Any]", first)}
+        return _pad_mapping(values, padding_value, target_padding, targets, mask)
+    if isinstance(padding_value, Mapping):
+        raise InvalidData(
+            f"padding_value names fields, but a sample is a {type(first).__name__}.", fix="Give a number."
+        )
+    if isinstance(first, Tensor) or _is_number_list(first):
+        return _pad(samples, padding_value, "sequence")
+    columns = list(zip(*samples, strict=True))
+    fields = [_pad_if_ragged(column, target_padding, f"field {i + 1}") for i, column in enumerate(columns[1:])]
+    return (_pad(columns[0], padding_value, "sequence"), *fields)
+
+
+def _pad_mapping(
+    values: dict[str, list[Any]],
+    padding_value: float | Mapping[str, float],
+    target_padding: float,
+    targets: Sequence[str],
+    mask: str,
+) -> dict[str, Any]:
+    if isinstance(padding_value, Mapping):
+        paddings = dict(padding_value)
+        absent = [name for name in paddings if name not in values]
+        if absent:
+            raise InvalidData(f"There is no field {absent[0]!r} to pad.", fix=f"A sample has {', '.join(values)}.")
+    else:
+        paddings = _sequence_fields(values, padding_value, targets, mask)
+    out: dict[str, Any] = {}
+    mask_BT: Tensor | None = None
+    for name, column in values.items():
+        if name in paddings:
+            out[name], real_BT = _pad(column, paddings[name], name)
+            mask_BT = real_BT if mask_BT is None or name == next(iter(paddings)) else mask_BT
+        elif name in targets:
+            out[name] = _pad_if_ragged(column, target_padding, name)
+        else:
+            out[name] = _pad_if_ragged(column, 0, name) if name == mask else _column(column)
+    out.setdefault(mask, mask_BT)
+    return out
+
+
+def _sequence_fields(
+    values: dict[str, list[Any]], padding_value: float, targets: Sequence[str], mask: str
+) -> dict[str, float]:
+    """Give the fields that have a first axis and are no target; they must agree on the length of every sample."""
+    names = [
+        name
+        for name, column in values.items()
+        if name not in (*targets, mask)
+        and (_is_number_list(column[0]) or (isinstance(column[0], Tensor) and column[0].ndim))
+    ]
+    if not names:
+        raise InvalidData(f"No field of {', '.join(values)} is a sequence.", fix="Give tensors [T, ...] or lists.")
+    for i, lengths in enumerate(zip(*([len(value) for value in values[name]] for name in names), strict=True)):
+        if len(set(lengths)) > 1:
+            raise InvalidData(
+                f"Sample {i} of the batch has {dict(zip(names, lengths, strict=True))} as lengths.",
+                why="The mask can be that of one field only.",
+                fix=f"Say which fields to pad, the one of the mask first: padding_value={{{names[0]!r}: 0}}.",
+            )
+    return dict.fromkeys(names, padding_value)
+
+
+def _pad(column: Sequence[Any], padding_value: float, name: str) -> tuple[Tensor, Tensor]:
+    """Give the padded tensor [B, T, ...] and the mask [B, T]."""
+    tensors = [torch.as_tensor(value) for value in column]
+    first = tensors[0]
+    for i, tensor in enumerate(tensors):
+        if not tensor.ndim or not len(tensor):
+            raise InvalidData(
+                f"Sample {i} of the batch has a {name} of shape {tuple(tensor.shape)}.",
+                why="A row without a real token makes attention divide by zero.",
+                fix="Leave empty samples out of the dataset; a sequence is [T, ...] with T >= 1.",
+            )
+        if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
+            raise InvalidData(
+                f"Sample {i} of the batch has a {name} of shape {tuple(tensor.shape)} and {tensor.dtype}; "
+                f"sample 0 has {tuple(first.shape)} and {first.dtype}.",
+                fix="Only the first axis may differ.",
+            )
+    lengths_B = torch.tensor([len(tensor) for tensor in tensors])
+    mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
+    if not mask_BT.all() and torch.tensor(padding_value).to(first.dtype).item() != padding_value:
+        raise InvalidData(
+            f"A {name} of {first.dtype} cannot hold the padding value {padding_value}.",
+            fix="Choose another padding value, or give the samples as int64 or float.",
+        )
+    return pad_sequence(tensors, batch_first=True, padding_value=padding_value), mask_BT
+
+
+def _pad_if_ragged(column: Sequence[Any], padding_value: float, name: str) -> Any:
+    column = [_tensor_of_list(value) for value in column]
+    if isinstance(column[0], Tensor) and column[0].ndim and len({len(value) for value in column}) > 1:
+        return _pad(column, padding_value, name)[0]
+    return collate(column)
+
+
+def _column(values: Any) -> Any:
+    """Collate the values of one field."""
+    return values if isinstance(values, Tensor) else collate([_tensor_of_list(value) for value in values])
+
+
+def _is_number_list(value: Any) -> bool:
+    """True for a list of numbers, or of such lists."""
+    inner = value
+    while isinstance(inner, list) and inner:
+        inner = cast("list[Any]", inner)[0]
+    return isinstance(value, list) and isinstance(inner, (bool, int, float))
+
+
+def _holds_lists(sample: Any) -> bool:
+    return any(_is_number_list(value) for value in _fields(sample))
+
+
+def _fields(sample: Any) -> Sequence[Any]:
+    if isinstance(sample, Mapping):
+        return list(cast("Mapping[str, Any]", sample).values())
+    return cast("Sequence[Any]", sample) if isinstance(sample, (tuple, list)) else ()
+
+
+def _numbers_to_tensors(sample: Any) -> Any:
+    """Turn the lists of numbers in a sample's fields into tensors."""
+    if isinstance(sample, Mapping):
+        return {name: _tensor_of_list(value) for name, value in cast("Mapping[str, Any]", sample).items()}
+    return tuple(_tensor_of_list(value) for value in sample)
+
+
+def _tensor_of_list(value: Any) -> Any:
+    """Turn a list of numbers into a tensor and leave anything else; ragged lists of lists cannot be."""
+    if not _is_number_list(value):
+        return value
+    try:
+        return torch.tensor(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidData(f"A sample holds a list that is no array: {error}.", fix="Pad it in the dataset.") from error
+
+
+def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
+    shapes = [_shape(sample) for sample in samples]
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            return InvalidData(
+                f"Sample {i} of the batch is {shape}; sample 0 is {shapes[0]}.",
+                why="Samples of one batch are stacked, so their shapes must be equal.",
+                fix="Make them alike in the dataset, or pad: collate=pad_sequences.",
+            )
+    return InvalidData(
+        f"Samples like {shapes[0]} cannot be put into a batch: {error}",
+        fix="Return tensors, arrays, numbers, text, or tuples and mappings of those; or pass your own collate.",
+    )
+
+
+def _shape(sample: Any) -> str:
+    """Describe the structure of a sample: "(float32[1, 8, 8], int)"."""
+    if isinstance(sample, Mapping):
+        named = cast("Mapping[str, Any]", sample)
+        return "{" + ", ".join(f"{name}: {_shape(value)}" for name, value in named.items()) + "}"
+    if isinstance(sample, (tuple, list)):
+        return "(" + ", ".join(_shape(value) for value in cast("Sequence[Any]", sample)) + ")"
+    if hasattr(sample, "shape") and hasattr(sample, "dtype"):
+        return f"{str(sample.dtype).removeprefix('torch.')}{list(sample.shape)}"
+    return type(sample).__name__

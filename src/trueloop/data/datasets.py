@@ -1,0 +1,128 @@
+"""Datasets in memory, and the split of any dataset into parts."""
+
+# ruff: noqa: N803, N806 - shapes are part of the name: N samples, B of one batch
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from trueloop.core.errors import InvalidConfig, InvalidData
+from trueloop.data.collate import Gathered
+from trueloop.data.order import order
+
+
+@final
+class TensorData(Dataset[Any]):
+    """Tensors with one row per sample; a batch is read by one indexed copy per tensor, with nothing to collate.
+
+    Args:
+        tensors: one or more [N, ...], or one mapping of name to [N, ...]. A sample is the tuple, or dict, of the rows.
+        rows: the rows of the tensors that belong to this dataset, int64 [n]; None = all. The tensors are shared.
+
+    Raises:
+        InvalidData: no tensors, a tensor without axes, or first axes of different sizes.
+    """
+
+    def __init__(self, *tensors: Tensor | Mapping[str, Tensor], rows: Tensor | None = None) -> None:
+        if len(tensors) == 1 and isinstance(tensors[0], Mapping):
+            self.tensors: dict[str, Tensor] | list[Tensor] = dict(tensors[0])
+            columns = list(self.tensors.values())
+        else:
+            self.tensors = columns = list(cast("tuple[Tensor, ...]", tensors))
+        if not columns or not all(isinstance(column, Tensor) and column.ndim for column in columns):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidData(
+                f"TensorData was given {[type(column).__name__ for column in columns]}.",
+                fix="Give tensors [N, ...], or one mapping of name to tensor; torch.as_tensor makes one.",
+            )
+        sizes = [len(column) for column in columns]
+        if len(set(sizes)) > 1:
+            names = self.tensors if isinstance(self.tensors, dict) else range(len(sizes))
+            raise InvalidData(
+                f"The tensors have {dict(zip(names, sizes, strict=True))} rows.",
+                why="Row i of every tensor belongs to sample i.",
+                fix="Give tensors of equal first size.",
+            )
+        self.rows = rows
+        self._device = columns[0].device
+        self._size = sizes[0] if rows is None else len(rows)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        row = index if self.rows is None else int(self.rows[index])
+        if isinstance(self.tensors, dict):
+            return {name: column[row] for name, column in self.tensors.items()}
+        return tuple(column[row] for column in self.tensors)
+
+    def __getitems__(self, indices: Sequence[int]) -> Gathered:
+        """Read a batch, as ``DataLoader`` asks for it."""
+        return Gathered(self.gather(torch.as_tensor(indices)), len(indices))
+
+    def gather(self, indices_B: Tensor) -> list[Tensor] | dict[str, Tensor]:
+        """Read the samples of these indices (int64) as one batch: what `collate` would make of them.
+
+        Cost: 2 us and the copy, per tensor.
+        """
+        rows_B = indices_B if self.rows is None else self.rows.index_select(0, indices_B)
+        if rows_B.device != self._device:
+            rows_B = rows_B.to(self._device)
+        if isinstance(self.tensors, dict):
+            return {name: column.index_select(0, rows_B) for name, column in self.tensors.items()}
+        return [column.index_select(0, rows_B) for column in self.tensors]
+
+    def part(self, indices: Tensor) -> TensorData:
+        """Give the dataset of these samples (int64 [n]), on the same tensors."""
+        rows = indices if self.rows is None else self.rows.index_select(0, indices)
+        tensors = (self.tensors,) if isinstance(self.tensors, dict) else self.tensors
+        return TensorData(*tensors, rows=rows)
+
+
+def as_tensor_data(dataset: Any) -> TensorData | None:
+    """Give the same samples as `TensorData` if they are in torch's own in-memory dataset, or a subset of one."""
+    if isinstance(dataset, TensorData):
+        return dataset
+    if type(dataset) is TensorDataset:
+        return TensorData(*dataset.tensors)
+    if type(dataset) is Subset:
+        whole = as_tensor_data(dataset.dataset)
+        if whole is None:
+            return None
+        indices = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        return whole.part(torch.where(indices < 0, indices + len(whole), indices))  # -1 is the last one, as in Subset
+    return None
+
+
+def split(dataset: Any, shares: Sequence[float], seed: int = 0) -> list[Any]:
+    """Deal a dataset into disjoint parts, drawn at random, the same for the same size, shares and seed.
+
+    Args:
+        dataset: anything with a length and indices.
+        shares: of each part, adding up to 1; the sizes are rounded so that every sample is in one part.
+        seed: of the draw.
+
+    Returns:
+        One dataset per share: `TensorData` on the same tensors where it is one, else ``torch.utils.data.Subset``.
+
+    Raises:
+        InvalidConfig: the shares do not add up to 1, or one is not positive.
+        InvalidData: a part would be empty.
+    """
+    if not shares or any(share <= 0 for share in shares) or abs(sum(shares) - 1) > 1e-9:
+        raise InvalidConfig(f"The shares are {list(shares)}.", fix="Give positive shares that add up to 1: [0.8, 0.2].")
+    size = len(dataset)
+    edges = [0, *(round(size * sum(shares[:i])) for i in range(1, len(shares))), size]
+    sizes = [stop - start for start, stop in pairwise(edges)]
+    if 0 in sizes:
+        raise InvalidData(f"{size} samples in shares of {list(shares)} make parts of {sizes}.", fix="Give more data.")
+    shuffled = order(size, seed, epoch=-1)  # -1: no epoch of a training run with this seed has the same order
+    parts = [shuffled.take(start, stop) for start, stop in pairwise(edges)]
+    if isinstance(dataset, TensorData):
+        return [dataset.part(part) for part in parts]
+    return [Subset(dataset, part.tolist()) for part in parts]

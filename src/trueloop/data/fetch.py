@@ -1,0 +1,92 @@
+"""Reads the samples of one micro-batch and collates them: the same in this process and in a worker."""
+
+# ruff: noqa: N803 - shapes are part of the name: B indices of one micro-batch
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import InvalidData, TrueloopError
+from trueloop.data.collate import collate as default_collate
+from trueloop.data.datasets import as_tensor_data
+from trueloop.data.keyed_random import hashed, keys
+from trueloop.data.sample_rng import SEEDS, seed_generators, undisturbed
+
+
+class Fetch:
+    """From indices to a batch.
+
+    In-memory tensors are copied at once. Else the dataset's ``__getitems__(list)`` is asked, if it has one (torch's own
+    protocol), or ``dataset[i]`` for every sample; then the samples are collated.
+
+    Args:
+        dataset: map-style.
+        collate: samples -> batch; None = `collate`.
+        seed: of the generators, below.
+        seed_samples: start Python's, NumPy's and torch's CPU generators for every sample from (seed, epoch, index), and
+            for ``__getitems__`` and a collate function from (seed, epoch, first index); afterwards they are as before.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any] | None, *, seed: int, seed_samples: bool) -> None:
+        self.dataset = dataset
+        self.tensor_data = as_tensor_data(dataset) if collate is None else None
+        self._read_many = getattr(dataset, "__getitems__", None)
+        self._collate = collate or default_collate
+        self._seed = seed
+        self._seed_samples = seed_samples
+
+    def __call__(self, epoch: int, indices_B: Tensor) -> Any:
+        """Read and collate one batch.
+
+        Raises:
+            InvalidData: the samples do not make a batch; and whatever the dataset raises.
+        """
+        if self.tensor_data is not None:
+            return self.tensor_data.gather(indices_B)
+        return self.read(epoch, indices_B.tolist())
+
+    def read(self, epoch: int, indices: list[int]) -> Any:
+        """Read and collate one batch, through the dataset's own methods."""
+        with undisturbed() if self._seed_samples else nullcontext():
+            seeds = self._sample_seeds(epoch, indices) if self._seed_samples else ()
+            samples = self._samples(indices, seeds)
+            try:
+                if seeds:
+                    seed_generators(seeds[0])
+                return self._collate(samples)
+            except InvalidData as error:
+                raise InvalidData(str(error), fix=f"The batch is made of the dataset's samples {indices}.") from error
+
+    def __getitems__(self, request: tuple[int, list[int]]) -> Any:
+        """Answer a worker's request: what ``DataLoader`` calls with whatever its batch sampler yields.
+
+        A lesson is returned, not raised, or ``DataLoader`` would wrap its text into a traceback.
+        """
+        epoch, indices = request
+        try:
+            return self(epoch, torch.tensor(indices))
+        except TrueloopError as error:
+            return error
+
+    def _samples(self, indices: list[int], seeds: Sequence[int]) -> Any:
+        if not seeds:
+            return self._read_many(indices) if self._read_many else [self.dataset[i] for i in indices]
+        if self._read_many:
+            seed_generators(seeds[0])
+            return self._read_many(indices)
+        return list(self._seeded(indices, seeds))
+
+    def _seeded(self, indices: list[int], seeds: Sequence[int]) -> Iterator[Any]:
+        for index, seed in zip(indices, seeds, strict=True):
+            seed_generators(seed)
+            yield self.dataset[index]
+
+    def _sample_seeds(self, epoch: int, indices: list[int]) -> Sequence[int]:
+        key = keys("sample", self._seed, epoch, 1)[0]
+        return (hashed(np.array(indices, dtype=np.uint64), key) % np.uint64(SEEDS)).tolist()

@@ -1,0 +1,91 @@
+"""Which version of the data a run saw: a short word that changes when the data does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueloop.data.order import order
+from trueloop.data.sample_rng import seed_generators, undisturbed
+from trueloop.data.samplers import size_of
+from trueloop.data.shards import Shards
+
+SAMPLES = 256  # read and hashed: 10 ms in memory, seconds for large images
+SHARDS = 16  # opened, of data in shards
+
+
+def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
+    """Hash the size and the content of some samples, the same ones every time.
+
+    A change of the size is always seen, a change of a share s of the samples with probability 1 - (1 - s)^samples: for
+    the default, 1 % of changed samples is seen 92 times out of 100. Up to ``samples`` in all, every one is hashed.
+
+    Args:
+        dataset: anything with a length and indices, or `Shards`; random augmentation is drawn from a fixed seed. Of
+            shards, the number counts and the first samples of some: not their names, so that data may be moved.
+        samples: how many are read.
+
+    Returns:
+        "1797:sha256:0123456789abcdef"; "partial" in place of "sha256" where samples hold objects whose content cannot
+        be hashed, so that only their type counts.
+
+    Raises:
+        InvalidData: the dataset is empty or has no length.
+    """
+    if isinstance(dataset, Shards):
+        return _fingerprint_shards(dataset, samples)
+    size = size_of(dataset)
+    digest = hashlib.sha256(str(size).encode())
+    whole = True
+    with undisturbed():
+        for index in sorted(order(size, seed=0, epoch=0).take(0, min(samples, size)).tolist()):
+            seed_generators(0)
+            whole &= _hash(dataset[index], digest.update)
+    return f"{size}:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
+
+
+def _fingerprint_shards(data: Shards, samples: int) -> str:
+    total = len(data.shards)
+    opened = sorted(order(total, seed=0, epoch=0).take(0, min(SHARDS, total)).tolist())
+    digest = hashlib.sha256(str(total).encode())
+    whole = True
+    with undisturbed():
+        for shard in opened:
+            seed_generators(0)
+            for sample in islice(data.read(data.shards[shard]), samples // len(opened)):
+                whole &= _hash(sample, digest.update)
+                seed_generators(0)
+            digest.update(b"<end>")
+    return f"{total} shards:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
+
+
+def _hash(value: Any, update: Callable[[bytes], None]) -> bool:
+    """Feed type, structure and content to the digest; False where only a type could be."""
+    update(f"<{type(value).__name__}>".encode())
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous()
+        update(f"{value.dtype}{list(value.shape)}".encode())
+        update(value.flatten().view(torch.uint8).numpy().tobytes())
+    elif hasattr(value, "__array_interface__") and not (array := np.asarray(value)).dtype.hasobject:  # NumPy, Pillow
+        update(f"{array.dtype}{list(array.shape)}".encode())
+        update(array.tobytes())
+    elif isinstance(value, (str, bytes, int, float, complex, type(None))):
+        content = value if isinstance(value, bytes) else str(value).encode()
+        update(f"{len(content)}:".encode() + content)
+    elif isinstance(value, Mapping):
+        named = cast("Mapping[Any, Any]", value)
+        return _hash(sorted(named.items(), key=lambda item: str(item[0])), update)
+    elif isinstance(value, (tuple, list)):
+        items = cast("Sequence[Any]", value)
+        update(f"{len(items)}:".encode())
+        known = [_hash(item, update) for item in items]  # a list: all() alone would stop at the first unknown one
+        return all(known)
+    else:
+        return False
+    return True

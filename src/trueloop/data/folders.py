@@ -1,0 +1,166 @@
+"""Datasets on disk: a folder of images per class, and text files as sequences of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from trueloop.core.errors import InvalidConfig, InvalidData, MissingExtra
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+class ImageFolder(Dataset[tuple[Tensor, int]]):
+    """Images in one folder per class: ROOT/cat/1.png, ROOT/dog/deep/2.jpg.
+
+    A sample is ``(image, class)``: float32 [channels, height, width] in [0, 1], and the place of the folder's name in
+    the sorted ``classes``. Files with other suffixes than an image's are not looked at.
+
+    Args:
+        root: the folder that holds the class folders.
+        size: (height, width) to resize to, or one number for both; None = as they are.
+        channels: 1 (grey), 3 (colour) or 4 (with transparency).
+
+    Raises:
+        InvalidConfig: another number of channels.
+        InvalidData: there is no class folder, or one without images.
+        MissingExtra: Pillow is not installed.
+    """
+
+    def __init__(self, root: str | Path, size: int | tuple[int, int] | None = None, channels: int = 3) -> None:
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise MissingExtra("PIL", "demo") from error
+        if channels not in MODES:
+            raise InvalidConfig(f"channels is {channels}.", fix="Choose 1 (grey), 3 (colour) or 4 (with transparency).")
+        self._open = Image.open
+        self._mode = MODES[channels]
+        self.size = (size, size) if isinstance(size, int) else size
+        root = Path(root)
+        folders = sorted(path for path in _entries(root) if path.is_dir())
+        if not folders:
+            raise InvalidData(f"{root} has no folders.", fix="Put the images of each class into a folder of its own.")
+        self.classes = [folder.name for folder in folders]
+        self.paths: list[Path] = []
+        self.labels: list[int] = []
+        for label, folder in enumerate(folders):
+            found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+            if not found:
+                raise InvalidData(
+                    f"{folder} has no images.",
+                    why="It would count as a class that is never seen.",
+                    fix="Remove the folder, or put images into it.",
+                )
+            self.paths += found
+            self.labels += [label] * len(found)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path = self.paths[index]
+        try:
+            with self._open(path) as image:
+                pixels = self._pixels(image, path)
+        except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises, by format
+            raise InvalidData(
+                f"{path} cannot be read as an image: {error}", fix="Replace the file, or take it out of the folder."
+            ) from error
+        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), self.labels[index]
+
+    def _pixels(self, image: Any, path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Give [height, width, channels] in [0, 1]."""
+        if image.mode.startswith(("I", "F")):
+            raise InvalidData(
+                f"{path} has pixels of mode {image.mode}, more than 8 bits deep.",
+                why="Converted to 8 bits, Pillow cuts every value above 255 down to 255.",
+                fix="Convert the files, or write a dataset that knows their range.",
+            )
+        image = image.convert(self._mode)
+        if self.size is not None:
+            image = image.resize((self.size[1], self.size[0]))
+        pixels = np.asarray(image, dtype=np.float32) / np.float32(255)
+        return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+class TextFiles(Dataset[Tensor]):
+    """Text files as sequences of bytes: a sample is a document, or a piece of one, as int64 [T] in [0, 255].
+
+    Nothing is decoded, so any encoding can be read, and only the pieces that are asked for are.
+
+    Args:
+        paths: files, or a folder, of which every file that matches ``pattern`` is taken, sorted.
+        length: cut each document into pieces of at most this many bytes (the last one shorter); None = whole documents.
+        pattern: of the file names in a folder.
+
+    Raises:
+        InvalidData: there is no file, or none holds a byte.
+    """
+
+    def __init__(
+        self, paths: str | Path | Iterable[str | Path], length: int | None = None, *, pattern: str = "*.txt"
+    ) -> None:
+        if length is not None and length < 1:
+            raise InvalidConfig(f"length is {length}.", fix="A piece holds at least one byte.")
+        self.paths = _files(paths, pattern)
+        sizes = [_size(path) for path in self.paths]
+        # (file, first byte, number of bytes) per piece; empty files have none
+        self._pieces = [
+            (file, start, min(length or size, size - start))
+            for file, size in enumerate(sizes)
+            for start in range(0, size, length or size or 1)
+        ]
+        if not self._pieces:
+            raise InvalidData(
+                f"{len(self.paths)} files hold no text: {paths}.", fix=f"Looked for {pattern} in folders."
+            )
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __getitem__(self, index: int) -> Tensor:
+        file, start, size = self._pieces[index]
+        path = self.paths[file]
+        try:
+            with path.open("rb") as stream:
+                stream.seek(start)
+                piece = stream.read(size)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if len(piece) != size:
+            raise InvalidData(f"{path} became shorter while it was in use.", fix="Leave the files alone during a run.")
+        return torch.frombuffer(bytearray(piece), dtype=torch.uint8).long()
+
+
+def _files(paths: str | Path | Iterable[str | Path], pattern: str) -> list[Path]:
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    found: list[Path] = []
+    for path in map(Path, given):
+        found += sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidData:
+    return InvalidData(f"{path} cannot be read: {error.strerror or error}.", fix="Check the path and its permissions.")

@@ -1,0 +1,240 @@
+"""Batches that come ready from elsewhere, cut into windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import InvalidConfig, InvalidData
+from trueloop.core.protocols import MicroBatch
+from trueloop.data.stateful_source import after_end, stateful_part
+
+_END: Any = object()
+
+
+class GivenBatches:
+    """Any iterable of batches as a `trueloop.core.protocols.BatchSource`; a window is ``accumulate`` of them.
+
+    The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
+    sampler, its batch sampler and its dataset, on those that have it. What the loader shuffles with is part of a run's
+    state (`trueloop.core.protocols.Rewindable`).
+
+    Where the iterable has ``state_dict`` and ``load_state_dict``, or the iterable dataset behind a ``DataLoader``
+    without workers has, its state is saved with the run and loaded on resuming. Otherwise skipped updates are drawn
+    and dropped, as there is no other way to reach a position in a loader that is not ours.
+
+    Several processes are dealt the batches of a window in turn: each draws all of them and keeps its own. A loader that
+    has been given a `DistributedSampler` for them deals by itself: ``accumulate`` then counts batches per process.
+
+    Args:
+        batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
+        accumulate: batches per update, over all processes.
+        processes: that share each window.
+        rank: this one, from 0.
+
+    Raises:
+        InvalidConfig: ``accumulate`` is less than 1, or too few for a batch to each process.
+        InvalidData: there are no batches, or ``batches`` cannot be iterated.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        accumulate: int = 1,
+        processes: int = 1,
+        rank: int = 0,
+    ) -> None:
+        if accumulate < 1:
+            raise InvalidConfig(f"accumulate is {accumulate}.", fix="A window holds at least one batch.")
+        self.dealt = deals_itself(batches, processes)
+        """The batches are those of this process already."""
+        self._processes, self._rank = (1, 0) if self.dealt else (processes, rank)
+        if accumulate < self._processes:
+            raise InvalidConfig(
+                f"accumulate is {accumulate}, and {processes} processes share each update.",
+                why="Batches come ready and are not cut, so some processes would have nothing to do.",
+                fix="Give the dataset itself, which is cut to fit; or a DataLoader with a DistributedSampler; or "
+                f"accumulate at least {processes} batches.",
+            )
+        if not callable(batches) and not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+            raise InvalidData(f"A {type(batches).__name__} has no batches to iterate over.", fix="Give a DataLoader.")
+        self._batches = batches
+        self._accumulate = accumulate
+        self._begun = False
+        self._opened: Any = None
+        self._position = {"epoch": 0, "updates": 0, "ended": False}
+        self._restored: Mapping[str, Any] | None = None
+        if self._length() == 0:
+            raise _empty(batches)
+
+    @property
+    def updates_per_epoch(self) -> int | None:
+        """Windows in one epoch; None where the iterable has no length."""
+        length = self._length()
+        return None if length is None else -(-length // self._accumulate)
+
+    def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
+        """Open one epoch and return its batches, reading at most one ahead, and none ahead of a full window's last.
+
+        Args:
+            epoch: counted from 0; told to whatever has a ``set_epoch``.
+            skip_updates: windows to leave out at the start: drawn and dropped, unless the position was restored.
+
+        Raises:
+            InvalidData: there are no batches, as in the second epoch of a generator, or fewer than are skipped.
+        """
+        source: Any = self._source()
+        for part in _parts(source):
+            part.set_epoch(epoch)
+        if self._restored is not None:
+            batches = self._resumed(source, self._restored, epoch, skip_updates)
+            if batches is not None:
+                return self._deal(batches)
+        self._open(source, epoch, skip_updates)
+        batches = iter(source)
+        dropped = sum(1 for _ in islice(batches, skip_updates * self._accumulate))
+        if -(-dropped // self._accumulate) < skip_updates:
+            raise InvalidData(
+                f"{skip_updates} updates cannot be skipped: the epoch ended after {dropped} batches.",
+                fix="Was this position saved with other data?",
+            )
+        return self._deal(self._micros(source, batches, dropped))
+
+    def _deal(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """Keep this process's batch of every round; where a window's last round has none, the first one stands in."""
+        if self._processes == 1:
+            yield from micros
+            return
+        hand: list[MicroBatch] = []
+        for micro in micros:
+            hand.append(micro)
+            if len(hand) == self._processes or micro.closes_window:
+                own = hand[self._rank] if self._rank < len(hand) else hand[0]._replace(indices=())
+                yield own._replace(closes_window=micro.closes_window)
+                hand = []
+
+    def order_state(self) -> list[Tensor]:
+        """Return the state of every generator of its own that the iterable shuffles with."""
+        return [generator.get_state() for generator in _generators(self._batches)]
+
+    def load_order_state(self, state: list[Tensor]) -> None:
+        """Put those generators back, so that the next epoch opened is the one they were saved before."""
+        for generator, saved in zip(_generators(self._batches), state, strict=True):
+            generator.set_state(saved)
+
+    def position_state(self) -> dict[str, Any] | None:
+        """Return where the iterable is, after the last window drawn; None where it does not know."""
+        if self._restored is not None:
+            return dict(self._restored)
+        part = stateful_part(self._opened)
+        return None if part is None else {**self._position, "state": part.state_dict()}
+
+    def load_position_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved position: the next call of `epoch` begins there."""
+        self._restored = state
+
+    def _resumed(
+        self, source: Any, saved: Mapping[str, Any], epoch: int, skip_updates: int
+    ) -> Iterator[MicroBatch] | None:
+        """Begin where the saved position is; None where ``epoch`` was called for another one."""
+        part = stateful_part(source)
+        if part is None:
+            raise _forgetful(source)
+        here = (saved["epoch"], saved["updates"]) == (epoch, skip_updates)
+        if here and saved["ended"]:
+            return iter(())  # nothing is left of this epoch; the state is for the next one
+        self._restored = None
+        self._open(source, epoch, skip_updates)
+        if here:
+            part.load_state_dict(saved["state"])
+            return self._micros(source, iter(source), skip_updates * self._accumulate)
+        if saved["ended"] and (saved["epoch"] + 1, 0) == (epoch, skip_updates):
+            return self._micros(source, after_end(source, part, saved["state"]), 0)
+        return None
+
+    def _open(self, source: Any, epoch: int, skip_updates: int) -> None:
+        self._opened, self._position = source, {"epoch": epoch, "updates": skip_updates, "ended": False}
+
+    def _micros(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
+        batch = next(batches, _END)
+        if batch is _END and not dropped:
+            raise _used_up(source) if self._begun and batches is source else _empty(source)
+        self._begun = True
+        place, position = 0, self._position
+        while batch is not _END:
+            place = place % self._accumulate + 1
+            if place == self._accumulate:
+                position["updates"] += 1
+                yield MicroBatch(batch, True, None)
+                batch = next(batches, _END)
+            else:
+                upcoming = next(batches, _END)
+                position["ended"] = upcoming is _END
+                position["updates"] += position["ended"]
+                yield MicroBatch(batch, upcoming is _END, None)
+                batch = upcoming
+        position["ended"] = True
+
+    def _source(self) -> Any:
+        if hasattr(self._batches, "__iter__") or not callable(self._batches):
+            return self._batches
+        return self._batches()
+
+    def _length(self) -> int | None:
+        try:
+            return len(self._batches)  # pyright: ignore[reportArgumentType]
+        except TypeError:  # a stream, or a DataLoader over one
+            return None
+
+
+def deals_itself(batches: Any, processes: int) -> bool:
+    """True where the loader's sampler gives each process batches of its own, as `DistributedSampler` does."""
+    samplers = (getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
+    return processes > 1 and any(getattr(sampler, "num_replicas", 1) == processes for sampler in samplers)
+
+
+def _parts(source: Any) -> list[Any]:
+    """Find what shuffles in the iterable and wants to know the epoch, each once."""
+    batch_sampler = getattr(source, "batch_sampler", None)
+    parts = (
+        source,
+        getattr(source, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+        getattr(source, "dataset", None),
+    )
+    return list({id(part): part for part in parts if callable(getattr(part, "set_epoch", None))}.values())
+
+
+def _generators(source: Any) -> list[torch.Generator]:
+    """Find the generators that a DataLoader and its samplers were given, each once."""
+    batch_sampler = getattr(source, "batch_sampler", None)
+    places = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = (getattr(place, "generator", None) for place in places)
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+
+def _forgetful(source: Any) -> InvalidData:
+    return InvalidData(
+        f"The run was saved with the position its data had told; now the data is a {type(source).__name__}, which "
+        "cannot take it over.",
+        fix="Give data with state_dict and load_state_dict, as before: a dataset that has them needs a DataLoader with "
+        "num_workers=0.",
+    )
+
+
+def _empty(source: Any) -> InvalidData:
+    return InvalidData(f"The {type(source).__name__} yields no batches.", fix="Is the dataset, or drop_last, to blame?")
+
+
+def _used_up(source: Any) -> InvalidData:
+    return InvalidData(
+        f"The {type(source).__name__} has no batches left.",
+        why="It can be iterated once only, and an epoch needs it from the start.",
+        fix="Give a list, a DataLoader, or the function that makes the generator: GivenBatches(make_batches).",
+    )

@@ -1,0 +1,232 @@
+"""Samplers for a plain ``torch.utils.data.DataLoader``, and the cut of an epoch into windows and micro-batches.
+
+Letters: N positions in the epoch, E effective batch, M micro-batch per process, P processes. All ranks share one
+global order; a rank reads every P-th position of it, so no sample is repeated to make the ranks even.
+"""
+
+# ruff: noqa: N806, N815 - shapes are part of the name: B indices of one micro-batch
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from trueloop.core.errors import InvalidConfig, InvalidData
+from trueloop.data.order import Order, OrderChoice, choose_order
+
+BLOCK = 2**16  # positions ordered at a time: 1 ms, and a fixed cost of 0.1 to 0.5 ms that one batch would not carry
+
+
+class OrderSampler(Sampler[int]):
+    """Sequential, random, weighted or distributed: the indices of one rank, one at a time.
+
+    Args:
+        source: the dataset, or its size.
+        order: "random", "sequential", one weight per sample (see `class_weights`), or an Order.
+        seed: of the order.
+        processes: how many ranks share the order.
+        rank: this one, from 0.
+        drop_last: leave out the last size % processes positions, so that every rank gets as many; otherwise the first
+            ranks get one sample more than the others.
+    """
+
+    def __init__(
+        self,
+        source: Sized | int,
+        *,
+        order: OrderChoice = "random",
+        seed: int = 0,
+        processes: int = 1,
+        rank: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        check_rank(rank, processes)
+        self.order: Order = choose_order(order, size_of(source), seed)
+        self.processes, self.rank = processes, rank
+        self.stop = self.order.size - (self.order.size % processes if drop_last else 0)
+        self.start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Turn to an epoch, past the first ``start`` positions of the global order."""
+        if not 0 <= start <= self.stop:
+            raise InvalidData(f"The epoch has {self.stop} positions; {start} cannot be skipped.")
+        self.order, self.start = self.order.for_epoch(epoch), start
+
+    def __iter__(self) -> Iterator[int]:
+        first, step = self.start + (self.rank - self.start) % self.processes, BLOCK * self.processes
+        for start in range(first, self.stop, step):
+            own = torch.arange(start, min(start + step, self.stop), self.processes)
+            yield from self.order.at(own).tolist()
+
+    def __len__(self) -> int:
+        return _share(self.stop, self.rank, self.processes) - _share(self.start, self.rank, self.processes)
+
+
+class Cut(NamedTuple):
+    """One micro-batch as this rank sees it."""
+
+    indices_B: Tensor
+    """Dataset indices, int64; empty where the micro-batch is smaller than the number of ranks."""
+    closes_window: bool
+    """True on the last micro-batch of its window."""
+    stand_in_1: Tensor
+    """The micro-batch's first index, which is rank 0's, for a rank whose share is empty; empty for the others."""
+
+
+@dataclass(eq=False, repr=False)
+class WindowSampler(Sampler[list[int]]):
+    """Cut the global order into windows of ``effective_batch``, and those into micro-batches.
+
+    Window w is the positions [w * E, (w + 1) * E), cut at N. A micro-batch is the next M * P positions of its window,
+    of which a rank reads [rank::P]; where E is no multiple of M * P the last one of each window is smaller. So the
+    window holds the same samples for any M and P.
+    """
+
+    source: Sized | int
+    """The dataset, or its size."""
+    _: KW_ONLY
+    effective_batch: int
+    """E: examples between two updates, over all micro-batches and processes."""
+    micro_batch: int | None = None
+    """M: examples per micro-batch and process; None = the whole window at once."""
+    order: OrderChoice = "random"
+    """As for `OrderSampler`."""
+    seed: int = 0
+    """Of the order."""
+    processes: int = 1
+    """P."""
+    rank: int = 0
+    """This process, from 0."""
+    drop_last: bool = False
+    """Leave out the epoch's last micro-batch if the end of the data cuts it short, as torch does. A short window of
+    whole micro-batches stays."""
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank, self.processes)
+        check_batches(self.effective_batch, self.micro_batch)
+        self._order: Order = choose_order(self.order, size_of(self.source), self.seed)
+        per_process = self.micro_batch or -(-self.effective_batch // self.processes)
+        self._step = min(per_process * self.processes, self.effective_batch)  # positions of a whole micro-batch
+        self._epoch = self._skip_updates = 0
+        short = self._order.size % self.effective_batch % self._step
+        self.examples_per_epoch = self._order.size - (short if self.drop_last else 0)
+        if not self.examples_per_epoch:
+            raise InvalidData(
+                f"{self._order.size} samples do not fill one micro-batch of {self._step}, and drop_last leaves it out.",
+                fix="Turn drop_last off, or make the batch smaller.",
+            )
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Windows in one epoch."""
+        return -(-self.examples_per_epoch // self.effective_batch)
+
+    @property
+    def micro_batches_per_epoch(self) -> int:
+        """Micro-batches of every rank in one epoch, empty ones included."""
+        full, rest = divmod(self.examples_per_epoch, self.effective_batch)
+        return full * -(-self.effective_batch // self._step) - (-rest // self._step)
+
+    def set_epoch(self, epoch: int, skip_updates: int = 0) -> None:
+        """Turn ``__iter__`` to an epoch, past its first ``skip_updates`` windows."""
+        self._check_skip(skip_updates)
+        self._epoch, self._skip_updates = epoch, skip_updates
+
+    def cuts(self, epoch: int, skip_updates: int = 0) -> Iterator[Cut]:
+        """Yield every micro-batch of this rank, empty ones included, so that all ranks keep step.
+
+        Raises:
+            InvalidData: the epoch has fewer than ``skip_updates`` windows.
+        """
+        self._check_skip(skip_updates)
+        return self._cuts(self._order.for_epoch(epoch), skip_updates)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (cut.indices_B.tolist() for cut in self.cuts(self._epoch, self._skip_updates) if len(cut.indices_B))
+
+    def __len__(self) -> int:
+        """Batches that ``__iter__`` yields: those of this rank that are not empty."""
+        full, rest = divmod(self.examples_per_epoch, self.effective_batch)
+        full -= self._skip_updates
+        if full < 0:
+            return 0
+        return full * self._not_empty(self.effective_batch) + self._not_empty(rest)
+
+    def _not_empty(self, window: int) -> int:
+        return (window // self._step) * (self._step > self.rank) + (window % self._step > self.rank)
+
+    def _check_skip(self, skip_updates: int) -> None:
+        if not 0 <= skip_updates <= self.updates_per_epoch:
+            raise InvalidData(
+                f"{skip_updates} updates cannot be skipped: the epoch has {self.updates_per_epoch}.",
+                fix="Was this position saved with another dataset or batch size?",
+            )
+
+    def _cuts(self, order: Order, skip_updates: int) -> Iterator[Cut]:
+        block, block_start = order.take(0, 0), 0
+        for start, stop, closes in self._bounds(skip_updates):
+            if stop > block_start + len(block):
+                block_stop = min(max(stop, start + BLOCK), self.examples_per_epoch)
+                block, block_start = order.take(start, block_stop), start
+            indices_B = block[start - block_start : stop - block_start]
+            own = indices_B if self.processes == 1 else indices_B[self.rank :: self.processes]
+            yield Cut(own, closes, indices_B[:0] if len(own) else indices_B[:1])
+
+    def _bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
+        """Yield each micro-batch's positions [start, stop) in the global order, and whether it closes its window."""
+        end = self.examples_per_epoch
+        for window in range(skip_updates * self.effective_batch, end, self.effective_batch):
+            window_stop = min(window + self.effective_batch, end)
+            for start in range(window, window_stop, self._step):
+                stop = min(start + self._step, window_stop)
+                yield start, stop, stop == window_stop
+
+
+def size_of(source: Sized | int) -> int:
+    """Give the number of samples of a dataset, or the number itself.
+
+    Raises:
+        InvalidData: the dataset has no length.
+    """
+    if isinstance(source, int):
+        return source
+    try:
+        return len(source)
+    except TypeError as error:
+        raise InvalidData(
+            f"A {type(source).__name__} has no length, so its order cannot be drawn.",
+            fix="Wrap samples: trueloop.Shards([dataset], iter); batches: GivenBatches(loader).",
+        ) from error
+
+
+def check_rank(rank: int, processes: int) -> None:
+    """Refuse a rank that is not one of the processes."""
+    if processes < 1 or not 0 <= rank < processes:
+        raise InvalidConfig(f"rank is {rank} of {processes} processes.", fix="Ranks count from 0 to processes - 1.")
+
+
+def check_batches(effective_batch: int, micro_batch: int | None) -> None:
+    """Refuse batches of nothing, and a micro-batch larger than the window."""
+    named: Sequence[tuple[str, int]] = (
+        ("effective_batch", effective_batch),
+        ("micro_batch", 1 if micro_batch is None else micro_batch),
+    )
+    for name, value in named:
+        if value < 1:
+            raise InvalidConfig(f"{name} is {value}.", fix="A batch holds at least one sample.")
+    if micro_batch is not None and micro_batch > effective_batch:
+        raise InvalidConfig(
+            f"micro_batch is {micro_batch}, effective_batch is {effective_batch}.",
+            why="The micro-batch only cuts the effective batch up.",
+            fix=f"Make effective_batch at least {micro_batch}, or micro_batch at most {effective_batch}.",
+        )
+
+
+def _share(positions: int, rank: int, processes: int) -> int:
+    """Count the positions in [0, positions) that are this rank's."""
+    return -(-(positions - rank) // processes) if positions > rank else 0

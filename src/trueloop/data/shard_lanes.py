@@ -1,0 +1,160 @@
+"""Lanes of shards read by worker processes, and one sample from each lane in turn.
+
+A worker owns whole lanes, so what a lane gives does not depend on how many workers there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from trueloop.core.errors import TrueloopError
+from trueloop.data.keyed_random import keys
+from trueloop.data.shards import END, Drawn, Place, ShardEpoch
+from trueloop.data.worker_signals import outlive_signals, signals_held
+
+CHUNK = 16  # samples of one lane in one message: the cost of a message is spread, and little is held
+
+T = TypeVar("T")
+
+
+def round_robin(lanes: Sequence[Iterator[T]], first: int) -> Iterator[tuple[int, T]]:
+    """Yield (lane, item) from each lane in turn, leaving out those that have ended.
+
+    Args:
+        lanes: at least one.
+        first: the lane whose turn it is.
+    """
+    alive = list(range(len(lanes)))
+    turn = alive[first:]
+    while alive:
+        for lane in turn:
+            item = next(lanes[lane], END)
+            if item is END:
+                alive.remove(lane)
+            else:
+                yield lane, item
+        turn = list(alive)
+
+
+class WorkerLanes:
+    """Some lanes of one epoch, read ahead by worker processes that end with it.
+
+    Args:
+        of: the epoch.
+        starts: lane -> where to begin.
+        workers: processes, at most one per lane.
+    """
+
+    def __init__(self, of: ShardEpoch, starts: Mapping[int, Place], *, workers: int) -> None:
+        # Its own generator, or the workers' seed would be drawn from the global one.
+        generator = torch.Generator().manual_seed(int(keys("workers", of.seed, of.epoch, 1)[0] >> 1))
+        loader: DataLoader[Any] = DataLoader(
+            _Messages(of, starts),
+            batch_size=None,
+            collate_fn=_as_is,
+            num_workers=workers,
+            generator=generator,
+            worker_init_fn=outlive_signals,
+        )
+        with signals_held():
+            self._messages = iter(loader)
+        self._waiting: dict[int, deque[Drawn]] = {lane: deque() for lane in starts}
+        self._open = set(starts)
+
+    def lane(self, lane: int) -> Iterator[Drawn]:
+        """Yield the samples of one lane; the others' are kept until they are asked for.
+
+        Raises:
+            TrueloopError: what a worker met.
+        """
+        waiting = self._waiting[lane]
+        while waiting or lane in self._open:
+            if waiting:
+                yield waiting.popleft()
+            else:
+                self._receive()
+
+    def _receive(self) -> None:
+        message = next(self._messages)
+        if isinstance(message, TrueloopError):
+            raise message
+        for lane, chunk in cast("list[tuple[int, list[Drawn]]]", message):
+            self._waiting[lane].extend(drawn._replace(data=_unpacked(drawn.data)) for drawn in chunk)
+            if len(chunk) < CHUNK:
+                self._open.discard(lane)
+
+
+class _Messages(IterableDataset[Any]):
+    """In a worker: the next chunk of each of its lanes, again and again; a short chunk is a lane's last."""
+
+    def __init__(self, of: ShardEpoch, starts: Mapping[int, Place]) -> None:
+        self._of, self._starts = of, starts
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        assert worker is not None
+        lanes = self._of.lanes
+        own = list(self._starts)[worker.id :: worker.num_workers]
+        _hide_worker()
+        reading = {lane: self._of.samples(lanes[lane], self._starts[lane]) for lane in own}
+        try:
+            while reading:
+                message = [(lane, _chunk(samples)) for lane, samples in reading.items()]
+                yield message
+                for lane, chunk in message:
+                    if len(chunk) < CHUNK:
+                        del reading[lane]
+        except TrueloopError as error:
+            yield error  # raised, DataLoader would wrap its text into a traceback
+
+
+def _chunk(samples: Iterator[Drawn]) -> list[Drawn]:
+    return [drawn._replace(data=_packed(drawn.data)) for drawn in islice(samples, CHUNK)]
+
+
+def _hide_worker() -> None:
+    """A reader that saw this worker would leave samples to others, as iterable datasets do, and nobody read them."""
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = None  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+
+
+class _Packed(NamedTuple):
+    """A tensor on its way between processes: as a tensor each would hold a file open until it is read."""
+
+    memory: Any
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def _packed(data: Any) -> Any:
+    return tree_map_only(Tensor, _pack, data)
+
+
+def _pack(tensor: Tensor) -> Any:
+    if tensor.layout is not torch.strided or not tensor.is_cpu or type(tensor) is not Tensor:
+        return tensor
+    plain = tensor.detach().contiguous()
+    return _Packed(plain.flatten().view(torch.uint8).numpy(), plain.dtype, tuple(plain.shape))
+
+
+def _unpacked(data: Any) -> Any:
+    return tree_map(_unpack, data, is_leaf=lambda value: isinstance(value, _Packed))
+
+
+def _unpack(value: Any) -> Any:
+    if not isinstance(value, _Packed):
+        return value
+    return torch.from_numpy(value.memory).view(value.dtype).reshape(value.shape)
+
+
+def _as_is(message: Any) -> Any:
+    return message

@@ -1,1 +1,0 @@
-"""Floor 2: neighbours that never import each other."""

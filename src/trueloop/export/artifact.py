@@ -1,0 +1,180 @@
+"""An exported model on disk: one file that holds it, and a manifest that says what it is and what its bytes must be.
+
+    FOLDER/model.pt2        or model.onnx, model.ts
+    FOLDER/manifest.json    sealed; inputs, outputs, reading, answer, where it came from, parity, size and SHA-256
+
+Nothing is made of a file before its bytes are those that were written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from trueloop.core.errors import CheckpointError, InvalidConfig
+from trueloop.core.paths import is_file
+from trueloop.core.sealed_json import sealed, unsealed
+from trueloop.core.untrusted_input import Within, read, shown
+from trueloop.export.io_description import FILES, Answer, Array, Kind, Reading
+
+SCHEMA: Final = 1
+MANIFEST: Final = "manifest.json"
+LARGEST_MANIFEST: Final = 16 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a manifest says for machines."""
+
+    kind: Kind
+    inputs: Annotated[tuple[Array, ...], Within(1, 64)]
+    outputs: Annotated[tuple[Array, ...], Within(1, 64)]
+    reading: Reading = field(default_factory=Reading)
+    answer: Answer = field(default_factory=Answer)
+
+    @property
+    def largest_batch(self) -> int | None:
+        """Samples that go through at once; None = as many as there are."""
+        return self.inputs[0].shape[0].highest if self.inputs[0].shape else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """An exported model whose bytes are those that were written."""
+
+    folder: Path
+    description: Description
+    about: Mapping[str, Any]
+    """Run, versions, parity and the rest of the manifest, for people."""
+    digest: str
+    """SHA-256 of the manifest's bytes, which hold those of everything else: the one word that names this artifact."""
+
+    @property
+    def file(self) -> Path:
+        """The model."""
+        return self.folder / FILES[self.description.kind]
+
+    @property
+    def name(self) -> str:
+        """What it is called: by its run, else by its folder."""
+        run = self.about.get("run")
+        return str((run.get("name") if isinstance(run, Mapping) else "") or self.folder.name)
+
+
+def write_manifest(folder: Path, description: Description, about: Mapping[str, Any]) -> str:
+    """Describe the files that lie in a folder; return the digest of what was written.
+
+    Args:
+        folder: holds the model's file already, and nothing else.
+        description: for machines.
+        about: JSON-ready, for people.
+
+    Raises:
+        OSError: as the system says.
+    """
+    files = {path.name: _stamp(path) for path in sorted(folder.iterdir())}
+    described = json.loads(json.dumps(asdict(description)))
+    text = sealed({"schema": SCHEMA, **described, "about": dict(about), "files": files})
+    (folder / MANIFEST).write_bytes(text)
+    return hashlib.sha256(text).hexdigest()
+
+
+def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
+    """Check every byte of an artifact; nothing of it is run or unpickled.
+
+    Args:
+        folder: as `trueloop export` made it; its manifest or model file means the same.
+        expected: the digest it must have, or a beginning of 12 digits or more; "" = any.
+
+    Raises:
+        CheckpointError: it is no artifact, is damaged, or is another one than expected.
+
+    Cost: one read of all files.
+    """
+    if is_file(folder) and folder.name in (MANIFEST, *FILES.values()):
+        folder = folder.parent
+    text = _manifest(folder)
+    digest = hashlib.sha256(text).hexdigest()
+    _check_digest(folder, digest, expected)
+    content = unsealed(text)
+    if content is None:
+        raise _damaged(folder, f"{MANIFEST} does not match its own checksum")
+    if content.get("schema") != SCHEMA:
+        raise CheckpointError(
+            f"{folder} was exported with schema {shown(content.get('schema'))}; this trueloop knows {SCHEMA}.",
+            fix="Use the trueloop that exported it, or export the run again.",
+        )
+    description, about = _described(folder, content)
+    _check_files(folder, description.kind, content.get("files"))
+    return Artifact(folder=folder, description=description, about=about, digest=digest)
+
+
+def _manifest(folder: Path) -> bytes:
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise _damaged(folder, f"{MANIFEST} has more than {LARGEST_MANIFEST} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{str(folder)!r} is no exported model: {MANIFEST} cannot be read ({error.strerror or error}).",
+            why="Only what its manifest vouches for is run.",
+            fix="Make one: trueloop export RUN --to pt2",
+        ) from error
+
+
+def _check_digest(folder: Path, digest: str, expected: str) -> None:
+    if not expected:
+        return
+    if len(expected) < 12:
+        raise InvalidConfig(f"The digest {expected!r} is too short.", fix="Give at least 12 of its digits.")
+    if not digest.startswith(expected.lower().removeprefix("sha256:")):
+        raise CheckpointError(
+            f"{folder} is another artifact than was asked for: its digest begins with {digest[:16]}.",
+            why="Somebody exchanged it, or the wrong folder was named.",
+            fix="Take the folder whose export printed the digest that you expect.",
+        )
+
+
+def _described(folder: Path, content: Mapping[str, Any]) -> tuple[Description, Mapping[str, Any]]:
+    named = {key: content[key] for key in ("kind", "inputs", "outputs", "reading", "answer") if key in content}
+    try:
+        description = read(Description, named)
+    except InvalidConfig as error:
+        raise _damaged(folder, f"{MANIFEST} makes no sense: {error.what}") from error
+    about = content.get("about")
+    return description, about if isinstance(about, dict) else {}
+
+
+def _check_files(folder: Path, kind: Kind, files: Any) -> None:
+    if not isinstance(files, dict) or set(files) != {FILES[kind]}:
+        raise _damaged(folder, f"{MANIFEST} must name {FILES[kind]} and nothing else")
+    for name, stamp in files.items():
+        path = folder / name
+        try:
+            plain = stat.S_ISREG(path.lstat().st_mode)
+            found = _stamp(path) if plain else None
+        except OSError as error:
+            raise _damaged(folder, f"{name} cannot be read ({error.strerror or error})") from error
+        if found is None:
+            raise _damaged(folder, f"{name} is not a plain file")
+        if found != stamp:
+            raise _damaged(folder, f"{name} does not match its checksum")
+
+
+def _stamp(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _damaged(folder: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} is damaged: {reason}.",
+        why="Its answers would not be those of the model that was exported.",
+        fix="Copy it again from where it is whole, or export the run again.",
+    )

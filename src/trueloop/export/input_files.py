@@ -1,0 +1,159 @@
+"""Files made into samples: .npy, .json, .csv, .txt and pictures, as the model was trained to read them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+
+from trueloop.core.errors import InvalidConfig, InvalidData, MissingExtra
+from trueloop.core.json_text import from_strict_json
+from trueloop.export.artifact import Description
+from trueloop.export.request_samples import Numbers, Sample, bytes_of, only_input, row_of, samples_in, samples_of
+
+PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp")
+READS: Final[Mapping[str, tuple[str, ...]]] = {
+    "array": (".npy", ".json"),
+    "image": (*PICTURES, ".npy", ".json"),
+    "table": (".csv", ".npy", ".json"),
+    "text": (".txt", ".npy", ".json"),
+}
+
+
+def samples_from(description: Description, path: Path) -> list[Sample]:
+    """Read the samples in a file; nothing is ever unpickled.
+
+    Args:
+        description: of the model.
+        path: its ending says what it is.
+
+    Raises:
+        InvalidConfig: a kind of file that this model is not read from.
+        InvalidData: it cannot be read, or what is in it does not fit.
+        MissingExtra: Pillow, which reads pictures, is not installed.
+    """
+    known, ending = READS[description.reading.kind], path.suffix.lower()
+    if ending not in known:
+        raise InvalidConfig(
+            f"{path} is no file that this model reads.", fix=f"It takes {', '.join(known)}: {description.reading.words}"
+        )
+    readers: dict[str, Callable[[Description, Path], list[Sample]]] = {
+        ".npy": _npy,
+        ".json": _json,
+        ".csv": _csv,
+        ".txt": _txt,
+    }
+    try:
+        return readers.get(ending, _picture)(description, path)
+    except OSError as error:
+        raise InvalidData(f"{path} cannot be read: {error.strerror or error}.") from error
+    except InvalidData as error:
+        raise InvalidData(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
+
+
+def samples_in_text(description: Description, text: str | bytes) -> list[Sample]:
+    """Make samples of JSON: an object as `samples_of` takes it, or the inputs alone.
+
+    Raises:
+        InvalidData: it is not JSON, or does not fit.
+        InvalidConfig: a field that is unknown.
+    """
+    try:
+        given = from_strict_json(text)
+    except ValueError as error:
+        raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
+    return samples_of(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})
+
+
+def _npy(description: Description, path: Path) -> list[Sample]:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, TypeError, EOFError, OverflowError, MemoryError) as error:
+        raise InvalidData(f"It is no array that can be read: {error}", fix="Save numbers with numpy.save.") from None
+    only_input(description)
+    if not isinstance(array, np.ndarray):
+        raise InvalidData("It holds several arrays.", fix="Save one with numpy.save.")
+    if not array.nbytes:
+        raise InvalidData("It holds no number.", fix="Give one row for each sample.")
+    return samples_in(description, [array])
+
+
+def _json(description: Description, path: Path) -> list[Sample]:
+    return samples_in_text(description, path.read_bytes())
+
+
+def _txt(description: Description, path: Path) -> list[Sample]:
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidData(f"It is not UTF-8: {error}.", fix="Save it as UTF-8.") from None
+    return [bytes_of(description, text, "The text")]
+
+
+def _csv(description: Description, path: Path) -> list[Sample]:
+    """Read rows of numbers; a first row that is not all numbers names the columns, in any order."""
+    try:
+        lines = [row for row in csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig")), strict=True) if row]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidData(f"It is no CSV: {error}.", fix="Separate numbers by commas.") from None
+    columns, known = description.reading.columns, set(description.reading.columns)
+    named = bool(lines) and any(_number(cell) is None for cell in lines[0])
+    names = [cell.strip() for cell in lines[0]] if named else list(columns)
+    if len(set(names)) != len(names):
+        raise InvalidData("Two columns have one name.", fix="Name each column once.")
+    samples: list[Sample] = []
+    for number, row in enumerate(lines[named:], 1 + named):
+        if len(row) != len(names):
+            raise InvalidData(f"Line {number} has {len(row)} cells.", fix=f"It must have {len(names)}.")
+        cells = {name: _number(cell) for name, cell in zip(names, row, strict=True)}
+        wrong = next((name for name, value in cells.items() if value is None and name in known), None)
+        if wrong is not None:
+            raise InvalidData(f"Line {number} has no number for {wrong}.", fix="Fill it in, or leave the line out.")
+        samples.append(row_of(description, cells, f"Line {number}"))
+    if not samples:
+        raise InvalidData("It holds no row.", fix="Give one row for each sample.")
+    return samples
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _picture(description: Description, path: Path) -> list[Sample]:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pillow", "demo") from error
+    reading, spec = description.reading, only_input(description)
+    if len(spec.shape) != 4:
+        raise InvalidConfig(f"The model takes {spec}, which is no picture.", fix="Give .npy or JSON.")
+    _, channels, height, width = spec.shape
+    try:
+        with Image.open(path) as picture:
+            fits = all(
+                size >= extent.lowest and (extent.highest is None or size <= extent.highest)
+                for size, extent in zip(picture.size, (width, height), strict=True)
+            )
+            if not fits:
+                raise InvalidData(
+                    "The picture has {} by {} pixels.".format(*picture.size),
+                    fix=f"The model takes {width} by {height}; resize it as the training data were resized.",
+                )
+            if picture.mode not in ("L", "RGB"):
+                raise InvalidData(
+                    f"The picture is of mode {picture.mode}.", fix="Save it in grey (L) or in three colours (RGB)."
+                )
+            pixels: Numbers = np.asarray(picture.convert(reading.mode), dtype=np.float64) / reading.divide
+    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+        raise InvalidData(f"It is no picture that can be read: {error}.", fix="Give a PNG or JPEG.") from None
+    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    if len(planes) != channels.lowest:
+        raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")
+    return samples_in(description, [planes])

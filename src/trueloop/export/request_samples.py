@@ -1,0 +1,243 @@
+"""What a stranger gives a model, made into samples: strict in shape, type and value, so that the model sees no other.
+
+A sample is one array per input, without the batch dimension.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trueloop.core.errors import InvalidConfig, InvalidData
+from trueloop.core.formatting import counted
+from trueloop.core.untrusted_input import shown
+from trueloop.export.artifact import Description
+from trueloop.export.io_description import Array
+
+Numbers: TypeAlias = "NDArray[Any]"
+Sample = tuple[Numbers, ...]
+
+
+def samples_of(description: Description, given: Mapping[str, Any], *, most: int | None = None) -> list[Sample]:
+    """Make samples of a JSON object with one of the fields "inputs", "text" or "rows".
+
+    Args:
+        description: of the model.
+        given: "inputs" holds nested lists, of one sample or of several, or for a model of several inputs an object of
+            those by name; "text" one text or a list; "rows" a list of objects, column by name.
+        most: samples.
+
+    Raises:
+        InvalidConfig: a field that is unknown or does not fit this model, or too many samples.
+        InvalidData: a value that the model does not take, named with its place.
+    """
+    allowed = {"array": ("inputs",), "image": ("inputs",), "text": ("inputs", "text"), "table": ("inputs", "rows")}
+    known = allowed[description.reading.kind]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            meant = f"Did you mean {close[0]!r}? " if close else ""
+            raise InvalidConfig(
+                f"There is no field {shown(name)}.", fix=f"{meant}This model takes {' or '.join(known)}."
+            )
+    if len(given) != 1:
+        raise InvalidConfig(f"{len(given)} fields were given.", fix=f"Give one: {' or '.join(known)}.")
+    ((field, value),) = given.items()
+    makers = {"inputs": _nested, "text": _texts, "rows": _rows}
+    samples = makers[field](description, value)
+    if not samples or (most is not None and len(samples) > most):
+        raise InvalidConfig(f"{len(samples)} samples were given.", fix=f"Give 1 to {most or 'any number'} at a time.")
+    return samples
+
+
+def samples_in(description: Description, arrays: Sequence[Numbers]) -> list[Sample]:
+    """Make samples of one array for each input, with or without the batch dimension.
+
+    Raises:
+        InvalidData: one that does not fit.
+    """
+    whole: list[list[Numbers]] = []
+    for spec, array in zip(description.inputs, arrays, strict=True):
+        alone = array.ndim == len(spec.shape) - 1
+        if not alone and array.ndim != len(spec.shape):
+            raise _refused(spec.name, f"has {array.ndim} dimensions", spec)
+        several = cast("list[Numbers]", [array] if alone else list(array))
+        whole.append(
+            [checked(spec, each, f"{spec.name}" if alone else f"{spec.name}[{n}]") for n, each in enumerate(several)]
+        )
+    counts = {len(each) for each in whole}
+    if len(counts) > 1:
+        raise InvalidData(f"The inputs hold {sorted(counts)} samples.", fix="Give as many of each input.")
+    return list(zip(*whole, strict=True))
+
+
+def checked(spec: Array, array: Numbers, where: str) -> Numbers:
+    """Return one input of one sample in the model's own type.
+
+    Raises:
+        InvalidData: another shape, a type that would lose something, values that are not finite or out of bounds.
+    """
+    sizes = spec.shape[1:]
+    fits = array.ndim == len(sizes) and all(
+        size >= extent.lowest and (extent.highest is None or size <= extent.highest)
+        for size, extent in zip(array.shape, sizes, strict=True)
+    )
+    if not fits:
+        raise _refused(where, f"has the shape [{', '.join(map(str, array.shape))}]", spec)
+    wanted = np.dtype(spec.dtype)
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "b") != (wanted.kind == "b"):
+        raise _refused(where, f"is of type {array.dtype}", spec)
+    if array.dtype.kind == "f" and wanted.kind in "iu":
+        raise _refused(where, f"is of type {array.dtype}, and the model takes whole numbers", spec)
+    if not _finite(array):
+        raise _refused(where, "holds NaN or infinity", spec)
+    with np.errstate(over="ignore"):
+        found: Numbers = array.astype(wanted)
+    if not _finite(found) or (wanted.kind in "iu" and bool((found != array).any())):
+        raise _refused(where, f"holds a number that {spec.dtype} cannot", spec)
+    if found.size and spec.lowest is not None and found.min() < spec.lowest:
+        raise _refused(where, f"holds {found.min()}", spec)
+    if found.size and spec.highest is not None and found.max() > spec.highest:
+        raise _refused(where, f"holds {found.max()}", spec)
+    return found
+
+
+def only_input(description: Description) -> Array:
+    """Return the input of a model that takes one.
+
+    Raises:
+        InvalidConfig: it takes several.
+    """
+    if len(description.inputs) != 1:
+        names = ", ".join(each.name for each in description.inputs)
+        raise InvalidConfig(f"The model takes {names}, and this is one input.", fix="Give JSON, by name.")
+    return description.inputs[0]
+
+
+def bytes_of(description: Description, text: str, where: str) -> Sample:
+    """Make a sample of a text.
+
+    Raises:
+        InvalidData: it is empty, longer than the model looks back, or no Unicode.
+    """
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidData(f"{where} holds half a character: {shown(text)}.", fix="Send whole characters.") from None
+    most = description.reading.length
+    if not content or (most is not None and len(content) > most):
+        raise InvalidData(
+            f"{where} has {len(content)} bytes.",
+            why="What is beyond the model's reach would be left out of the answer.",
+            fix=f"Give 1 to {most or 'any number of'} bytes.",
+        )
+    spec = only_input(description)
+    return (checked(spec, np.frombuffer(content, dtype=np.uint8), where),)
+
+
+def row_of(description: Description, row: Mapping[str, Any], where: str) -> Sample:
+    """Make a sample of numbers by column.
+
+    Raises:
+        InvalidData: a column is missing or unknown, or no number.
+    """
+    columns = description.reading.columns
+    for name in row:
+        if name not in columns:
+            close = difflib.get_close_matches(str(name), columns, 1)
+            meant = f"Did you mean {close[0]!r}?" if close else f"Columns are {', '.join(columns[:5])} ..."
+            raise InvalidData(f"{where} has a column {shown(name)}, which the model does not know.", fix=meant)
+    missing = [name for name in columns if name not in row]
+    if missing:
+        raise InvalidData(
+            f"{where} lacks {counted(len(missing), 'column')}: {', '.join(missing[:3])}.",
+            fix="Give every column of training.",
+        )
+    spec = only_input(description)
+    numbers = _numbers([row[name] for name in columns], where)
+    return (checked(spec, numbers, where),)
+
+
+def _nested(description: Description, value: Any) -> list[Sample]:
+    specs = description.inputs
+    if len(specs) == 1 and not isinstance(value, dict):
+        return samples_in(description, [_numbers(value, "inputs")])
+    if not isinstance(value, dict) or set(cast("dict[str, Any]", value)) != {spec.name for spec in specs}:
+        names = ", ".join(spec.name for spec in specs)
+        raise InvalidConfig(f"inputs is {shown(value)}.", fix=f"Give an object of {names}.")
+    given = cast("dict[str, Any]", value)
+    return samples_in(description, [_numbers(given[spec.name], spec.name) for spec in specs])
+
+
+def _texts(description: Description, value: Any) -> list[Sample]:
+    texts: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidConfig(f"text is {shown(value)}.", fix="Give a text, or a list of texts.")
+    return [bytes_of(description, text, f"text[{place}]") for place, text in enumerate(texts)]
+
+
+def _rows(description: Description, value: Any) -> list[Sample]:
+    rows: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise InvalidConfig(f"rows is {shown(value)}.", fix="Give a list of objects: column by name.")
+    return [row_of(description, row, f"rows[{place}]") for place, row in enumerate(rows)]
+
+
+def _numbers(value: Any, where: str) -> Numbers:
+    """Make an array of nested lists of numbers.
+
+    Raises:
+        InvalidData: something else is in them, they are ragged, or nested too deep.
+    """
+    flat: list[int | float | bool] = []
+    shape = _walk(value, where, flat, 16)
+    kinds = {type(each) for each in flat}
+    if bool in kinds and len(kinds) > 1:
+        raise InvalidData(f"{where} mixes numbers with true and false.", fix="Give numbers.")
+    try:
+        array = np.array(flat, dtype=np.float64 if float in kinds or not kinds else None)
+    except OverflowError:
+        raise InvalidData(f"{where} holds a whole number that is too large.", fix="Give numbers in range.") from None
+    if array.dtype.kind == "O":
+        raise InvalidData(f"{where} holds a whole number that is too large.", fix="Give numbers in range.")
+    return array.reshape(shape)
+
+
+def _walk(value: Any, where: str, flat: list[Any], deepest: int) -> tuple[int, ...]:
+    if isinstance(value, list):
+        if deepest == 0:
+            raise InvalidData(f"{where} is nested too deep.", fix="Give lists as deep as the model's input.")
+        items = cast("list[Any]", value)
+        shapes = [_walk(item, f"{where}[{place}]", flat, deepest - 1) for place, item in enumerate(items)]
+        if any(shape != shapes[0] for shape in shapes):
+            place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
+            raise InvalidData(f"{where}[{place}] is of another size than {where}[0].", fix="Give lists of one size.")
+        return (len(items), *(shapes[0] if shapes else ()))
+    if not isinstance(value, int | float):
+        raise InvalidData(f"{where} is {shown(value)}.", fix="Give a number.")
+    flat.append(value)
+    return ()
+
+
+def _finite(array: Numbers) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _refused(where: str, what: str, spec: Array) -> InvalidData:
+    one = f"{spec.dtype}[{', '.join(map(str, spec.shape[1:]))}]"
+    low, high = spec.lowest, spec.highest
+    bounds = "" if low is None or high is None else f", values from {low:g} to {high:g}"
+    return InvalidData(f"{where} {what}.", fix=f"A sample of {spec.name} is {one}{bounds}, all of it finite.")
+
+
+def probabilities(scores: Sequence[float]) -> list[float]:
+    """Return softmax of logits or log-probabilities."""
+    highest = max(scores)
+    weights = [math.exp(score - highest) for score in scores]
+    whole = sum(weights)
+    return [weight / whole for weight in weights]

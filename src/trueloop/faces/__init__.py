@@ -1,1 +1,0 @@
-"""Floor 3: the only place where engines meet."""

@@ -1,0 +1,246 @@
+"""The training samples come sorted by class, one class after another, in every epoch.
+
+Symptom
+    Within an epoch the loss falls towards zero, jumps at every change of class, and falls again. Accuracy on held-out
+    data is poor and depends on which class came last.
+
+Why nothing raises
+    ``shuffle`` is False unless it is asked for, and a folder with one subfolder for each class is read in that order.
+    Each batch then holds one class, which "always answer this class" fits perfectly.
+
+Look-alikes
+    Series in time, whose order is their meaning; sorting by length, or any sampler of one's own; streams
+    (IterableDataset); one batch that is fitted again and again; a single pass over a stream; windows of accumulation
+    that span all classes; sorted data in the held-out loader. So it is named only where torch's SequentialSampler
+    orders the samples in a second epoch already, the classes are the targets of a classification loss, each forms one
+    block that never comes again and fills two batches or more, there are at least two updates for each block, and
+    neither does a sample hold part of the one before, nor a feature grow from sample to sample, nor the model have a
+    recurrent layer. Research on learning class after class does this on purpose: hence a warning. The text shows it of
+    a folder of classes, and of targets written out class by class beside features drawn at random.
+
+Fix
+    ``DataLoader(dataset, batch_size=..., shuffle=True)``.
+
+References
+    torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
+    Bengio, "Practical recommendations for gradient-based training of deep architectures", 2012, arXiv:1206.5533
+    McCloskey and Cohen, "Catastrophic interference in connectionist networks", 1989
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trueloop.analysis.queries.epoch_loops import epochs
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.findings import Evidence, Place
+from trueloop.failures.data.order_not_shuffled.sorted_samples import in_blocks, shuffled
+from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.teaching_script import Piece, changing
+from trueloop.tracing.events import (
+    BackwardStarted,
+    BatchDrawn,
+    Event,
+    LabelsInBlocks,
+    LoaderExhausted,
+    LoaderStarted,
+    ModelCalled,
+    Ref,
+)
+
+CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
+MOST_LOADERS = 64
+
+
+@dataclass(slots=True)
+class _Sequential:
+    """A loader without shuffling."""
+
+    made_at: Place | None
+    started_update: int
+    drawn: dict[str, list[float] | tuple[int, ...]] = field(default_factory=dict[str, "list[float] | tuple[int, ...]"])
+    """Columns of the newest batch that may be labels: their values, or their shapes where these are not to be read."""
+    targets: str | None = None
+    """The column that a classification loss was given."""
+    blocks: dict[str, LabelsInBlocks] = field(default_factory=dict[str, LabelsInBlocks])
+    updates: int = 0
+    """In its first epoch."""
+    again: bool = False
+    """Its second epoch has begun."""
+    over: bool = False
+
+
+class Detector:
+    """Joins what the batches hold, what the loss was given, and what came in blocks through the first epoch."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (
+        LoaderStarted, BatchDrawn, BackwardStarted, ModelCalled, LabelsInBlocks, LoaderExhausted,
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._loaders: dict[Ref, _Sequential] = {}
+        self._models: dict[Ref, bool] = {}
+        self._unread = ""
+
+    def observe(
+        self, event: LoaderStarted | BatchDrawn | BackwardStarted | ModelCalled | LabelsInBlocks | LoaderExhausted
+    ) -> Evidence | None:
+        """Return evidence in the second epoch."""
+        if isinstance(event, LoaderStarted):
+            self._started(event)
+            return None
+        known = self._loaders.get(event.loader) if event.loader is not None else None
+        if known is None or known.over:
+            return None
+        if isinstance(event, BatchDrawn):
+            if known.targets is None:
+                known.drawn = dict(_columns(event.batch))
+        elif isinstance(event, ModelCalled):
+            known.over = self._recurrent(event)
+        elif isinstance(event, BackwardStarted):
+            self._matched(known, event)
+            return self._judge(known)
+        elif isinstance(event, LabelsInBlocks):
+            known.blocks[event.column] = event
+        else:
+            return self._judge(known) if event.batches_with_backward else None
+        return None
+
+    def _started(self, event: LoaderStarted) -> None:
+        if event.shuffles is not False or event.sampler != "SequentialSampler":
+            return
+        if event.epoch == 0 and len(self._loaders) < MOST_LOADERS:
+            self._loaders[event.loader] = _Sequential(event.made_at or event.place, event.update)
+        known = self._loaders.get(event.loader)
+        if known is not None and event.epoch == 1:
+            known.again, known.updates = True, event.update - known.started_update
+
+    def _matched(self, known: _Sequential, event: BackwardStarted) -> None:
+        """Find the column of the batch that is the loss's target."""
+        for loss in event.losses:
+            if known.targets is not None or loss.kind not in CLASSIFIES:
+                continue
+            if loss.targets is None:
+                self._unread = loss.unread
+                continue
+            targets = _numbers(loss.targets)
+            same = [name for name, values in known.drawn.items() if _equal(values, targets)]
+            if len(same) == 1:
+                known.targets = same[0]
+
+    def _recurrent(self, event: ModelCalled) -> bool:
+        if event.model not in self._models:
+            from torch import nn
+
+            self._models[event.model] = any(
+                isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in event.live.modules()
+            )
+        return self._models[event.model]
+
+    def _judge(self, known: _Sequential) -> Evidence | None:
+        found = known.blocks.get(known.targets or "")
+        if found is None or not known.again or found.in_time:
+            return None
+        per_class = found.samples / found.values
+        if per_class < 2 * found.batch_size or found.shortest < 2 or known.updates < 2 * found.values:
+            return None
+        known.over = True
+        return Evidence(
+            message=f"The {found.samples} training samples come class after class: {found.values} blocks of "
+            f"{per_class:.0f} on average, in batches of {found.batch_size}, unshuffled in every epoch.",
+            place=known.made_at,
+        )
+
+    def abstains(self) -> str:
+        """Say so where the targets of an unshuffled loader were never recognised."""
+        unknown = any(known.again and known.blocks and known.targets is None for known in self._loaders.values())
+        return (self._unread or "which column of the batches the loss was given could not be told") if unknown else ""
+
+
+def _columns(batch: Any) -> Any:
+    """Yield the columns of a batch with one whole number for each sample, by the names `LabelsInBlocks` gives them."""
+    from torch import Tensor
+
+    if isinstance(batch, dict):
+        pairs = list(batch.items())
+    else:
+        pairs = list(enumerate(batch)) if isinstance(batch, list | tuple) else []
+    for name, part in pairs[:8]:
+        if isinstance(part, Tensor) and part.ndim and len(part) > 1 and part.numel() == len(part):
+            yield str(name), _numbers(part)
+
+
+def _numbers(tensor: Any) -> list[float] | tuple[int, ...]:
+    """Return the values of a tensor; its size where reading them would mean waiting for a device."""
+    if tensor.device.type != "cpu":
+        return (tensor.numel(),)
+    return tensor.detach().flatten().tolist() if tensor.numel() <= 8192 else (tensor.numel(),)
+
+
+def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[int, ...]) -> bool:
+    by_size = isinstance(column, list) and isinstance(targets, tuple)  # on a device; only one column may have it
+    return (len(column),) == targets if by_size else column == targets
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield loaders that read sorted classes in order, and train a classifier."""
+    for start, loader in epochs(source):
+        shuffle = loader.options.get("shuffle") or loader.options.get("2")
+        if (
+            len(loader.of) == 1
+            and (shuffle is None or shuffle.constant() is False)
+            and in_blocks(source, start, loader)
+        ):
+            yield Hit(
+                message="The loader reads the samples class by class, as they are sorted, in every epoch.",
+                node=loader.node,
+                fix=shuffled(source, loader.node),
+            )
+
+
+RULE = Rule(words=("DataLoader", ".step("), find=find)
+
+FAILURE = Failure(
+    code="DAT003",
+    title="The training samples come sorted by class",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+labels = torch.arange(4).repeat_interleave(64)
+inputs = torch.randn(256, 6) + labels[:, None]
+loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)
+model = nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+labels = torch.arange(4).repeat_interleave(64)
+inputs = torch.randn(256, 6) + labels[:, None]
+loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)
+model = nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+    fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
+    rule=RULE,
+    detector=Detector,
+    inject=changing(Piece.LOADERS, ", shuffle=True", ""),
+)

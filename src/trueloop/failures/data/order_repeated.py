@@ -1,0 +1,239 @@
+"""A loader that shuffles gives the same order in every epoch.
+
+Symptom
+    None that can be seen in the loss. The model meets the same batches in the same order again and again, and learns
+    a little of that order: results vary more with the seed, and large numbers of epochs gain less than they should.
+
+Why nothing raises
+    A generator that is seeded again is meant to repeat itself.
+
+Look-alikes
+    A loader that does not shuffle; a held-out loader; two models trained on one order to be compared; a run started
+    over from the beginning, or rolled back to an earlier state; datasets of one batch; a DistributedSampler, of which
+    DST003 tells. So it is named only where two epochs in a row, over one dataset, of a sampler of torch's own or of
+    Accelerate that shuffles, begin with the same 12 samples or more in the same order, the same optimizer steps in
+    both, no optimizer was built and no weights were loaded in between. Repeating each order on purpose would be named
+    too: hence a warning. In the text it shows where every turn of a loop that trains over such a loader sets the seed
+    again, to what is no other in the next turn.
+
+Fix
+    Seed once, before the first epoch.
+
+References
+    torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
+    Safran and Shamir, "How good is SGD with random shuffling?", 2020, arXiv:1908.00045
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.queries.epoch_loops import epochs
+from trueloop.analysis.queries.statement_moves import moved_out
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.teaching_script import Piece, TeachingLoop
+from trueloop.tracing.events import (
+    Event,
+    LoaderStarted,
+    OptimizerCreated,
+    OrderSeen,
+    Ref,
+    StateLoaded,
+    StepTaken,
+)
+
+FEWEST = 12  # samples; 1 in 12! = 479 million orders repeats by chance
+FEWEST_DISTINCT = 8  # where samples are drawn with replacement
+MOST_DATASETS = 64
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One pass over a dataset through a loader that shuffles."""
+
+    life: int
+    """Grows when an optimizer is built or weights are loaded."""
+    order: OrderSeen | None = None
+    stepped: set[Ref] = field(default_factory=set[Ref])
+
+
+class Detector:
+    """Compares the order of each epoch with that of the one before."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (
+        LoaderStarted,
+        OrderSeen,
+        StepTaken,
+        OptimizerCreated,
+        StateLoaded,
+    )
+
+    def __init__(self) -> None:
+        self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
+        self._key: dict[Ref, Ref] = {}
+        self._life = 0
+        self._compared = False
+
+    def observe(self, event: LoaderStarted | OrderSeen | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
+        """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
+        if isinstance(event, StepTaken):
+            return self._stepped(event.optimizer, event.loader)
+        if isinstance(event, LoaderStarted):
+            self._started(event)
+        elif isinstance(event, OrderSeen):
+            key = event.dataset or event.loader
+            if key in self._epochs:
+                self._epochs[key][1].order = event
+                return self._judge(key)
+        elif isinstance(event, OptimizerCreated):
+            self._life += 1
+        else:
+            self._life += event.what == "model"
+        return None
+
+    def _started(self, event: LoaderStarted) -> None:
+        if not event.shuffles or event.sampler == "DistributedSampler":
+            return
+        key = event.dataset or event.loader
+        if len(self._epochs) > MOST_DATASETS:  # each of a long row of datasets is seen through a few epochs
+            self._epochs.clear()
+            self._key.clear()
+        before = self._epochs.get(key)
+        self._key[event.loader] = key
+        self._epochs[key] = (before[1] if before else None, _Epoch(self._life))
+
+    def _stepped(self, optimizer: Ref, loader: Ref | None) -> Evidence | None:
+        key = None if loader is None else self._key.get(loader)
+        if key not in self._epochs or optimizer in self._epochs[key][1].stepped:
+            return None
+        self._epochs[key][1].stepped.add(optimizer)
+        return self._judge(key)
+
+    def _judge(self, key: Ref) -> Evidence | None:
+        before, now = self._epochs[key]
+        if before is None or before.order is None or now.order is None or before.life != now.life:
+            return None
+        order = now.order
+        self._compared = True
+        same = (before.order.digest, before.order.count) == (order.digest, order.count)
+        if not same or order.count < FEWEST or order.distinct < FEWEST_DISTINCT or order.batches < 2:
+            return None
+        if before.stepped.isdisjoint(now.stepped):
+            return None
+        del self._epochs[key]
+        return self._evidence(order)
+
+    def _evidence(self, order: OrderSeen) -> Evidence:
+        message = (
+            f"Two epochs in a row began with the same {order.count} samples in the same order, though the loader "
+            f"shuffles ({order.sampler})."
+        )
+        if order.seeded_at is not None:
+            related = ((order.place, "the epoch begins here"),) if order.place else ()
+            return Evidence(message=message, place=order.seeded_at, related=related)
+        return Evidence(message=message, place=order.made_at or order.place, fix="Seed its generator once, not anew.")
+
+    def abstains(self) -> str:
+        """Say so where no two epochs could be compared."""
+        return "" if self._compared else "no two epochs of one shuffling loader were seen"
+
+
+SEEDS: Final = ("torch.manual_seed", "torch.random.manual_seed", "lightning.seed_everything",
+                "pytorch_lightning.seed_everything", "accelerate.utils.set_seed", "transformers.set_seed")  # fmt: skip
+STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torch.random.set_rng_state")
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield what makes every turn of a loop begin with the same seed, and train in the same order."""
+    for start, loader in epochs(source):
+        parts = [*loader.of[:1], *(each for dataset in loader.of[:1] for each in dataset.of)]
+        one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
+        random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.of[1:])
+        shuffles = loader.options.get("shuffle")
+        if not one_batch and (random or (shuffles is not None and shuffles.constant() is True)):
+            yield from _seeded(source, start, loader)
+
+
+def _seeded(source: Source, start: Operation, loader: Thing) -> Iterator[Hit]:
+    loop, own = start.loops[-1], loader.options.get("generator")
+    if loop.once():
+        return
+    inside = source.within(loop, Act.SEEDED, Act.TORCH, root=start.root)
+    if own is None:
+        seeds = [each for each in inside if each.word in SEEDS and "torch.random.fork_rng" not in each.contexts]
+    else:
+        made = {id(each) for each in own.lineage() if each.kind is Kind.TENSOR}
+        seeds = [each for each in inside if each.word.endswith(".manual_seed") and id(each.subject) in made]
+    first = [each for each in seeds if each.index < start.index] or (seeds if (loop.turns() or 3) > 2 else [])
+    always = all(each.always_in(loop) and each.loops == start.loops and _fixed(source, each, loop) for each in seeds)
+    if first and always and not any(source.calls(*STATES)):
+        yield Hit(
+            message="Every turn of the loop sets the same seed, so the loader shuffles into the same order each time.",
+            node=first[-1].node if own is None else loader.node,
+            related=((start.node.iter, "the epoch begins here"),),
+            fix=moved_out(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,
+        )
+
+
+def _fixed(source: Source, seed: Operation, loop: Loop) -> bool:
+    given = [*seed.node.args, *(each.value for each in seed.node.keywords)]
+    return bool(given) and all(source.fixed(each, seed, loop) for each in given)
+
+
+RULE = Rule(words=("DataLoader", "seed", "step("), find=find)
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.pieces[Piece.TRAIN_MODE] = f"torch.manual_seed({loop.settings['seed']})\n{loop.pieces[Piece.TRAIN_MODE]}"
+
+
+FAILURE = Failure(
+    code="DAT004",
+    title="A shuffling loader repeats one order in every epoch",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(128, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for epoch in range(3):
+    torch.manual_seed(0)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(128, 6)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16, shuffle=True)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for epoch in range(3):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+""",
+    fix="Seed once, before the first epoch.",
+    rule=RULE,
+    detector=Detector,
+    inject=inject,
+)

@@ -1,0 +1,142 @@
+"""Features were centred and scaled with the statistics of training and held-out samples together.
+
+Symptom
+    The validation score is a little, with few or skewed samples much, better than what the model does in use, where
+    tomorrow's mean is not known.
+
+Why nothing raises
+    ``(x - x.mean(0)) / x.std(0)`` is right arithmetic at the wrong time: before the split instead of after it.
+
+Look-alikes
+    Statistics of the training part applied to both; each part scaled by its own; fixed constants (of ImageNet, 1/255);
+    features that are centred by nature, or by design (+1 and -1); tables scaled as a whole of which nothing is held
+    out. Named is only a table, of all the samples that training and held-out loader draw from, in which every
+    feature, or the table as a whole, has mean 0 and deviation 1 to 1e-5, while the training part alone is off by more
+    than 1e-3. Data that came scaled by whoever published it would be named too: the held-out score is
+    tainted all the same, but not by this program. Hence a warning. Statistics over a third, unused part are not seen,
+    nor are tables that are read from files.
+
+Fix
+    Split first; compute mean and deviation on the training part; apply them to both.
+
+References
+    scikit-learn, "Common pitfalls: data leakage during pre-processing",
+    https://scikit-learn.org/stable/common_pitfalls.html
+    Kaufman et al., "Leakage in data mining: formulation, detection, and avoidance", ACM TKDD 2012
+    Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2009, section 7.10.2
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import ClassVar
+
+from trueloop.core.findings import Evidence, Place
+from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.teaching_script import Piece, changing
+from trueloop.tracing.evaluation_passes import HeldOutMeasured
+from trueloop.tracing.events import (
+    Event,
+    LoaderStarted,
+    Ref,
+    ScaledTogether,
+)
+
+OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
+
+
+class Detector:
+    """Waits for a sweep, without a backward, over samples that were scaled together with those of the training."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScaledTogether, HeldOutMeasured)
+
+    def __init__(self) -> None:
+        self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._scaled: list[ScaledTogether] = []
+        self._told: set[Ref] = set()
+        self._judged = False
+
+    def observe(self, event: LoaderStarted | ScaledTogether | HeldOutMeasured) -> Evidence | None:
+        """Return evidence at the end of the first such sweep."""
+        if isinstance(event, LoaderStarted):
+            self._made_at[event.loader] = event.made_at or event.place
+        elif isinstance(event, ScaledTogether):
+            self._scaled = [*self._scaled[-15:], event]
+        else:
+            self._judged = True
+            return self._judge(event.trainer, event.loader)
+        return None
+
+    def _judge(self, trainer: Ref, held_out: Ref) -> Evidence | None:
+        for scaled in self._scaled:
+            if trainer not in scaled.loaders or held_out not in scaled.loaders or trainer in self._told:
+                continue
+            off = scaled.off[scaled.loaders.index(trainer)]
+            if off <= OFF:
+                continue
+            self._told.add(trainer)
+            there = self._made_at.get(held_out)
+            return Evidence(
+                message=f"The {scaled.samples} samples trained and measured on have, together, mean 0 and deviation 1 "
+                f"exactly; the means of those trained on are {off:.2g} off: held-out samples took part in the scaling.",
+                place=self._made_at.get(trainer),
+                related=((there, "measured on these"),) if there is not None else (),
+            )
+        return None
+
+    def abstains(self) -> str:
+        """Say so where no held-out set was ever measured."""
+        return "" if self._judged else "no loader was swept without training"
+
+
+FAILURE = Failure(
+    code="DAT002",
+    title="Held-out samples took part in the scaling of the features",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(400, 8) * torch.rand(8) * 9 + 5
+y = x.sum(1, keepdim=True)
+x = (x - x.mean(0)) / x.std(0)
+train_loader = DataLoader(TensorDataset(x[:320], y[:320]), batch_size=32, shuffle=True)
+held_out_loader = DataLoader(TensorDataset(x[320:], y[320:]), batch_size=40)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for inputs, targets in train_loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+model.eval()
+with torch.no_grad():
+    print(sum(nn.functional.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out_loader) / 80)
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(400, 8) * torch.rand(8) * 9 + 5
+y = x.sum(1, keepdim=True)
+x = (x - x[:320].mean(0)) / x[:320].std(0)
+train_loader = DataLoader(TensorDataset(x[:320], y[:320]), batch_size=32, shuffle=True)
+held_out_loader = DataLoader(TensorDataset(x[320:], y[320:]), batch_size=40)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for inputs, targets in train_loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+model.eval()
+with torch.no_grad():
+    print(sum(nn.functional.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out_loader) / 80)
+""",
+    fix="Split first; compute mean and deviation on the training part, and apply them to both.",
+    detector=Detector,
+    inject=changing(Piece.DATA, "points[~held_out].mean(0), points[~held_out].std(0)", "points.mean(0), points.std(0)"),
+)

@@ -1,0 +1,127 @@
+"""Each worker of a loader goes through the whole stream, so that every sample comes as often as there are workers.
+
+Symptom
+    An epoch is as many times longer as there are workers, and every sample counts that often: four workers make one
+    epoch four. Validation figures change little, and take four times as long; held-out counts are wrong.
+
+Why nothing raises
+    A dataset with indices is shared out by the loader's sampler. An ``IterableDataset`` has none: each worker gets a
+    copy of it and iterates over that, and which part is whose is left to the dataset.
+
+Look-alikes
+    A stream that asks ``torch.utils.data.get_worker_info()`` for its part, or is given it by ``worker_init_fn``; one
+    that draws at random without end, where workers are seeded differently; a single worker; a stream whose batches are
+    all equal. Reported is a loader all of whose workers give the same first batch, and then another. Where a copied
+    generator makes them alike, that is told instead (DAT005). What a dataset iterates over may ask for the worker
+    itself, as streams of Hugging Face do, so a text does not tell.
+
+Fix
+    In ``__iter__``, take every ``num_workers``-th sample from ``info.id`` on: ``itertools.islice(stream, info.id, None,
+    info.num_workers)`` where ``info = get_worker_info()`` is not None; or share out files among workers.
+
+References
+    huggingface/datasets#3423, "The data is repeated num_works times",
+    https://github.com/huggingface/datasets/issues/3423
+    huggingface/finetrainers#415, "Fix data duplication in multi-processing for iterable datasets",
+    https://github.com/huggingface/finetrainers/pull/415
+    pytorch/pytorch#30599, "The number of batches in epoch is affected by (num_workers + IterableDataset)",
+    https://github.com/pytorch/pytorch/issues/30599
+    torch.utils.data.IterableDataset, https://docs.pytorch.org/docs/stable/data.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import Failure, Severity
+from trueloop.tracing.events import Event, GeneratorCopied, LoaderStarted, Ref, WorkersRepeat
+
+
+class Detector:
+    """Passes on what the source has seen, unless another failure explains it."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeat)
+
+    def __init__(self) -> None:
+        self._copied: set[Ref] = set()
+        self._several = False
+
+    def observe(self, event: GeneratorCopied | LoaderStarted | WorkersRepeat) -> Evidence | None:
+        """Return evidence for each loader whose workers begin alike."""
+        if isinstance(event, LoaderStarted):
+            self._several |= event.workers > 1
+        elif isinstance(event, GeneratorCopied):
+            self._copied.add(event.loader)
+        elif event.loader not in self._copied:
+            name = event.dataset.kind if event.dataset is not None else "the stream"
+            return Evidence(
+                message=f"All {event.workers} workers of this loader began with the same batch of {event.samples} "
+                f"samples: each goes through the whole of {name}, and every sample comes {event.workers} times.",
+                place=event.made_at or event.place,
+                related=((event.place, "drawn from here"),) if event.made_at and event.place else (),
+            )
+        return None
+
+    def abstains(self) -> str:
+        """Return a reason where no loader had several workers."""
+        return "" if self._several else "no loader had several workers"
+
+
+FAILURE = Failure(
+    code="DAT007",
+    title="Every worker goes through the whole stream",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Lines(IterableDataset):
+    def __init__(self, x):
+        self.x = x
+
+    def __iter__(self):
+        for row in self.x:
+            yield row, row.sum().view(1)
+
+
+loader = DataLoader(Lines(torch.randn(48, 8)), batch_size=8, num_workers=2)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+""",
+    good="""
+import itertools
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+
+class Lines(IterableDataset):
+    def __init__(self, x):
+        self.x = x
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for row in itertools.islice(self.x, first, None, step):
+            yield row, row.sum().view(1)
+
+
+loader = DataLoader(Lines(torch.randn(48, 8)), batch_size=8, num_workers=2)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+""",
+    fix="Let __iter__ give each worker its own part, by get_worker_info().",
+    detector=Detector,
+)

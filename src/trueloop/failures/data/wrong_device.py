@@ -1,0 +1,132 @@
+"""Part of the work of each update runs on another device than the model.
+
+Symptom
+    The accelerator is idle much of the time; one processor core is busy. The time of an update hardly depends on the
+    size of the model.
+
+Why nothing raises
+    Moving a tensor is always allowed. With ``loss_fn(model(x).cpu(), y)`` loss and its gradient are computed on the
+    processor, and every update waits for the copy there and back.
+
+Look-alikes
+    Metrics computed on the processor from detached outputs; batches that are moved to the device one by one; models
+    that are spread over several devices on purpose; optimizers that keep their averages in the memory of the host;
+    actors on the processor beside a learner on an accelerator. Named is only a loss that is differentiated: its
+    targets lie on the processor, while the newest output of the model whose parameters receive the gradient lies on
+    an accelerator, in three backwards. It is slow, not wrong: hence a note. Without an accelerator it cannot happen,
+    and has not been tried on one: the rule was tested with tensors of torch's "meta" device. A whole model that was
+    left on the processor is not judged.
+
+Fix
+    Move the targets to the output's device: ``loss_fn(output, y.to(output.device))``.
+
+References
+    CUDA semantics, "Asynchronous execution", https://docs.pytorch.org/docs/stable/notes/cuda.html
+    PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization",
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, ClassVar
+
+from trueloop.core.findings import Evidence
+from trueloop.failures.failure import Failure, Severity
+from trueloop.tracing.events import BackwardEnded, Event, LossesSeen, ModelCalled, Refs
+
+TIMES = 3  # backwards in a row
+
+
+class Detector:
+    """Compares where a model's newest output lies with where its loss was computed."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen, BackwardEnded)
+
+    def __init__(self) -> None:
+        self._output: tuple[str, Refs] | None = None
+        """Accelerator of the newest output of a model, and the model's parameters; None where it lies elsewhere."""
+        self._suspect: LossesSeen | None = None
+        self._times = 0
+        self._accelerated = False
+        self._unread = ""
+
+    def observe(self, event: ModelCalled | LossesSeen | BackwardEnded) -> Evidence | None:
+        """Return evidence in the third such backward."""
+        if isinstance(event, ModelCalled):
+            device = _accelerator(event.output)
+            self._output = None if device is None else (device, event.parameters)
+            self._accelerated |= device is not None
+        elif isinstance(event, LossesSeen):
+            self._suspect = event if self._away(event) else None
+        else:
+            return self._judge(event)
+        return None
+
+    def _away(self, event: LossesSeen) -> bool:
+        if self._output is None:
+            return False
+        for loss in event.losses:
+            self._unread = self._unread or loss.unread
+        return any(loss.targets is not None and loss.targets.device.type == "cpu" for loss in event.losses)
+
+    def _judge(self, event: BackwardEnded) -> Evidence | None:
+        suspect, self._suspect = self._suspect, None
+        if suspect is None or self._output is None or event.received.isdisjoint(self._output[1]):
+            self._times = 0
+            return None
+        self._times += 1
+        if self._times != TIMES:
+            return None
+        return Evidence(
+            message=f"The model's output lies on {self._output[0]}, its loss is computed on the processor, in "
+            f"{TIMES} backwards in a row.",
+            place=suspect.place,
+        )
+
+    def abstains(self) -> str:
+        """Say so where no model gave an output on an accelerator."""
+        return self._unread if self._accelerated else "no model ran on an accelerator"
+
+
+def _accelerator(output: Any) -> str | None:
+    first: Any = output[0] if type(output) in (tuple, list) and output else output
+    if getattr(first, "is_cpu", True) or not isinstance(first, sys.modules["torch"].Tensor):
+        return None
+    return first.device.type
+
+
+FAILURE = Failure(
+    code="DAT006",
+    title="Part of the work of each update runs on another device than the model",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(6, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+for update in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x.to(device)).cpu(), y).backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(6, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+x, y = torch.randn(64, 6), torch.randn(64, 1)
+for update in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()
+    optimizer.step()
+""",
+    fix="Compute the loss on the output's device: loss_fn(output, y.to(output.device)).",
+    detector=Detector,
+)

@@ -1,0 +1,158 @@
+"""A DistributedSampler gives some held-out samples twice, so that all processes have equally many.
+
+Symptom
+    The measured figure changes with the number of processes, and differs from that of one process in the third digit.
+    Where predictions are gathered there are more of them than samples.
+
+Why nothing raises
+    ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes, since
+    in training a process with fewer batches would leave the others waiting. For training one more sample is nothing.
+
+Look-alikes
+    A held-out set whose size is a multiple of the number of processes; a program that cuts what it has gathered to the
+    size of the set, which does not show here, hence a note; Accelerate's ``gather_for_metrics``, which does so;
+    evaluation by one process. Told where a loader with such a sampler is swept in eval mode and not trained on. The
+    size of the set does not show in a text.
+
+Fix
+    Give each process ``Subset(held_out, range(rank, len(held_out), world_size))`` and add sums and counts up with
+    ``all_reduce``; no call within the sweep may then wait for the others. Or gather, and cut to ``len(held_out)``.
+
+References
+    pytorch/pytorch#25162, "Incorrect Validation Accuracy Due to Distributed Sampler",
+    https://github.com/pytorch/pytorch/issues/25162
+    roboflow/rf-detr#1507, 21 images of which 22 are counted, https://github.com/roboflow/rf-detr/issues/1507
+    RUCAIBox/RecBole#1872, "Incorrect evaluation results due to multi-GPU distributed sampler",
+    https://github.com/RUCAIBox/RecBole/pull/1872
+    torch.utils.data.distributed.DistributedSampler, https://docs.pytorch.org/docs/stable/data.html
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, ClassVar, NamedTuple
+
+from trueloop.core.findings import Evidence, Place
+from trueloop.failures.failure import Failure, Severity
+from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
+from trueloop.tracing.events import Event, LoaderStarted, Ref
+
+
+class _Shared(NamedTuple):
+    """How a set is shared out among processes."""
+
+    samples: int
+    given: int
+    """To all of them together."""
+    processes: int
+    made_at: Place | None
+
+
+class Detector:
+    """Counts what each held-out loader's processes are given."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
+
+    def __init__(self) -> None:
+        self._shared: weakref.WeakKeyDictionary[Ref, _Shared] = weakref.WeakKeyDictionary()
+        self._seen = 0
+
+    def observe(self, event: LoaderStarted | SweepsEnded) -> list[Evidence]:
+        """Return evidence when the next update begins, or the run ends."""
+        if isinstance(event, LoaderStarted):
+            shared = _shared(event) if event.sampler == "DistributedSampler" else None
+            if shared is not None:
+                self._shared[event.loader] = shared
+            return []
+        self._seen += len(event.sweeps)
+        return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
+
+    def abstains(self) -> str:
+        """Return a reason where there was no sweep."""
+        return "" if self._seen else "no loader was swept without training"
+
+    def _judge(self, sweep: Sweep) -> Evidence | None:
+        shared = self._shared.get(sweep.loader)
+        if shared is None or not all(call.all_eval for call in sweep.calls):
+            return None
+        off = shared.given - shared.samples
+        what = f"{off} of them twice" if off > 0 else f"and leaves {-off} out"
+        return Evidence(
+            message=f"The DistributedSampler of this held-out loader gives {shared.processes} processes {shared.given} "
+            f"samples of {shared.samples}, {what}.",
+            place=shared.made_at,
+            related=((sweep.calls[0].place, "measured here"),) if sweep.calls[0].place else (),
+            update=sweep.update,
+        )
+
+
+def _shared(event: LoaderStarted) -> _Shared | None:
+    """Return how a set is shared out; None where each sample is given once."""
+    sampler: Any = getattr(event.live.batch_sampler, "sampler", event.live.sampler)
+    given, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
+    if not isinstance(given, int) or not isinstance(processes, int):  # another class of this name
+        return None
+    samples = len(sampler.dataset)
+    return None if given == samples else _Shared(samples, given, processes, event.made_at or event.place)
+
+
+FAILURE = Failure(
+    code="DST004",
+    title="Held-out samples are counted twice",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+rank, world_size = 0, 2  # as torchrun would say
+x = torch.randn(85, 8)
+y = x.sum(1, keepdim=True)
+train_set, held_out_set = TensorDataset(x[:64], y[:64]), TensorDataset(x[64:], y[64:])
+sampler = DistributedSampler(train_set, world_size, rank)
+train = DataLoader(train_set, batch_size=16, sampler=sampler)
+held_out = DataLoader(held_out_set, batch_size=16, sampler=DistributedSampler(held_out_set, world_size, rank, False))
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    sampler.set_epoch(epoch)
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        errors = torch.cat([model(a) - b for a, b in held_out])
+    print(errors.square().mean().item(), len(errors))
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+rank, world_size = 0, 2  # as torchrun would say
+x = torch.randn(85, 8)
+y = x.sum(1, keepdim=True)
+train_set, held_out_set = TensorDataset(x[:64], y[:64]), TensorDataset(x[64:], y[64:])
+sampler = DistributedSampler(train_set, world_size, rank)
+train = DataLoader(train_set, batch_size=16, sampler=sampler)
+held_out = DataLoader(Subset(held_out_set, range(rank, len(held_out_set), world_size)), batch_size=16)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    sampler.set_epoch(epoch)
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        errors = torch.cat([model(a) - b for a, b in held_out])
+    print(errors.square().mean().item(), len(errors))
+""",
+    fix="Share held-out samples out without repeating any, and add sums and counts up over the processes.",
+    detector=Detector,
+)

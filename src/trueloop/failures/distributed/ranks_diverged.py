@@ -1,0 +1,153 @@
+"""The processes of a data-parallel run train different models, though each believes to hold a copy of one.
+
+Symptom
+    The loss looks as usual, since it is that of one process. Validation is worse than that of a run on one device, and
+    changes with the rank that computes it; a checkpoint holds the model of the rank that wrote it. Gradients are
+    averaged over models that are not the same, so each one descends along the slope of another.
+
+Why nothing raises
+    ``DistributedDataParallel`` makes the parameters equal once, when it is built. From then on it averages gradients
+    and trusts every process to do the same with them. It never looks at the parameters again.
+
+Look-alikes
+    Shards of FSDP2 and of tensor parallelism, which are not compared; parameters that the model tells the wrapper to
+    ignore; buffers, such as the statistics of BatchNorm; models of other groups, as in a pipeline; local SGD, which
+    steps between two reductions or averages by a communication hook of its own; uneven inputs under ``join()``;
+    rounding, by which hardware of different kinds may differ. What is compared is what two ranks hold right after the
+    same reduction and the step behind it: there all copies are one model, or the run is not what it is meant to be.
+    Not judged are parameters outside of the wrapper, and ranks that are not watched.
+    A run of one process cannot have this failure, which is why the teaching loop has no switch for it: the script below
+    starts a second one.
+
+Fix
+    Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, step on all
+    ranks or on none (decide by a number that was all-reduced), with one learning rate and one loss scale.
+
+References
+    torch.nn.parallel.DistributedDataParallel, "Internal Design",
+    https://docs.pytorch.org/docs/stable/notes/ddp.html
+    Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020, arXiv:2006.15704
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Final
+
+from trueloop.core.findings import Evidence
+from trueloop.core.formatting import counted
+from trueloop.failures.failure import Failure, Severity
+from trueloop.tracing.events import Event, ModelReplicated, RanksCompared
+
+NAMED: Final = 3  # parameters that a message names
+
+
+class Detector:
+    """Waits for two ranks that hold different values of one parameter."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared)
+
+    def __init__(self) -> None:
+        self._compared = 0
+        self._largest = 0
+
+    def observe(self, event: ModelReplicated | RanksCompared) -> Evidence | None:
+        """Return evidence where something differs by more than rounding."""
+        if isinstance(event, ModelReplicated):
+            self._largest = max(self._largest, event.size)
+            return None
+        self._compared += 1
+        if not event.differ:
+            return None
+        first, second = sorted(event.ranks)
+        names = ", ".join(name for name, _ in event.differ[:NAMED])
+        more = len(event.differ) - NAMED
+        rest = f" and {more} more" if more > 0 else ""
+        since = "" if event.equal_at is None else f"; after {counted(event.equal_at, 'update')} they were equal"
+        return Evidence(
+            message=f"After {counted(event.at, 'update')} ranks {first} and {second} hold different values of "
+            f"{names}{rest} ({len(event.differ)} of {event.parameters} parameters, {_far(event.differ[0][1])}){since}.",
+            place=event.place,
+            about=event.wrapper,
+            update=max(0, event.at - 1),
+        )
+
+    def abstains(self) -> str:
+        """Say so where nothing was compared."""
+        if self._compared:
+            return ""
+        return "no two ranks could be compared" if self._largest > 1 else "there was one process only"
+
+
+def _far(share: float) -> str:
+    return f"by up to {share:.1%} of their size" if math.isfinite(share) else "which are not finite on one of them"
+
+
+FAILURE = Failure(
+    code="DST001",
+    title="The ranks of a run hold different parameters",
+    severity=Severity.ERROR,
+    doc=__doc__ or "",
+    bad="""
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train(rank, meeting):
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (rank + 1))  # each rank at a rate of its own
+    for step in range(16):
+        x = torch.randn(16, 6)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+    del model
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    meeting = os.path.join(tempfile.mkdtemp(), "meeting")
+    other = mp.get_context("fork").Process(target=train, args=(1, meeting))
+    other.start()
+    train(0, meeting)
+    other.join()
+""",
+    good="""
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train(rank, meeting):
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(16):
+        x = torch.randn(16, 6)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+    del model
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    meeting = os.path.join(tempfile.mkdtemp(), "meeting")
+    other = mp.get_context("fork").Process(target=train, args=(1, meeting))
+    other.start()
+    train(0, meeting)
+    other.join()
+""",
+    fix="Load weights, step and choose rates on every rank alike; all-reduce what one rank alone would decide by.",
+    detector=Detector,
+)

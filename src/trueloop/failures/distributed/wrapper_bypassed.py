@@ -1,0 +1,167 @@
+"""The model is trained past its DistributedDataParallel, so that every process trains a model of its own.
+
+Symptom
+    Adding processes changes nothing: loss and accuracy are those of one process with one process's batches, only the
+    electricity bill grows. The ranks drift apart from the first update on, and the checkpoint of rank 0 has seen a
+    fraction of the data.
+
+Why nothing raises
+    The wrapper averages gradients by hooks that a call of the wrapper makes ready. ``model.module(x)`` is a call of the
+    plain model: its backward fills the gradients of this process, the hooks find that nobody has asked, and stay quiet.
+
+Look-alikes
+    Evaluation through ``model.module``, which has no backward; gradients that the program reduces by itself between
+    backward and step; ``no_sync()`` for all micro-batches but the last, since the wrapper was called; a loss on the
+    weights, or a second network on the plain module, beside a call of the wrapper; a GAN whose generator is trained
+    through the bare discriminator, whose own gradients are dropped. Certain where two steps used gradients that
+    backwards gave to replicated parameters, while since the step before the wrapper was not called and its group began
+    no collective from the first of those backwards on. Who averages the parameters themselves, now and then, does not
+    need the wrapper; he would be named nevertheless: hence a warning. With one process it makes no difference yet.
+
+Fix
+    Call the wrapper: ``model(x)``, not ``model.module(x)``. What is to be done by a method of the model goes through
+    its ``forward``.
+
+References
+    torch.nn.parallel.DistributedDataParallel, and its notes on forward and no_sync,
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from trueloop.core.findings import Evidence, Place
+from trueloop.core.formatting import counted
+from trueloop.failures.failure import Failure, Severity
+from trueloop.failures.teaching_script import Piece, TeachingLoop
+from trueloop.tracing.events import NONE, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
+
+TIMES: Final = 2  # once may be a trial
+MOST_CALLS: Final = 64  # of different models between two steps
+
+
+class Detector:
+    """Counts the steps of replicated parameters whose gradients came from calls past the wrapper, and stayed here."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
+    rouses: ClassVar[tuple[type[Event], ...]] = (ModelReplicated,)
+
+    def __init__(self) -> None:
+        self._wrapped: dict[Ref, ModelReplicated] = {}
+        self._calls: dict[Ref, ModelCalled] = {}
+        """The latest call of each model that made a graph, since the latest step of a replicated one."""
+        self._received: Refs = NONE
+        self._times: dict[Ref, int] = {}
+        self._steps = 0
+
+    def observe(self, event: ModelReplicated | ModelCalled | BackwardEnded | ReplicaStepped) -> Evidence | None:
+        """Return evidence at the second step that used what was never reduced."""
+        if isinstance(event, ModelReplicated):
+            self._wrapped[event.wrapper] = event
+        elif isinstance(event, ModelCalled):
+            if event.has_graph and not event.recomputed and len(self._calls) < MOST_CALLS:
+                self._calls[event.model] = event
+        elif isinstance(event, BackwardEnded):
+            self._received |= event.received
+        else:
+            return self._stepped(event)
+        return None
+
+    def _stepped(self, event: ReplicaStepped) -> Evidence | None:
+        wrapped = self._wrapped.get(event.wrapper)
+        used, calls = event.parameters & self._received, list(self._calls.values())
+        self._received -= event.parameters
+        self._calls.clear()
+        self._steps += 1
+        if wrapped is None or not used or event.forwards or event.collectives != 0:
+            return None
+        self._times[event.wrapper] = times = self._times.get(event.wrapper, 0) + 1
+        if times < TIMES:
+            return None
+        past = [each for each in calls if each.parameters & used]
+        return self._tell(event, wrapped, past[-1] if past else None, len(used))
+
+    def _tell(self, event: ReplicaStepped, wrapped: ModelReplicated, past: ModelCalled | None, used: int) -> Evidence:
+        alone = "; with one process that makes no difference yet" if wrapped.size == 1 else ""
+        place: Place | None = past.place if past is not None and past.place is not None else event.place
+        related = [(wrapped.place, "it is wrapped here"), (event.place, "stepped here")]
+        return Evidence(
+            message=f"{wrapped.module.name} is called past its {wrapped.wrapper.kind} in training: the gradients of "
+            f"{counted(used, 'parameter')} were stepped without being averaged over its "
+            f"{counted(wrapped.size, 'process')}{alone}.",
+            place=place,
+            related=tuple((where, words) for where, words in related if where is not None and where != place),
+            about=event.wrapper,
+        )
+
+    def abstains(self) -> str:
+        """Say so where no step of a wrapped model was seen."""
+        if self._steps:
+            return ""
+        return "no step of a wrapped model was watched" if self._wrapped else "no model was wrapped"
+
+
+WRAPPED: Final = """
+
+if not dist.is_initialized():
+    alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("gloo", **alone)  # or as torchrun says
+replicated = DistributedDataParallel(model)
+"""
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Wrap the model, and go on calling it by its old name."""
+    loop.imports += [
+        "import os", "import torch.distributed as dist", "from torch.nn.parallel import DistributedDataParallel",
+    ]  # fmt: skip
+    loop.replace(Piece.MODEL, "model = Network()", f"model = Network(){WRAPPED.rstrip()}")
+    loop.closing = f"{loop.closing}\ndel replicated\ndist.destroy_process_group()".strip()
+
+
+FAILURE = Failure(
+    code="DST002",
+    title="The model is called past its DistributedDataParallel",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+# under torchrun: dist.init_process_group("gloo")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(16):
+    x = torch.randn(16, 6)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model.module(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+del model
+dist.destroy_process_group()
+""",
+    good="""
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+# under torchrun: dist.init_process_group("gloo")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(16):
+    x = torch.randn(16, 6)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+del model
+dist.destroy_process_group()
+""",
+    fix="Call the wrapper, model(x), wherever gradients are wanted.",
+    detector=Detector,
+    inject=inject,
+)

@@ -1,0 +1,171 @@
+"""Autograd's search for anomalies is left on after debugging.
+
+Symptom
+    Every update takes two to five times as long, or more, and nothing else is different.
+
+Why nothing raises
+    ``detect_anomaly`` is a tool for finding the operation that makes a NaN. It writes down a traceback for each
+    operation of the forward and looks at each gradient of the backward, which costs time and is always right.
+
+Look-alikes
+    A few updates under it, while somebody looks for something, a switch (``if args.debug:``), and a trial whose error
+    is caught. It is a note, told where it is still on after 32 updates; in the text, where it is switched on without a
+    condition and never off.
+
+Fix
+    Take it out, or put it behind a switch. ``trueloop run`` names the operation that makes a NaN without it (GRD007).
+
+References
+    Anomaly detection, https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+    yenchenlin/nerf-pytorch#42: "calling this function [...] can somehow slow down the training process by a large
+    amount (almost 50% in my computer)", https://github.com/yenchenlin/nerf-pytorch/issues/42
+    Lightning-AI/pytorch-lightning#17359: "after debugging, user forget setting detect_anomaly to False"; "2.5x",
+    https://github.com/Lightning-AI/pytorch-lightning/issues/17359
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from trueloop.analysis.loop_invariance import words
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.findings import Evidence
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.teaching_script import TeachingLoop
+from trueloop.tracing.events import BackwardStarted, Event
+
+UPDATES: Final = 32  # nobody debugs for longer in one run
+SET: Final = ("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly")
+DETECT: Final = ("torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly")
+TRAINERS: Final = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
+
+
+class Detector:
+    """Every backward tells whether the search is on."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+        """The update from which on it was always found on."""
+
+    def observe(self, event: BackwardStarted) -> Evidence | None:
+        """Return evidence where it has been on for long."""
+        if not event.anomaly:
+            self._since = None
+            return None
+        if self._since is None:
+            self._since = event.update
+        if event.update - self._since < UPDATES:
+            return None
+        return Evidence(
+            message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow, and meant "
+            "for debugging.",
+            place=event.anomaly_at or event.place,
+            update=self._since,
+        )
+
+    def abstains(self) -> str:
+        """Return ""; it is read at every backward that is watched in full."""
+        return ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each line that switches it on without a condition, in a file that never switches it off."""
+    calls = [*source.calls(*SET), *source.calls(*DETECT), *source.calls(*TRAINERS)]
+    switches = [(call, _switch(source, call)) for call in calls]
+    if any(isinstance(each, ast.Constant) and each.value is False for _, each in switches):
+        return
+    free = _unconditional(source.tree)
+    for call, switch in switches:
+        on = isinstance(switch, ast.Constant) and switch.value is True
+        if id(call) not in free or not (on or source.name(call.func) in DETECT):
+            continue
+        edit = source.text.replace(switch, "False") if switch is not None else None
+        if edit is None:
+            edit = source.text.replace(call, f"{_package(source, call)}set_detect_anomaly(False)")
+        named = isinstance(call.func, ast.Attribute) or switch is not None
+        yield Hit(
+            message="Anomaly detection is switched on for good: it is slow, and meant for debugging.",
+            node=call,
+            fix=Fix((edit,), safe=False, words="Switch it off") if named else None,
+        )
+
+
+def _switch(source: Source, call: ast.Call) -> ast.expr | None:
+    """Return the argument that switches it on or off."""
+    name = source.name(call.func)
+    word = "detect_anomaly" if name in TRAINERS else "mode"
+    first = call.args[0] if call.args and name in SET else None
+    return first or next((each.value for each in call.keywords if each.arg == word), None)
+
+
+def _package(source: Source, call: ast.Call) -> str:
+    return f"{source.text.of(call.func.value)}." if isinstance(call.func, ast.Attribute) else ""
+
+
+def _unconditional(tree: ast.AST) -> set[int]:
+    """Return, by id, the nodes under no condition but ``if __name__ == "__main__"``, in no test, and in no trial."""
+    found, queue = set[int](), [(tree, False)]
+    while queue:
+        node, tried = queue.pop()
+        main = isinstance(node, ast.If) and "__name__" in words(node.test)
+        tested = isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+        tried = (tried or isinstance(node, ast.Try)) and not isinstance(node, ast.FunctionDef)
+        trial = isinstance(node, ast.With) and (tried or any(isinstance(each, ast.Try) for each in ast.walk(node)))
+        if tested or trial or (isinstance(node, ast.If | ast.IfExp | ast.ExceptHandler | ast.BoolOp) and not main):
+            continue
+        found.add(id(node))
+        queue += [(each, tried) for each in ast.iter_child_nodes(node)]
+    return found
+
+
+RULE = Rule(words=("detect_anomaly",), find=find)
+
+
+def inject(loop: TeachingLoop) -> None:
+    """Break the teaching loop this way."""
+    loop.require(not loop.around, "Another failure has put something around the loop.")
+    loop.around = "with torch.autograd.set_detect_anomaly(True):"
+
+
+FAILURE = Failure(
+    code="ENV006",
+    title="Anomaly detection is left on",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.randn(32, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with torch.autograd.set_detect_anomaly(True):
+    for step in range(64):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.randn(32, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(64):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+    fix="Take it out, or put it behind a switch.",
+    rule=RULE,
+    detector=Detector,
+    inject=inject,
+)

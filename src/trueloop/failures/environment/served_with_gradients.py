@@ -1,0 +1,122 @@
+"""A model answers requests with gradients on.
+
+Symptom
+    A service takes more memory than its model and its batch need, and each answer takes longer than it should; more so
+    the deeper the model. Nothing else is wrong: the answers are right.
+
+Why nothing raises
+    ``model.eval()`` switches dropout and batch statistics, and leaves autograd on. Every request builds a graph and
+    keeps all activations until its output is gone, and nobody ever runs it backward.
+
+Look-alikes
+    Handlers that explain an answer (saliency) or adapt the model need the graph. A model whose parameters are all
+    frozen builds none. It is told in the text only, where a route of FastAPI, Flask or their like calls a model that
+    the module makes, itself or through functions of the file, with no ``no_grad``, ``inference_mode`` or other context
+    manager on the way, in a file that uses no gradients anywhere. A note, since it is slow, not wrong.
+
+Fix
+    ``with torch.inference_mode():`` around the call. It also saves counting versions and views, as EVL007 tells;
+    `trueloop serve` does it for every request. benchmarks/serving.py compares the ways.
+
+References
+    Autograd mechanics, "Locally disabling gradient computation",
+    https://docs.pytorch.org/docs/stable/notes/autograd.html
+    torch.autograd.grad_mode.inference_mode,
+    https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trueloop.analysis.operations import Act
+from trueloop.analysis.queries.request_handlers import WITHOUT, Served, imported, qualified, served
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import Failure, Rule, Severity
+
+GRADIENTS = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield the calls of models that a request runs with gradients on."""
+    if _uses_gradients(source):
+        return
+    for each in served(source):
+        if each.grad:
+            message = "Each request builds a graph here, which nobody runs backward."
+            yield Hit(message=message, node=each.call, fix=_fix(source, each))
+
+
+def _uses_gradients(source: Source) -> bool:
+    """True where anything in the file wants gradients, or switches them off for good, or within a model."""
+    if source.acts(Act.BACKWARD, Act.FROZEN, Act.STEPPED):
+        return True
+    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
+    attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
+    names = imported(source.tree)
+    inside = {
+        qualified(node, names)
+        for each in classes
+        for node in ast.walk(each)
+        if isinstance(node, ast.Attribute | ast.Name)
+    }
+    return bool(attributes & set(GRADIENTS)) or bool(inside & WITHOUT)
+
+
+def _fix(source: Source, each: Served) -> Fix | None:
+    torch = next(
+        (alias.asname or alias.name for node in source.tree.body if isinstance(node, ast.Import)
+         for alias in node.names if alias.name == "torch"), ""
+    )  # fmt: skip
+    if not torch or not isinstance(each.statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
+        return None
+    edits = source.text.within(each.statement, f"with {torch}.inference_mode():")
+    return Fix(edits, safe=False, words="Answer without gradients") if edits else None
+
+
+RULE = Rule(words=("FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar", "torch"), find=find)
+
+
+FAILURE = Failure(
+    code="ENV005",
+    title="A service answers with gradients on",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from flask import Flask, request
+from torch import nn
+
+app = Flask(__name__)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+model.eval()
+
+@app.post("/predict")
+def predict():
+    scores = model(torch.tensor(request.json))
+    return {"scores": scores.tolist()}
+
+print(app.test_client().post("/predict", json=[[1.0, 2.0, 3.0, 4.0]]).json)
+""",
+    good="""
+import torch
+from flask import Flask, request
+from torch import nn
+
+app = Flask(__name__)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+model.eval()
+
+@app.post("/predict")
+def predict():
+    with torch.inference_mode():
+        scores = model(torch.tensor(request.json))
+    return {"scores": scores.tolist()}
+
+print(app.test_client().post("/predict", json=[[1.0, 2.0, 3.0, 4.0]]).json)
+""",
+    fix="Call the model under torch.inference_mode().",
+    rule=RULE,
+)

@@ -1,0 +1,123 @@
+"""Most of the time of training is spent waiting for the next batch.
+
+Symptom
+    Updates per second do not rise with a faster device; its load goes up and down; halving the model changes nothing.
+
+Why nothing raises
+    Waiting is not an error. ``num_workers`` is 0 unless it is asked for, so that each batch is read, decoded and
+    collated while the model stands still.
+
+Look-alikes
+    The start of workers, before the first batch of an epoch, is not counted. Loaders that are only measured on,
+    epochs of less than half a second of waiting or of fewer than 16 batches are not judged, nor are loaders left by
+    ``break``, or without an end. Data that must be read slowly (over a network, once) is as it is: hence a note.
+
+Fix
+    More workers (``num_workers=``), kept between epochs (``persistent_workers=True``); decode and resize once, before
+    training; keep small data in memory as tensors.
+
+References
+    torch.utils.data, "Single- and Multi-process Data Loading", https://docs.pytorch.org/docs/stable/data.html
+    PyTorch Performance Tuning Guide, https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, arXiv:2007.06775
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import ClassVar
+
+from trueloop.core.findings import Evidence, Place
+from trueloop.failures.failure import Failure, Severity
+from trueloop.tracing.events import Event, LoaderExhausted, LoaderStarted, Ref
+
+SHARE = 2 / 3  # of the epoch; a toy model on a table in memory waits for a half
+LEAST_S = 0.5
+FEWEST_BATCHES = 16
+
+
+class Detector:
+    """Weighs the wait against the length of every epoch that was trained on."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoaderExhausted)
+
+    def __init__(self) -> None:
+        self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._judged = False
+
+    def observe(self, event: LoaderStarted | LoaderExhausted) -> Evidence | None:
+        """Return evidence at the end of an epoch that was mostly waiting."""
+        if isinstance(event, LoaderStarted):
+            if not event.epoch or event.loader not in self._made_at:
+                self._made_at[event.loader] = event.made_at or event.place
+            return None
+        if not event.batches_with_backward or event.batches < FEWEST_BATCHES or event.seconds < LEAST_S:
+            return None
+        self._judged = True
+        share = event.waited_s / event.seconds
+        if share < SHARE or event.waited_s < LEAST_S:
+            return None
+        means = f"{event.workers} workers do not keep up" if event.workers else "no worker prepares batches meanwhile"
+        return Evidence(
+            message=f"{share:.0%} of an epoch of {event.seconds:.2g} s was spent waiting for its {event.batches} "
+            f"batches: {means}.",
+            place=self._made_at.get(event.loader) or event.place,
+        )
+
+    def abstains(self) -> str:
+        """Say so where every epoch was short."""
+        return "" if self._judged else "every epoch was too short to tell"
+
+
+FAILURE = Failure(
+    code="ENV001",
+    title="Training waits for the loader most of the time",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        time.sleep(0.007)  # reading and decoding a file
+        return torch.randn(6)
+
+
+loader = DataLoader(Slow(), batch_size=4)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for inputs in loader:
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+""",
+    good="""
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def read(index):
+    time.sleep(0.001)
+    return torch.randn(6)
+
+
+loader = DataLoader(TensorDataset(torch.stack([read(index) for index in range(96)])), batch_size=4)
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+""",
+    fix="Let workers prepare batches (num_workers=), or prepare the data once, before training.",
+    detector=Detector,
+)

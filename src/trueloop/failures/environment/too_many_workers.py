@@ -1,0 +1,68 @@
+"""More loader workers run than there are cores for them.
+
+Symptom
+    The first batch of every epoch takes long, memory fills up, and the load of the machine is above the number of its
+    cores. More workers made it slower. In a container everything is slower than on the machine it runs on.
+
+Why nothing raises
+    Workers that have no core take turns with the others, and with the training itself. Torch warns of more workers than
+    the machine has cores, once and among other warnings; of the share of them that a container or a job gets (a quota
+    of its group), neither torch nor ``os.cpu_count()`` knows anything.
+
+Look-alikes
+    Workers that mostly wait, for a network or an object store, need no core of their own: twice as many as cores can be
+    right, and is measured rather than counted. Hence a warning, and no running program is accused of it.
+
+Fix
+    One worker for each core that can be used, less one for the training, divided by the training processes on the
+    machine. `trueloop doctor` counts the cores that this process may use, quotas included.
+
+References
+    torch.utils.data, "Multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
+    Control Group v2, cpu.max, https://docs.kernel.org/admin-guide/cgroup-v2.html
+"""
+
+from __future__ import annotations
+
+from trueloop.failures.failure import Failure, Severity
+
+FAILURE = Failure(
+    code="ENV002",
+    title="More loader workers than cores",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import warnings
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+warnings.filterwarnings("ignore")  # and torch's own warning with all the others
+data = TensorDataset(torch.randn(64, 6))
+loader = DataLoader(data, batch_size=8, num_workers=8)  # as on the machine it was copied from, which has 16 cores
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+""",
+    good="""
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+cores = len(os.sched_getaffinity(0))  # a quota of the container's comes on top of it
+data = TensorDataset(torch.randn(64, 6))
+loader = DataLoader(data, batch_size=8, num_workers=min(cores - 1, 2))
+model = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+""",
+    fix="Start one worker for each core that can be used, less one, shared among the training processes.",
+    examined=True,
+)

@@ -1,0 +1,135 @@
+"""What grows from turn to turn of a loop: lists, dictionaries, running totals."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+from trueloop.analysis.abstract_value import MAYBE, NO_GRAPH, Kind, Thing
+from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.source_file import Source, last_word
+from trueloop.core.source_text import Edit, Fix, encloses
+
+PASSING: Final = frozenset((
+    "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
+    "torch.Tensor.sum", "torch.Tensor.clone", "torch.Tensor.sqrt", "torch.Tensor.exp", "torch.Tensor.log",
+    "torch.Tensor.view", "torch.Tensor.reshape", "torch.Tensor.squeeze", "torch.Tensor.unsqueeze", "torch.mean",
+    "torch.sum", "torch.stack", "torch.cat", "torch.sqrt", "torch.exp",
+))  # fmt: skip
+"""Operations whose result has a graph where their input has one; others may give indices, which have none."""
+
+
+def holds(thing: Thing, graphs: set[int], depth: int = 12) -> bool:
+    """True where a thing surely brings along one of these, by their ids."""
+    if NO_GRAPH in thing.facts or not depth:
+        return False
+    if id(thing) in graphs:
+        return True
+    if thing.either:
+        return all(holds(each, graphs, depth - 1) for each in thing.either)
+    counted = thing.kind is Kind.UNKNOWN and isinstance(thing.node, ast.BinOp)
+    if thing.kind is Kind.SEQUENCE or counted or (thing.kind is Kind.TENSOR and thing.name in PASSING):
+        return any(holds(each, graphs, depth - 1) for each in thing.of)
+    return False
+
+
+def growing(source: Source, kept: Operation, loop: Loop) -> bool:
+    """True where an operation adds to something older than a turn of a loop, in every turn, and nothing empties it."""
+    place = _place(kept, loop)
+    if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
+        return False
+    path, word = ast.unparse(place), last_word(place)
+    if not word or word in source.emptied or _inside(kept.subject.node, kept, loop):
+        return False
+    bound = source.within(loop, Act.BOUND, root=kept.root)
+    if any(each.statement is not kept.statement and each.word == word for each in bound):
+        return False
+    return all(target is kept.node for target in source.stored(loop).get(path, ()))
+
+
+def _place(kept: Operation, loop: Loop) -> ast.expr | None:
+    """Return what grows, as it is written; None where it does not grow in every turn."""
+    node = kept.node
+    match node:
+        case ast.AugAssign(op=ast.Add()) if kept.grad is True:
+            local = isinstance(node.target, ast.Name)
+            return node.target if not local or encloses(loop.node, node) else None
+        case ast.Call(func=ast.Attribute()) if kept.subject.kind is Kind.SEQUENCE and kept.act is Act.KEPT:
+            return kept.node.func.value if kept.word in ("append", "insert", "appendleft", "add", "extend") else None
+        case ast.Subscript() if kept.subject.kind is Kind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
+            turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
+            keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
+            return node.value if turn & keys and encloses(loop.node, node) else None
+        case ast.Attribute() if kept.act is Act.BOUND and kept.grad is True and _added(kept) is not None:
+            return node
+        case _:
+            return None
+
+
+def _added(kept: Operation) -> ast.expr | None:
+    """Return ``value`` of ``self.sum = self.sum + value``."""
+    statement = kept.statement
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
+        return None
+    path, sum_ = ast.unparse(kept.node), statement.value
+    if not isinstance(sum_.op, ast.Add):
+        return None
+    if ast.unparse(sum_.left) == path:
+        return sum_.right
+    return sum_.left if ast.unparse(sum_.right) == path else None
+
+
+def _regular(node: Any, place: ast.expr) -> bool:
+    """True for a condition that comes true again and again, such as one on a remainder."""
+    test = node.test if isinstance(node, ast.If) else None
+    counted = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
+    return counted and test is not None and last_word(place) not in ast.unparse(test)
+
+
+def _inside(node: Any, kept: Operation, loop: Loop) -> bool:
+    """True where something was made in the same turn: in the loop, or in a function called from it."""
+    if not isinstance(node, ast.AST):
+        return True
+    called = [one for call, one in zip(kept.calls, kept.functions, strict=True) if encloses(loop.node, call)]
+    return (
+        kept.act is Act.KEPT
+        and kept.subject.kind is Kind.SEQUENCE
+        and any(encloses(each, node) for each in (loop.node, *called))
+    )
+
+
+def detached(source: Source, kept: Operation, graphs: set[int]) -> Fix | None:
+    """Return the fix: what is kept leaves its graph behind."""
+    statement, node = kept.statement, kept.node
+    value: ast.expr | None = None
+    if isinstance(node, ast.AugAssign):
+        value = node.value
+    elif isinstance(node, ast.Call):
+        value = node.args[0] if kept.word in ("append", "appendleft", "add") and len(node.args) == 1 else None
+    elif kept.act is Act.BOUND:
+        value = _added(kept)
+    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        value = statement.value
+    thing = kept.things[0] if kept.things else None
+    if kept.act is Act.BOUND and thing is not None:
+        thing = next((each for each in thing.of if holds(each, graphs)), None)
+    if value is None or thing is None:
+        return None
+    edits = list(_detached(source, value, thing, graphs))
+    sure = all(MAYBE not in each.facts for each in (thing, *thing.of))
+    return Fix(tuple(edits), safe=sure, words="Keep it without its graph") if edits else None
+
+
+def _detached(source: Source, node: ast.expr, thing: Thing, graphs: set[int]) -> Iterator[Edit]:
+    if thing.kind is Kind.SEQUENCE:
+        if isinstance(node, ast.List | ast.Tuple | ast.Dict):
+            parts = node.values if isinstance(node, ast.Dict) else node.elts
+            if len(parts) == len(thing.of):
+                for each, inner in zip(parts, thing.of, strict=True):
+                    if holds(inner, graphs):
+                        yield from _detached(source, each, inner, graphs)
+        return
+    text = source.text.of(node)
+    plain = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    yield source.text.replace(node, f"{text if plain else f'({text})'}.detach()")

@@ -1,0 +1,169 @@
+"""``retain_graph=True`` keeps the graph of every update for a second backward that never comes.
+
+Symptom
+    The peak of memory is up to twice what it need be: the graph of the update before is still there while the next one
+    is made. It does not grow with the run.
+
+Why nothing raises
+    The flag is a wish for later, and it is not known beforehand whether there will be a second pass. Often it was added
+    against "Trying to backward through the graph a second time", and what it was needed for has gone.
+
+Look-alikes
+    Several losses over one trunk, each with a backward of its own, of which all but the last retain; the generator that
+    goes through the graph of its fakes again; truncated backpropagation through time whose windows overlap; a graph
+    made once and used in every update; a penalty now and then; ``create_graph``, which retains by itself. Certain
+    because hooks on every node of these graphs would have seen a second pass: the graphs that one line retained in
+    twelve different updates died, and through none of them anything ran backward again. The text alone tells it in a
+    loop that makes the whole graph anew in every turn, of models it knows, and shows nothing else that goes through it.
+
+Fix
+    Leave ``retain_graph`` out, or pass it only where another backward through the same graph follows.
+
+References
+    torch.Tensor.backward, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.findings import Evidence
+from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.failure import Failure, Rule, Severity
+from trueloop.failures.memory.graph_retained.graph_lifetime import fresh, shares
+from trueloop.failures.teaching_script import Piece, changing
+from trueloop.tracing.events import BackwardStarted, Event, GraphsRetained
+
+ENOUGH = 13  # updates that retain, before it can be told of the first twelve
+
+
+class Detector:
+    """The source knows which graphs died unused; it is told once for each line."""
+
+    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, GraphsRetained)
+
+    def __init__(self) -> None:
+        self._updates: set[int] = set()
+
+    def observe(self, event: BackwardStarted | GraphsRetained) -> Evidence | None:
+        """Return evidence where a line retains for nothing."""
+        if isinstance(event, GraphsRetained):
+            return Evidence(
+                message=f"{event.count} graphs were retained here, and nothing ran backward through any of them again "
+                "before they were gone.",
+                place=event.place,
+            )
+        if event.retain_graph and not event.create_graph and len(self._updates) < ENOUGH:
+            self._updates.add(event.update)
+        return None
+
+    def abstains(self) -> str:
+        """Return a reason where graphs were retained, yet in too few updates."""
+        few = 0 < len(self._updates) < ENOUGH
+        return f"graphs were retained in fewer than {ENOUGH} updates that were watched in full" if few else ""
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield each retaining backward of a loop through a graph of the same turn, that nothing goes through again."""
+    for backward in source.acts(Act.BACKWARD):
+        if not backward.loops or not _retains(source, backward):
+            continue
+        if _again(source, backward) or not fresh(source, backward.subject, backward, backward.loops[-1]):
+            continue
+        yield Hit(
+            message="The graph is retained, and nothing runs backward through it again before the next turn makes "
+            "another one.",
+            node=backward.node,
+            fix=_released(source, backward),
+        )
+
+
+def _retains(source: Source, backward: Deed) -> bool:
+    place = "2" if source.name(backward.node.func) == "torch.autograd.backward" else "1"
+    options = backward.options
+    retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
+    create = options.get("create_graph") or options.get(str(int(place) + 1))
+    return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
+
+
+def _again(source: Source, backward: Deed) -> bool:
+    """Return True where something behind a backward may go through its graph once more."""
+    for each in source.run_of(backward):
+        passes = each.act in (Act.BACKWARD, Act.ESCAPED) or each.word in (
+            "torch.autograd.grad",
+            "torch.autograd.backward",
+        )
+        if passes and each.index > backward.index:
+            given = (each.subject, *each.things, *each.options.values())
+            if shares(backward.subject, given, source):
+                return True
+    return False
+
+
+def _released(source: Source, backward: Deed) -> Fix | None:
+    """Return the fix: the call without ``retain_graph``."""
+    call = backward.node
+    words = "Leave retain_graph out"
+    if not isinstance(call, ast.Call):
+        return None
+    text, content = source.text, source.text.content
+    if not call.keywords and [getattr(each, "value", "") for each in call.args] == [None, True]:
+        start, end = text.span(call.args[0])[0], text.span(call.args[1])[1]
+        return Fix((Edit(start, end, ""),), safe=True, words=words) if content[end : end + 1] == b")" else None
+    retain = next((each for each in call.keywords if each.arg == "retain_graph"), None)
+    if retain is None:
+        return None
+    start, end = text.span(retain)
+    before = [end for each in (*call.args, *call.keywords) if (end := text.span(each)[1]) <= start]
+    after = content[end : end + 1] == b")"
+    if before and after and b"#" not in content[max(before) : start]:
+        return Fix((Edit(max(before), end, ""),), safe=True, words=words)
+    alone = not before and after and content[start - 1 : start] == b"("
+    return Fix((Edit(start, end, ""),), safe=True, words=words) if alone else None
+
+
+RULE = Rule(words=(".backward(", "retain_graph|None, True"), find=find)
+
+FAILURE = Failure(
+    code="MEM002",
+    title="Graphs are retained for nothing",
+    severity=Severity.WARNING,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+
+x = torch.rand(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward(retain_graph=True)
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+
+x = torch.rand(256, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Leave retain_graph out, or pass it only where another backward through the same graph follows.",
+    rule=RULE,
+    detector=Detector,
+    inject=changing(Piece.BACKWARD, "backward()", "backward(retain_graph=True)"),
+)

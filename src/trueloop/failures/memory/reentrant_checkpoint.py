@@ -1,0 +1,89 @@
+"""Activations are checkpointed in the old way, which re-enters autograd during the backward.
+
+Symptom
+    None as long as all goes well. Where no input of the checkpointed part wants gradients, its parameters get none, and
+    nothing says so; ``torch.autograd.grad``, hooks, nested structures and a part used twice fail or are passed over.
+
+Why nothing raises
+    ``use_reentrant`` is True where nobody says anything. Later versions of torch warn and want to be told, because they
+    mean to change it.
+
+Look-alikes
+    ``use_reentrant=False``; arguments that are handed on (``**kwargs``), of which the text does not tell. Models
+    that were tested with the old way work as they are, hence a note that is given only if it is selected, and in the
+    text only.
+
+Fix
+    ``checkpoint(function, x, use_reentrant=False)``: the same values and gradients, and it can stop computing anew as
+    soon as it has what it needs.
+
+References
+    torch.utils.checkpoint, with the list of differences, https://docs.pytorch.org/docs/stable/checkpoint.html
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, arXiv:1604.06174
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.failure import Failure, Rule, Severity
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield calls that checkpoint without ``use_reentrant``, or with True."""
+    for call in source.calls("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
+        told = next((each.value for each in call.keywords if each.arg == "use_reentrant"), None)
+        handed_on = any(each.arg is None for each in call.keywords)
+        if told is None and not handed_on:
+            last = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
+            edit, message = Edit(last, last, ", use_reentrant=False"), "use_reentrant is left to its default, True."
+        elif isinstance(told, ast.Constant) and told.value is True:
+            edit, message = source.text.replace(told, "False"), "use_reentrant=True is the old way to checkpoint."
+        else:
+            continue
+        yield Hit(message=message, node=call, fix=Fix((edit,), safe=False, words="Checkpoint without re-entering"))
+
+
+RULE = Rule(words=("checkpoint", "torch.utils"), find=find, asked=True)
+
+FAILURE = Failure(
+    code="MEM003",
+    title="Activations are checkpointed in the reentrant way",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+body = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8))
+head = nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+for step in range(10):
+    x = torch.randn(32, 8, requires_grad=True)
+    optimizer.zero_grad()
+    loss = head(checkpoint(body, x, use_reentrant=True)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+""",
+    good="""
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+body = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8))
+head = nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+for step in range(10):
+    x = torch.randn(32, 8)
+    optimizer.zero_grad()
+    loss = head(checkpoint(body, x, use_reentrant=False)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Say use_reentrant=False.",
+    rule=RULE,
+)

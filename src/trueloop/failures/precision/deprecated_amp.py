@@ -1,0 +1,123 @@
+"""Mixed precision is spelled in its old way, for CUDA only.
+
+Symptom
+    A FutureWarning at each start, and a script that does nothing of the kind on another accelerator.
+
+Why nothing raises
+    ``torch.cuda.amp.autocast`` and ``torch.cuda.amp.GradScaler`` still work: they are names for ``torch.amp.autocast``
+    and ``torch.amp.GradScaler`` with "cuda" filled in, and are deprecated since PyTorch 2.4.
+
+Look-alikes
+    ``torch.amp`` and ``torch.autocast``; code that has to run with a torch older than 2.3, which has no
+    ``torch.amp.GradScaler``. The computation is the same in both, hence a note that is given only if it is selected,
+    and in the text only.
+
+Fix
+    ``torch.amp.autocast("cuda")`` and ``torch.amp.GradScaler("cuda")``; or the name of whatever device there is.
+
+References
+    torch.amp, https://docs.pytorch.org/docs/stable/amp.html
+    Automatic Mixed Precision examples, https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.source_text import Edit, Fix
+from trueloop.failures.failure import Failure, Rule, Severity
+
+OLD = {f"torch.cuda.amp.{name}": name for name in ("autocast", "GradScaler")}
+
+
+def find(source: Source) -> Iterator[Hit]:
+    """Yield calls of the old names."""
+    for call in source.calls(*OLD):
+        name = OLD[source.name(call.func)]
+        fix = _spelled_anew(source, call, name)
+        yield Hit(message=f"torch.cuda.amp.{name} is deprecated since PyTorch 2.4.", node=call, fix=fix)
+
+
+def _spelled_anew(source: Source, call: ast.Call, name: str) -> Fix | None:
+    """Return the fix: torch.amp, with the device said; where a name was imported, for all of its calls at once."""
+    words = 'Spell it torch.amp, with "cuda"'
+    if isinstance(call.func, ast.Attribute):
+        given = _device(source, call, name)
+        plain = source.text.of(call.func) == f"torch.cuda.amp.{name}"
+        return (
+            Fix((source.text.replace(call.func, f"torch.amp.{name}"), given), False, words) if given and plain else None
+        )
+    imports = [each for each in source.nodes if isinstance(each, ast.ImportFrom) and each.module == "torch.cuda.amp"]
+    names = {alias.asname or alias.name: alias.name for each in imports for alias in each.names}
+    uses = [each for each in source.nodes if isinstance(each, ast.Name) and each.id in names]
+    calls = [each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id in names]
+    if len(imports) != 1 or len(uses) != len(calls) or not set(names.values()) <= set(OLD.values()):
+        return None
+    given = [_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
+    start = source.text.offset(imports[0].lineno, imports[0].col_offset)
+    written = source.text.of(imports[0])
+    at = start + len(written[: written.index("torch.cuda.amp")].encode())
+    edits = (Edit(at, at + len("torch.cuda.amp"), "torch.amp"), *(each for each in given if each))
+    return Fix(edits, False, words) if all(given) and written.startswith("from torch.cuda.amp ") else None
+
+
+def _device(source: Source, call: ast.Call, name: str) -> Edit | None:
+    """Return the edit that puts "cuda" first; autocast's own first argument was ``enabled``."""
+    end = source.text.span(call.func)[1]
+    opening = source.text.content.index(b"(", end) + 1
+    if not call.args:
+        return Edit(opening, opening, '"cuda", ' if call.keywords else '"cuda"')
+    start, many = source.text.span(call.args[0])[0], len(call.args) > 1 or isinstance(call.args[0], ast.Starred)
+    if name == "autocast":
+        return None if many else Edit(start, start, '"cuda", enabled=')
+    return Edit(start, start, '"cuda", ')
+
+
+RULE = Rule(words=("cuda", "amp"), find=find, asked=True)
+
+FAILURE = Failure(
+    code="PRC003",
+    title="Mixed precision is spelled torch.cuda.amp",
+    severity=Severity.NOTE,
+    doc=__doc__ or "",
+    bad="""
+import warnings
+import torch
+from torch import nn
+
+warnings.filterwarnings("ignore")
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(8, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.cuda.amp.GradScaler(enabled=device == "cuda")
+for step in range(10):
+    x = torch.randn(32, 8, device=device)
+    optimizer.zero_grad()
+    with torch.cuda.amp.autocast(enabled=device == "cuda"):
+        loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""
+import torch
+from torch import nn
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(8, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
+for step in range(10):
+    x = torch.randn(32, 8, device=device)
+    optimizer.zero_grad()
+    with torch.amp.autocast(device, enabled=device == "cuda"):
+        loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix='Use torch.amp.autocast("cuda") and torch.amp.GradScaler("cuda").',
+    rule=RULE,
+)

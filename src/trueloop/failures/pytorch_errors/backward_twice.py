@@ -1,0 +1,58 @@
+"""A backward went through a part of the graph that an earlier one had used up.
+
+``backward()`` frees what the graph has saved, as it goes. A second one from the same loss, from another loss of the
+same forward, or from a loss that depends on a tensor of an earlier iteration (a hidden state, a GAN's samples) finds it
+gone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trueloop.core.findings import Site
+from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+
+_SECOND = (
+    "Call backward() once, on the sum of the losses; or, if this one is meant to go through the same graph again, pass "
+    "retain_graph=True to the first."
+)
+
+
+def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+    """Say what the two have in common, and name the first."""
+    past, root = raised.past, raised.roots[0] if raised.roots else None
+    line = f" on line {past.backward.line}" if past.backward else ""
+    called = root.called if root else "this loss"
+    related: tuple[tuple[Site, str], ...] = ()
+    if past.backward is not None and past.backward != raised.site:
+        related = ((past.backward, "this backward freed it"),)
+    if raised.again == "same":
+        what = f"backward() has already run from {called}{line}, and that freed the graph."
+        return Explanation(meaning=what, fix=_SECOND, made=root, related=related)
+    if raised.again == "all" or (raised.again == "part" and not past.forward_since):
+        what = f"Part of {called}'s graph is also that of the loss whose backward ran{line}, which freed it."
+        return Explanation(meaning=what, fix=_SECOND, made=root, related=related)
+    if raised.again == "part":
+        what = (
+            f"The graph of {called} reaches back past the latest backward{line}, through {raised.kept}: a tensor from "
+            "before it still carries its graph, and that part is freed."
+        )
+    else:
+        return Explanation(
+            meaning="Part of the graph was freed by an earlier backward: of this loss, of another one that shares it, "
+            "or of an iteration before, whose tensors still carry their graph.",
+            fix=f"{_SECOND} Detach what is kept between iterations: hidden = hidden.detach().",
+        )
+    fix = (
+        "Detach what is kept from before: hidden = hidden.detach() between iterations, D(fake.detach()) for a GAN's "
+        "discriminator. If gradients are to flow there, call backward() once, on the sum of the losses."
+    )
+    return Explanation(meaning=what, fix=fix, related=related)
+
+
+ERROR = KnownError(
+    title="A second backward through a graph that is freed",
+    types=frozenset({"RuntimeError"}),
+    texts=(r"Trying to backward through the graph a second time",),
+    explain=explain,
+)

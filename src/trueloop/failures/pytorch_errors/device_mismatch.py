@@ -1,0 +1,87 @@
+"""The tensors of one operation lie on different devices.
+
+``model.to(device)`` moves parameters and buffers only. A batch stays where the loader made it, and so does a tensor
+that a module holds as a plain attribute, or that a forward makes without ``device=``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorSeen
+
+
+def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+    """Say which tensor lies where, and which of them is to be moved."""
+    tensors = [each for each in raised.tensors if each.dtype]
+    where = {each.device for each in tensors}
+    if len(where) < 2:
+        return Explanation(
+            meaning=_of_model(raised) or "The operation was given tensors of different devices, as torch says above.",
+            fix="Move the batch to where the model is, x = x.to(device), and make new tensors with device=x.device.",
+        )
+    stray = _stray(tensors)
+    other = next(each for each in tensors if each.device != stray.device)
+    listed = f"{stray.called} on {stray.device}, and {other.called} on {other.device}"
+    return Explanation(
+        meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, other), made=stray
+    )
+
+
+def _stray(tensors: list[TensorSeen]) -> TensorSeen:
+    """Choose the one to move: a forgotten attribute, else what is not the model's own."""
+    cpu = [each for each in tensors if each.device == "cpu"] or tensors
+    held = [each for each in cpu if each.held == "attribute"]
+    given = [each for each in cpu if not each.name]
+    return (held or given or cpu)[0]
+
+
+def _fix(stray: TensorSeen, other: TensorSeen) -> str:
+    name = stray.text or stray.role or "x"
+    if stray.held == "attribute":
+        short = name.rpartition(".")[2]
+        return (
+            f"{stray.called.capitalize()} is a plain attribute, of which model.to(device) knows nothing: "
+            f'self.register_buffer("{short}", ...) makes it move with the model.'
+        )
+    if stray.name:
+        return f"The model was not moved: call model.to({other.device!r}) before the optimizer is built."
+    if not other.name and stray.made_by in (
+        "zeros",
+        "ones",
+        "full",
+        "randn",
+        "rand",
+        "arange",
+        "tensor",
+        "empty",
+        "eye",
+        "linspace",
+    ):
+        return f"Make it where the others are: device={other.called.strip('`')}.device."
+    name = name if name.isidentifier() else "x"
+    return f"Move it to where the others are: {name} = {name}.to({other.device!r})."
+
+
+def _within(raised: Raised) -> str:
+    return f" That happened in {raised.module}." if raised.module and raised.module.path else ""
+
+
+def _of_model(raised: Raised) -> str:
+    return f"The input of {raised.module} is not on the device of its parameters." if raised.module else ""
+
+
+ERROR = KnownError(
+    title="Tensors on different devices",
+    types=frozenset({"RuntimeError"}),
+    texts=(
+        r"Expected all tensors to be on the same device",
+        r"Tensor on device \S+ is not on the expected device \S+!",
+        r"Input type \((?!torch\.cuda)[\w.]+\) and (?:weight|bias) type \(torch\.cuda\.\w+\) should be the same",
+        r"Input type \(torch\.cuda\.\w+\) and (?:weight|bias) type \((?!torch\.cuda)[\w.]+\) should be the same",
+        r"Expected (?:object|input and hidden tensors) .*device",
+        r"indices should be either on cpu or on the same device as the indexed tensor",
+        r"Input and (?:parameter|hidden) tensors are not at the same device",
+    ),
+    explain=explain,
+)

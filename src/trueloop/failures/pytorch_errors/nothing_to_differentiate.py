@@ -1,0 +1,69 @@
+"""``backward()`` was called on a tensor that no parameter leads to.
+
+The graph is lost where gradients are switched off (``torch.no_grad()``, ``inference_mode``), where every parameter is
+frozen, or where the value was taken out of it: ``.detach()``, ``.item()``, ``torch.tensor(...)``, an argmax, numpy.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trueloop.core.findings import Site
+from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorSeen
+
+_CUTS = {
+    "detach": "`.detach()` takes it out of the graph",
+    "data": "`.data` takes it out of the graph",
+    "item": "`.item()` makes a plain number of it",
+    "numpy": "`.numpy()` leaves torch",
+    "tensor": "`torch.tensor(...)` copies values and drops their graph",
+    "as_tensor": "`torch.as_tensor(...)` of plain numbers has no graph",
+    "from_numpy": "`torch.from_numpy(...)` has no graph",
+    "argmax": "`argmax` has no gradient",
+    "round": "its gradient is lost in `round`",
+    "eq": "a comparison has no gradient",
+}
+_LOOK = (
+    "Look for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the model's output and the "
+    "loss; and check that the parameters require gradients."
+)
+
+
+def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+    """Say which of these it is, as far as something was seen."""
+    index = int(match["index"])
+    root = raised.roots[index] if index < len(raised.roots) else None
+    what = f"{root.called.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
+    why, fix = _why(raised, root)
+    return Explanation(meaning=f"{what}{why}.", fix=fix, made=root, related=_related(raised))
+
+
+def _why(raised: Raised, root: TensorSeen | None) -> tuple[str, str]:
+    past = raised.past
+    if past.grad_mode is False:
+        which = "torch.inference_mode()" if past.inference_mode else "torch.no_grad()"
+        return (
+            f": the model's latest forward ran with gradients switched off ({which}, or set_grad_enabled(False))",
+            "Take the training forward out of it, and leave it around the evaluation only.",
+        )
+    if root is not None and root.made_by in _CUTS:
+        return f": {_CUTS[root.made_by]}", "Compute the loss from the tensors themselves, and take numbers out later."
+    if past.frozen:
+        return (
+            f": no parameter of {past.frozen} has requires_grad set",
+            "Set requires_grad on what is to be trained, or check which layers the freezing was meant for.",
+        )
+    return "", _LOOK
+
+
+def _related(raised: Raised) -> tuple[tuple[Site, str], ...]:
+    past = raised.past
+    return ((past.called, "this forward ran without gradients"),) if past.called and past.grad_mode is False else ()
+
+
+ERROR = KnownError(
+    title="The loss has no graph to go back through",
+    types=frozenset({"RuntimeError"}),
+    texts=(r"element (?P<index>\d+) of tensors does not require grad and does not have a grad_fn",),
+    explain=explain,
+)

@@ -1,0 +1,30 @@
+"""What torch only warns of, and which failure that is: a warning goes by, and the run with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from trueloop.failures.load import Entry, find
+
+WARNINGS: Final[Mapping[str, str]] = {
+    r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`": "SCH001",
+    r"Using a target size \(torch\.Size\([^)]*\)\) that is different to the input size": "LOS003",
+    r"This DataLoader will create \d+ worker processes in total": "ENV002",
+    r"None of the inputs have requires_grad=True\. Gradients will be None": "MEM003",
+    r"`torch\.(?:cuda|cpu)\.amp\.(?:GradScaler|autocast)\(args\.\.\.\)` is deprecated": "PRC003",
+    r"You are using `torch\.load` with `weights_only=False`": "CKP003",
+}
+"""Words of torch's warnings, and the code of the failure."""
+
+
+def warned_of(text: str) -> Iterator[Entry]:
+    """Yield the failures whose warning stands in a text.
+
+    Args:
+        text: what a program printed.
+    """
+    for words, code in WARNINGS.items():
+        if re.search(words, text) and (entry := find(code)) is not None:
+            yield entry

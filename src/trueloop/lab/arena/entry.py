@@ -1,0 +1,85 @@
+"""What a contestant may configure: an optimizer and its schedule, batches, and how the network is begun with.
+
+Data, network and goal are the track's. Every number is kept to three significant digits, and what the optimizer does
+not read is put back to its default, so that an entry cannot be handed in again as a new one that runs the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any, Final, Literal
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import Within, read
+
+DIGITS: Final = 3
+BATCH: Final = 256
+ACCUMULATION: Final = 8
+UPDATES: Final = 1500
+OF_SOME: Final = {
+    "momentum": ("sgd", "nesterov", "rmsprop"),
+    "beta1": ("adam", "adamw"),
+    "beta2": ("adam", "adamw"),
+}
+"""Settings that not every optimizer reads, and which do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A training loop's settings; the defaults are plain and slow."""
+
+    optimizer: Annotated[
+        Literal["sgd", "nesterov", "adam", "adamw", "rmsprop", "adagrad"], "torch.optim; nesterov is SGD's own"
+    ] = "sgd"
+    lr: Annotated[float, Within(1e-5, 10.0), "learning rate, the highest of the schedule"] = 0.1
+    momentum: Annotated[float, Within(0.0, 0.99), "of SGD, Nesterov and RMSprop"] = 0.0
+    beta1: Annotated[float, Within(0.0, 0.99), "of Adam and AdamW: average of the gradients"] = 0.9
+    beta2: Annotated[float, Within(0.5, 0.9999), "of Adam and AdamW: average of their squares"] = 0.999
+    weight_decay: Annotated[float, Within(0.0, 1.0), "decoupled in AdamW, added to the gradient elsewhere"] = 0.0
+    batch: Annotated[int, Within(1, BATCH), "examples per batch"] = 32
+    accumulation: Annotated[int, Within(1, ACCUMULATION), "batches per update"] = 1
+    schedule: Annotated[Literal["constant", "linear", "cosine"], "from the highest rate to zero at the last update"] = (
+        "constant"
+    )
+    warmup: Annotated[int, Within(0, 500), "updates in which the rate climbs to its highest"] = 0
+    updates: Annotated[int, Within(10, UPDATES), "the schedule's length, and the end"] = UPDATES
+    clip: Annotated[float, Within(0.0, 100.0), "largest norm of the gradient; 0 = it is not clipped"] = 0.0
+    label_smoothing: Annotated[float, Within(0.0, 0.5), "share of the target that goes to all classes alike"] = 0.0
+    initialisation: Annotated[
+        Literal["torch", "kaiming", "xavier", "orthogonal"], "of the linear layers' weights; torch = as they come"
+    ] = "torch"
+    input_noise: Annotated[float, Within(0.0, 1.0), "standard deviation of noise added to training inputs"] = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float):
+                object.__setattr__(self, field.name, float(f"{value:.{DIGITS}g}"))
+            if self.optimizer not in OF_SOME.get(field.name, (self.optimizer,)):
+                object.__setattr__(self, field.name, field.default)
+        if self.optimizer == "nesterov" and not self.momentum:
+            object.__setattr__(self, "optimizer", "sgd")
+        if self.warmup >= self.updates:
+            raise InvalidConfig(
+                f"warmup is {self.warmup}, of {self.updates} updates.", fix="The climb must end before the run does."
+            )
+
+    def as_json(self) -> str:
+        """Write it as JSON, so that equal entries are equal texts."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    def changes(self) -> dict[str, Any]:
+        """Return what is not as the defaults are."""
+        plain = asdict(Entry())
+        return {name: value for name, value in asdict(self).items() if value != plain[name]}
+
+
+def entry_of(given: Mapping[str, Any]) -> Entry:
+    """Read an entry out of what somebody sent.
+
+    Raises:
+        InvalidConfig: a setting that does not exist, or a value that is out of bounds.
+    """
+    return read(Entry, given)

@@ -1,0 +1,221 @@
+"""The referee as its callers see it: a process of its own that has torch; theirs does without."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from itertools import count
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Any
+
+from trueloop.core.errors import BoardError, MissingExtra
+from trueloop.core.untrusted_input import read
+from trueloop.lab.arena.job import Job
+from trueloop.lab.arena.tracks import Track
+from trueloop.lab.arena.trial import Point, Trial
+
+Tell = Callable[[list[Point]], None]
+Answers = SimpleQueue[Mapping[str, Any] | None]
+"""What is heard of one job; None where its process has ended."""
+
+
+class _Line:
+    """Who waits for an answer of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Answers] = {}
+        self._ended = False
+
+    def join(self, number: int, answers: Answers) -> _Line:
+        with self._lock:
+            self._waiting[number] = answers
+            if self._ended:
+                answers.put(None)
+        return self
+
+    def leave(self, number: int) -> None:
+        with self._lock:
+            self._waiting.pop(number, None)
+
+    def pass_on(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            if (answers := self._waiting.get(message["id"])) is not None:
+                answers.put(message)
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            for answers in self._waiting.values():
+                answers.put(None)
+
+
+class Referee:
+    """Runs jobs in a process that is started by the first one; any thread may ask, and waits for its answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._said = "nothing was said."
+        self._thread: threading.Thread | None = None
+        self._line = _Line()
+        self._versions: Mapping[str, str] = {}
+        self._closed = False
+
+    def run(
+        self, job: Job, tell: Tell = lambda points: None, *, began: Callable[[int], None] = lambda number: None
+    ) -> Trial:
+        """Run a job and return what came of it; its ``id`` is given anew.
+
+        Args:
+            job: what to run.
+            tell: hears the points of the curve as they come, and of none when the run is repeated.
+            began: hears the number under which it can be stopped.
+
+        Raises:
+            BoardError: the referee's process ended: this job may be begun anew with the next one.
+        """
+        heard = 0
+
+        def hear(points: list[Point]) -> None:
+            nonlocal heard
+            heard += 1
+            tell(points)
+
+        trial = self._run(job, hear, began)
+        if trial is None and not heard:  # it had just left, being idle; a curve is not told twice
+            trial = self._run(job, hear, began)
+        if trial is None:
+            raise BoardError(f"The referee's process ended: {self._said}", fix="Hand the entry in again.")
+        return trial
+
+    def _run(self, job: Job, tell: Tell, began: Callable[[int], None]) -> Trial | None:
+        number, answers = next(self._ids), Answers()
+        with self._lock:
+            if self._closed:
+                return None
+            self._start()
+            waiting = self._line.join(number, answers)
+            self._send({"do": "run", "job": asdict(replace(job, id=number))})
+        began(number)
+        try:
+            while (message := answers.get()) is not None:
+                if message["kind"] == "done":
+                    return read(Trial, message["trial"])
+                tell([(u, e, a) for u, e, a in message["points"]])
+        finally:
+            waiting.leave(number)
+        return None
+
+    def stop(self, number: int) -> None:
+        """End a job that runs or waits; `run` returns what it came to."""
+        with self._lock:
+            self._send({"do": "stop", "id": number})
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions that decide the bits of a run; known once a job has run."""
+        return self._versions
+
+    @property
+    def closed(self) -> bool:
+        """True once it was ended on purpose."""
+        return self._closed
+
+    def close(self) -> None:
+        """End the process, and what runs in it, for good."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def __enter__(self) -> Referee:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        if not hasattr(os, "fork"):
+            raise BoardError("The referee runs entries in forked processes, which this system does not have.")
+        self._end()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trueloop.lab.arena.judge_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for us: it ends when we do
+        )
+        self._line = _Line()
+        self._thread = threading.Thread(target=self._hear, args=(self._process, self._errors, self._line), daemon=True)
+        self._thread.start()
+
+    def _end(self) -> None:
+        """End the process, if there is one, and let go of what belongs to it."""
+        process, errors, thread = self._process, self._errors, self._thread
+        if process is None or errors is None or thread is None:
+            return
+        self._process = self._errors = self._thread = None
+        assert process.stdin is not None
+        with suppress(OSError):  # what was not sent yet
+            process.stdin.close()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        thread.join()
+        errors.close()
+
+    def _send(self, order: Mapping[str, Any]) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it has ended, and whoever waits is told so
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+                self._process.stdin.flush()
+
+    def _hear(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _Line) -> None:
+        assert process.stdout is not None
+        for text in process.stdout:
+            if not text.endswith(b"\n"):  # it was ended in the middle of a line
+                break
+            message = json.loads(text)
+            if message["kind"] == "ready":
+                self._versions = message["versions"]
+            else:
+                line.pass_on(message)
+        process.wait()
+        process.stdout.close()
+        self._note_last_words(errors)
+        line.end()
+
+    def _note_last_words(self, errors: IO[bytes]) -> None:
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+        self._said = lines[-1] if lines else "nothing was said."
+
+
+def check_installed(track: Track) -> None:
+    """Refuse a track that this installation cannot run.
+
+    Raises:
+        MissingExtra: torch, or where the track's data come from.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra("torch", "train")
+    if any("sklearn" in line for line in track.imports) and importlib.util.find_spec("sklearn") is None:
+        raise MissingExtra("scikit-learn", "demo")

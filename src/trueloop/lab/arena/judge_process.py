@@ -1,0 +1,265 @@
+"""The referee's process, ``python -P -m trueloop.lab.arena.judge_process``: jobs as JSON lines in, their outcome out.
+
+It has torch imported and computes nothing itself: each job runs in a fork of its own, with bounds on its time and
+memory, and forks share nothing. Out, after ``{"kind": "ready", "versions": {...}}``, for each job ``{"id", "kind":
+"curve", "points"}`` as it goes and ``{"id", "kind": "done", "trial"}`` at its end. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import selectors
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from trueloop.core.errors import TrueloopError
+from trueloop.core.untrusted_input import read
+from trueloop.failures.load import catalogue, known_errors
+from trueloop.lab.arena.attempt import attempt
+from trueloop.lab.arena.job import CPU_S, ROOM_MIB, WALL_S, Job
+from trueloop.lab.arena.trial import End, Point, Trial
+from trueloop.version import __version__
+
+AT_ONCE: Final = 2
+IDLE_S: Final = 120.0  # without a job, until it gives its memory back
+NICE: Final = 5  # below whoever waits for us
+ENDED: Final = "It was ended from outside."
+LINE_BYTES: Final = 1 << 16
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    job: Job
+    process: int
+    folder: str
+    deadline_s: float
+    pending: bytes = b""
+    done: bool = False
+    late: bool = False
+
+
+class Refereeing:
+    """Runs jobs, at most `AT_ONCE` at a time; one thread, so that it may fork."""
+
+    def __init__(self, source: int, out: int) -> None:
+        self._source, self._out = source, out
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(source, selectors.EVENT_READ, None)
+        self._waiting: deque[Job] = deque()
+        self._running: dict[int, _Running] = {}
+        self._pending = b""
+        self._worked_s = time.monotonic()
+
+    def serve(self) -> None:
+        """Work until the input ends, or nobody has asked for long; then end what still runs."""
+        try:
+            while self._busy():
+                for key, _ in self._selector.select(timeout=0.5):
+                    if key.data is not None:
+                        self._hear(key.data)
+                    elif not self._read():
+                        return
+                self._end_late()
+                while self._waiting and len(self._running) < AT_ONCE:
+                    self._start(self._waiting.popleft())
+        finally:
+            for running in self._running.values():
+                os.kill(running.process, signal.SIGKILL)
+                os.waitpid(running.process, 0)
+                shutil.rmtree(running.folder, ignore_errors=True)
+
+    def _busy(self) -> bool:
+        now = time.monotonic()
+        if self._running or self._waiting:
+            self._worked_s = now
+        return now - self._worked_s < IDLE_S
+
+    def _read(self) -> bool:
+        data = os.read(self._source, LINE_BYTES)
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if order["do"] == "stop":
+                self._stop(order["id"])
+            else:
+                self._waiting.append(read(Job, order["job"]))
+        return bool(data)
+
+    def _stop(self, job: int) -> None:
+        for waiting in [each for each in self._waiting if each.id == job]:
+            self._waiting.remove(waiting)
+            trial = Trial(seed=waiting.seed, end=End.STOPPED.value, why=ENDED)
+            self._send({"id": job, "kind": "done", "trial": asdict(trial)})
+        for running in self._running.values():
+            if running.job.id == job:
+                os.kill(running.process, signal.SIGKILL)
+
+    def _start(self, job: Job) -> None:
+        folder = tempfile.mkdtemp(prefix="trueloop-arena-")  # removed by us: the job may be killed
+        heard, tells = os.pipe()
+        process = os.fork()
+        if process == 0:
+            _in_child(job, Path(folder), tells, close=(heard, self._source, self._out, *self._running))
+        os.close(tells)
+        deadline_s = time.monotonic() + WALL_S
+        self._running[heard] = _Running(job=job, process=process, folder=folder, deadline_s=deadline_s)
+        self._selector.register(heard, selectors.EVENT_READ, heard)
+
+    def _hear(self, pipe: int) -> None:
+        running = self._running[pipe]
+        data = os.read(pipe, LINE_BYTES)
+        *lines, running.pending = (running.pending + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            running.done = running.done or message["kind"] == "done"
+            self._send({"id": running.job.id, **message})
+        if not data:
+            self._ended(pipe)
+
+    def _ended(self, pipe: int) -> None:
+        running = self._running.pop(pipe)
+        self._selector.unregister(pipe)
+        os.close(pipe)
+        _, status = os.waitpid(running.process, 0)
+        shutil.rmtree(running.folder, ignore_errors=True)
+        if not running.done:
+            trial = _cut_short(running, status)
+            self._send({"id": running.job.id, "kind": "done", "trial": asdict(trial)})
+
+    def _end_late(self) -> None:
+        for running in self._running.values():
+            if not running.late and time.monotonic() > running.deadline_s:
+                running.late = True
+                os.kill(running.process, signal.SIGKILL)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        send(self._out, message)
+
+
+def send(out: int, message: Mapping[str, Any]) -> None:
+    """Write one message as a line, whole."""
+    data = memoryview(json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def versions() -> dict[str, str]:
+    """Return what decides the bits of a run."""
+    import torch
+
+    return {
+        "trueloop": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _cut_short(running: _Running, status: int) -> Trial:
+    """Say what ended a job before it could say anything itself."""
+    by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    if running.late:
+        why = f"It took more than {WALL_S:.0f} s."
+    elif by == signal.SIGXCPU:
+        why = f"It took more than {CPU_S} s of a core."
+    elif by == signal.SIGKILL:
+        why = ENDED
+    else:
+        why = f"Its process ended with {signal.Signals(by).name if by else os.WEXITSTATUS(status)}."
+    end = End.STOPPED if running.late or by in (signal.SIGXCPU, signal.SIGKILL) else End.FAILED
+    return Trial(seed=running.job.seed, end=end.value, why=why)
+
+
+def _in_child(job: Job, folder: Path, tells: int, close: tuple[int, ...]) -> None:
+    """Run a job in the forked child, which ends here."""
+    code = 1
+    try:
+        for handle in close:
+            os.close(handle)
+        _bound()
+        os.nice(NICE)
+        errors = folder / "stderr"
+        _redirect(errors)
+
+        def told(points: list[Point]) -> None:
+            send(tells, {"kind": "curve", "points": points})
+
+        try:
+            trial = attempt(job, folder, told, lambda: _last_line(errors))
+        except MemoryError:
+            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=f"It took more than {ROOM_MIB} MiB of memory.")
+        except TrueloopError as error:
+            trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
+        send(tells, {"kind": "done", "trial": asdict(trial)})
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _bound() -> None:
+    """Bound the time and the memory of this process."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:  # not Linux: time is bounded, and with it the examples
+        return
+    most = pages * resource.getpagesize() + (ROOM_MIB << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _redirect(errors: Path) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    kept = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for handle, place in ((nothing, 0), (nothing, 1), (kept, 2)):
+        os.dup2(handle, place)
+
+
+def _last_line(errors: Path) -> str:
+    lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""
+
+
+def _warm() -> None:
+    """Import what every job needs, so that a fork has it: the first optimizer alone brings some 800 modules."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    import_module("trueloop.sanitizer.watch")
+    if find_spec("sklearn") is not None:
+        import_module("sklearn.datasets")
+    catalogue()
+    known_errors()
+
+
+def main() -> None:
+    """Serve standard input and output; what is printed by mistake goes to standard error."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _warm()
+    send(out, {"kind": "ready", "versions": versions()})
+    Refereeing(0, out).serve()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        sys.exit(1)

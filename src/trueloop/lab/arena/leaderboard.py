@@ -1,0 +1,400 @@
+"""The board: entries waiting, being judged and judged, in one SQLite file that several processes may use at once.
+
+A connection lives for one question: threads and processes share nothing but the file (WAL, so readers never wait).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Final, cast
+
+from trueloop.core.errors import BoardError, InvalidConfig
+from trueloop.core.json_text import from_json
+from trueloop.core.untrusted_input import Within, read
+from trueloop.lab.arena.entry import entry_of
+from trueloop.lab.arena.ranking import Judged
+from trueloop.lab.arena.trial import SEED_BOUND, End, Point, Trial, thinned
+
+WAITING: Final = 32  # entries in the queue at most: an hour of judging
+KEPT: Final = 5000  # entries at most: about 125 MB with their curves
+ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
+BUSY_S: Final = 15.0  # how long a write waits for another process's
+NAME: Final = 32  # characters
+LONGEST: Final = 1 << 20  # characters of a field that is read
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    track TEXT NOT NULL, mark TEXT NOT NULL, name TEXT NOT NULL, baseline INTEGER NOT NULL,
+    config TEXT NOT NULL, seeds TEXT NOT NULL, state TEXT NOT NULL, submitted REAL NOT NULL, ended REAL,
+    attempts INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '{}', trials TEXT NOT NULL DEFAULT '[]',
+    versions TEXT NOT NULL DEFAULT '{}', why TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS by_track ON entries (track, mark, state);
+CREATE INDEX IF NOT EXISTS by_state ON entries (state);
+CREATE TABLE IF NOT EXISTS curves (
+    entry INTEGER NOT NULL REFERENCES entries (id) ON DELETE CASCADE, seed INTEGER NOT NULL, points TEXT NOT NULL,
+    PRIMARY KEY (entry, seed)
+) WITHOUT ROWID;
+"""
+_COLUMNS: Final = (
+    "id, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
+)
+_SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
+_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
+
+
+class State(StrEnum):
+    """Where an entry stands."""
+
+    QUEUED = "queued"
+    JUDGING = "judging"
+    REACHED = "reached"
+    """On every seed."""
+    NOT_REACHED = "not reached"
+    """On one seed at least."""
+    DISQUALIFIED = "disqualified"
+    FAILED = "failed"
+    """It could not be judged; ``why`` says what happened."""
+
+
+OPEN: Final = frozenset({State.QUEUED, State.JUDGING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One entry, as the board has it."""
+
+    id: int
+    track: str
+    mark: str
+    """Of the track as it was then."""
+    name: str
+    baseline: bool
+    config: str
+    """As JSON: equal texts are equal entries, however they lie in the file."""
+    seeds: tuple[int, ...]
+    state: State
+    submitted: float
+    """Seconds since 1970."""
+    ended: float | None
+    progress: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    versions: Mapping[str, str]
+    why: str
+
+    @property
+    def open(self) -> bool:
+        """True as long as it is not judged."""
+        return self.state in OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What is handed in; the referee has drawn the seeds."""
+
+    track: str
+    mark: str
+    name: str
+    config: str
+    seeds: tuple[int, ...]
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A row that is not as it was written: it is passed over, and counts for nothing."""
+
+    id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What is read of a row as it stands; the file may be anybody's."""
+
+    id: Annotated[int, Within(0, 2**63)]
+    track: Annotated[str, Within(1, NAME)]
+    mark: Annotated[str, Within(1, 64)]
+    name: Annotated[str, Within(1, NAME)]
+    baseline: bool
+    config: Annotated[str, Within(2, 10_000)]
+    seeds: Annotated[tuple[Annotated[int, Within(0, SEED_BOUND)], ...], Within(1, 64)]
+    submitted: Annotated[float, Within(0, 1e11)]
+    ended: Annotated[float, Within(0, 1e11)] | None
+    why: Annotated[str, Within(0, LONGEST)]
+
+
+class Board:
+    """A board in a file, which is made where there is none.
+
+    Args:
+        path: of the SQLite file.
+
+    Raises:
+        BoardError: the file cannot be used: here, and by every method.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BoardError(
+                f"The board's folder {str(path.parent)!r} cannot be made: {error.strerror}.", fix="Give --board."
+            ) from error
+        with self._open() as base:
+            base.executescript(_SCHEMA)
+
+    def submit(self, given: Submission, now: float) -> int:
+        """Put an entry into the queue, and return its number.
+
+        Raises:
+            BoardError: as many are waiting or kept as may be.
+        """
+        with self._open() as base:
+            base.execute("BEGIN IMMEDIATE")
+            waiting, kept = base.execute("SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries").fetchone()
+            if (waiting or 0) >= WAITING and not given.baseline:
+                raise BoardError(f"{waiting} entries are waiting already.", fix="Hand yours in when some are judged.")
+            if kept >= KEPT:
+                raise BoardError(f"The board is full: {kept} entries.", fix="Begin another one with --board.")
+            cursor = base.execute(
+                "INSERT INTO entries (track, mark, name, baseline, config, seeds, state, submitted)"
+                " VALUES (?, ?, ?, ?, ?, ?, 'queued', ?)",
+                (
+                    given.track, given.mark, given.name, int(given.baseline), given.config,
+                    json.dumps(given.seeds), now,
+                ),
+            )  # fmt: skip
+            return cast("int", cursor.lastrowid)
+
+    def ahead(self, entry: int) -> int:
+        """Return how many will be judged before an entry, the one being judged included."""
+        waiting = [row.id for row in self.open_entries()]
+        return waiting.index(entry) if entry in waiting else 0
+
+    def waiting(self) -> int:
+        """Return how many entries are not judged yet."""
+        with self._open() as base:
+            return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
+
+    def open_entries(self) -> list[Row]:
+        """Return the entries that are not judged yet, the next one first, but for those that are refused."""
+        with self._open() as base:
+            found = base.execute(_WAITING).fetchall()
+        return sorted(_whole(found), key=lambda row: row.state != State.JUDGING)
+
+    def begin(self) -> Row | None:
+        """Take the oldest entry out of the queue, to judge it; None where there is none.
+
+        Only for who has the turn: what another judge had begun, and was ended at, is begun anew.
+        """
+        with self._open() as base:
+            base.execute("BEGIN IMMEDIATE")
+            base.execute(
+                "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
+                (f"The judging was ended {ATTEMPTS} times before it was done.", ATTEMPTS),
+            )
+            tried = [(each[0], _tried(each)) for each in base.execute(_WAITING)]
+            refused = [(number,) for number, row in tried if isinstance(row, BoardError)]
+            base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", refused)
+            row = next((row for _, row in tried if isinstance(row, Row)), None)
+            if row is not None:
+                base.execute(
+                    "UPDATE entries SET state = 'judging', attempts = attempts + 1, progress = '{}' WHERE id = ?",
+                    (row.id,),
+                )
+        return row
+
+    def spare(self, entry: int) -> None:
+        """Count a judging that was ended on purpose as none; the entry stays where it is, with its seeds."""
+        with self._open() as base:
+            base.execute("UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'", (entry,))
+
+    def tell(self, entry: int, progress: Mapping[str, Any]) -> None:
+        """Say how far the judging of an entry is."""
+        with self._open() as base:
+            base.execute("UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_json(progress), entry))
+
+    def judged(
+        self,
+        entry: int,
+        trials: Sequence[Trial],
+        curves: Mapping[int, list[Point]],
+        *,
+        versions: Mapping[str, str],
+        now: float,
+    ) -> State:
+        """Write down how an entry was judged, and return what it came to."""
+        state, why = verdict(trials)
+        with self._open() as base:
+            base.execute("BEGIN IMMEDIATE")
+            written = base.execute(
+                "UPDATE entries SET state = ?, trials = ?, versions = ?, ended = ?, why = ?, progress = '{}'"
+                " WHERE id = ?",
+                (state, _json([asdict(trial) for trial in trials]), _json(versions), now, why, entry),
+            ).rowcount
+            if not written:  # it was taken back meanwhile
+                return state
+            base.executemany(
+                "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
+                [(entry, seed, _json(thinned(points))) for seed, points in curves.items()],
+            )
+        return state
+
+    def withdraw(self, entry: int) -> bool:
+        """Take an entry back whose judging has not begun; false where it has: its luck may have been seen."""
+        with self._open() as base:
+            return base.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
+
+    def entry(self, entry: int) -> Row:
+        """Return one entry.
+
+        Raises:
+            BoardError: there is none of this number.
+        """
+        with self._open() as base:
+            found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
+        if found is None:
+            raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
+        return _row(found)
+
+    def curves(self, entry: int) -> dict[int, list[Point]]:
+        """Return the curves of an entry, by seed."""
+        with self._open() as base:
+            found = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
+        try:
+            return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _loaded(points)] for seed, points in found}
+        except (ValueError, TypeError, OverflowError) as error:
+            raise BoardError(f"A curve of entry {entry} is not as it was written: {error}.") from error
+
+    def judged_on(self, track: str, mark: str) -> list[Judged]:
+        """Return the entries of a track that count: run, if only to fail, on the track as it is now; not refused."""
+        with self._open() as base:
+            found = base.execute(
+                f"{_SELECT} WHERE track = ? AND mark = ? AND state NOT IN ('queued', 'judging')"
+                " AND NOT (baseline AND state = 'failed') ORDER BY id",
+                (track, mark),
+            ).fetchall()
+        return [
+            Judged(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
+            for row in _whole(found)
+            if (trials := _tries(row))
+        ]
+
+    def refused(self, track: str) -> list[Refused]:
+        """Return the rows of a track that are not as they were written, the oldest first."""
+        with self._open() as base:
+            found = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
+        read_ = ((each[0], _tried(each)) for each in found)
+        return [Refused(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
+
+    def has_baseline(self, track: str, mark: str) -> bool:
+        """True where the baseline of a track as it is now was handed in; one that failed does not count."""
+        with self._open() as base:
+            found = base.execute(
+                "SELECT 1 FROM entries WHERE baseline AND track = ? AND mark = ? AND state != 'failed' LIMIT 1",
+                (track, mark),
+            ).fetchone()
+        return found is not None
+
+    @contextmanager
+    def _open(self) -> Generator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=BUSY_S)) as base, base:
+                base.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
+                base.execute("PRAGMA journal_mode = WAL")
+                base.execute("PRAGMA foreign_keys = ON")
+                yield base
+        except sqlite3.Error as error:
+            raise BoardError(
+                f"The board {str(self.path)!r} cannot be used: {error}.", fix="Give another file with --board."
+            ) from error
+
+
+def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
+    """Return what runs on all seeds come to, and why where it is not plain."""
+    by_end = {trial.end: trial for trial in reversed(trials)}
+    if trial := by_end.get(End.FOUND):
+        assert trial.found
+        return State.DISQUALIFIED, f"{trial.found.code}: {trial.found.message}"
+    if trial := by_end.get(End.FAILED):
+        return State.FAILED, trial.why
+    if not trials:
+        return State.FAILED, "It was not run."
+    missed = [trial for trial in trials if trial.end != End.REACHED]
+    if not missed:
+        return State.REACHED, ""
+    stopped = by_end.get(End.STOPPED)
+    why = f"It did not reach the target on {len(missed)} of {len(trials)} seeds."
+    return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
+
+
+def _tries(row: Row) -> tuple[Trial, ...]:
+    """Return the runs that count: of one whose judge was ended too often, every seed, where anything was seen of it."""
+    if row.trials or not (row.progress.get("update") or row.progress.get("done")):
+        return row.trials
+    return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)
+
+
+def _whole(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+    """Yield the rows that are as they were written."""
+    return (row for row in map(_tried, found) if isinstance(row, Row))
+
+
+def _tried(found: Sequence[Any]) -> Row | BoardError:
+    try:
+        return _row(found)
+    except BoardError as error:
+        return error
+
+
+def _row(found: Sequence[Any]) -> Row:
+    told = dict(zip(_COLUMNS.split(", "), found, strict=True))
+    try:
+        for name in ("seeds", "progress", "versions"):
+            told[name] = _loaded(told[name])
+        trials, state = told.pop("trials"), State(told.pop("state"))
+        progress, versions = _mapping(told.pop("progress")), _mapping(told.pop("versions"))
+        kept = read(_Kept, {**told, "baseline": bool(told["baseline"])})
+        told["config"] = entry_of(_mapping(_loaded(kept.config))).as_json()
+        return Row(
+            **{name: getattr(kept, name) for name in told if name != "config"},
+            config=told["config"],
+            state=state,
+            progress=progress,
+            versions={name: str(version) for name, version in versions.items()},
+            trials=_trials(trials),
+        )
+    except (ValueError, TypeError, InvalidConfig) as error:
+        why = str(error).rstrip(".")
+        raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {why}.") from error
+
+
+def _loaded(text: Any) -> Any:
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise TypeError("no text, or a very long one")
+    return from_json(text)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{str(value)[:60]!r} is no mapping")
+    return cast("dict[str, Any]", value)
+
+
+@lru_cache(maxsize=KEPT)  # a row that was judged stays as it is, and a board is asked for again and again
+def _trials(text: str) -> tuple[Trial, ...]:
+    return tuple(read(Trial, each) for each in _loaded(text))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

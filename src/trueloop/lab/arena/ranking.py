@@ -1,0 +1,118 @@
+"""Who is ahead: entries of one configuration taken together, by the median over all of their seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from trueloop.lab.arena.trial import End, Trial
+
+By = Literal["updates", "examples", "time"]
+BOARDS: Final[tuple[By, ...]] = ("updates", "examples", "time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """An entry that has been judged."""
+
+    id: int
+    name: str
+    config: str
+    """As JSON; equal texts are equal configurations."""
+    baseline: bool
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """One number over all seeds."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One configuration on a board."""
+
+    rank: int | None
+    """From 1; None where it did not reach the target on every seed, or was disqualified."""
+    name: str
+    """Of whoever was first with it."""
+    ids: tuple[int, ...]
+    """Its entries, the oldest first."""
+    config: str
+    baseline: bool
+    seeds: int
+    missed: int
+    """Seeds on which it did not reach the target."""
+    disqualified: str
+    """The code of what the sanitizer found; "" where it found nothing."""
+    updates: Spread | None
+    """Over the seeds that reached the target; None where none did."""
+    examples: Spread | None
+    time: Spread | None
+
+    def score(self, by: By) -> Spread | None:
+        """Return what one board goes by."""
+        return {"updates": self.updates, "examples": self.examples, "time": self.time}[by]
+
+
+def standings(entries: Iterable[Judged], by: By) -> list[Standing]:
+    """Rank configurations: those that reached the target on every seed by their median, the others behind them.
+
+    An entry handed in again is judged on seeds of its own, and they count together with its earlier ones: luck cannot
+    be fished for. Equal medians: the older one is ahead.
+
+    Args:
+        entries: of one track, judged.
+        by: which board.
+    """
+    groups: dict[str, list[Judged]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        groups.setdefault(entry.config, []).append(entry)
+    rows = sorted((_standing(group) for group in groups.values()), key=lambda row: _key(row, by))
+    ranked: list[Standing] = []
+    for row in rows:
+        place = len(ranked) + 1 if _counts(row, by) else None
+        ranked.append(replace(row, rank=place))
+    return ranked
+
+
+def _standing(group: Sequence[Judged]) -> Standing:
+    trials = [trial for entry in group for trial in entry.trials]
+    reached = [trial for trial in trials if trial.end == End.REACHED]
+    codes = [trial.found.code for trial in trials if trial.end == End.FOUND and trial.found]
+    return Standing(
+        rank=None,
+        name=group[0].name,
+        ids=tuple(entry.id for entry in group),
+        config=group[0].config,
+        baseline=any(entry.baseline for entry in group),
+        seeds=len(trials),
+        missed=len(trials) - len(reached),
+        disqualified=next(iter(codes), ""),
+        updates=_spread([trial.updates for trial in reached]),
+        examples=_spread([trial.examples for trial in reached]),
+        time=_spread([trial.time for trial in reached if trial.time is not None]),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(median=statistics.median(values), lowest=min(values), highest=max(values))
+
+
+def _counts(row: Standing, by: By) -> bool:
+    return not row.missed and not row.disqualified and row.score(by) is not None
+
+
+def _key(row: Standing, by: By) -> tuple[bool, bool, float, float, int]:
+    score = row.score(by)
+    median = score.median if score else float("inf")
+    share = row.missed / row.seeds if row.seeds else 1.0
+    return (bool(row.disqualified), not _counts(row, by), share, median, row.ids[0])

@@ -1,0 +1,235 @@
+"""The script an entry stands for: plain PyTorch, as a person would write it. It is this text that the referee runs.
+
+Only numbers within bounds and words out of a short list go into it, never a text of a stranger's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from trueloop.lab.arena.entry import Entry
+
+if TYPE_CHECKING:
+    from trueloop.lab.arena.tracks import Track
+
+REFERENCE: Final = 100  # updates: a twentieth of a second
+
+
+def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:
+    """Write an entry as a program.
+
+    Args:
+        track: the task.
+        entry: the settings.
+        seed: of everything random.
+        practice: judge by the first held-out split alone: the second is the referee's.
+
+    Returns:
+        A script that ends when the target is reached or the budget is spent. Its ``curve`` holds (update, examples,
+        held-out accuracy) after each update; ``reached`` is the update it came to the target with, or None.
+    """
+    parts = [
+        _head(track, seed, practice=practice),
+        _imports(track, entry),
+        _numbers(track, entry, seed),
+        track.data,
+        *(() if not practice else ("del second  # the referee's alone\n",)),
+        _loader(entry),
+        track.model + _initialisation(track, entry),
+        _optimizer(entry),
+        *_schedule(entry),
+        _criterion(entry),
+        _EVALUATE,
+        _loop(entry, practice=practice),
+        _END,
+    ]
+    return "".join(f"{part.rstrip()}{gap}" for part, gap in zip(parts, _gaps(parts), strict=True))
+
+
+def reference(track: Track, seed: int) -> str:
+    """Write the loop that times are measured by: the track's baseline, so many updates of it whatever they reach."""
+    endless = replace(track, target=1.01)  # no accuracy is above 1
+    return script(endless, replace(track.baseline, updates=REFERENCE), seed)
+
+
+def _gaps(parts: list[str]) -> Iterator[str]:
+    """Two blank lines around functions, one elsewhere."""
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        around = following is not None and ("def " in part.splitlines()[0] or following.startswith("def "))
+        yield "\n" if following is None else "\n\n\n" if around else "\n\n"
+
+
+def _head(track: Track, seed: int, *, practice: bool) -> str:
+    judged = "the first held-out split (practice)" if practice else "two held-out splits"
+    return (
+        f'"""Arena, track "{track.name}", seed {seed}: {track.target:.0%} on {judged} in as few updates as may be."""'
+    )
+
+
+def _imports(track: Track, entry: Entry) -> str:
+    plain = {"import time", *(line for line in track.imports if line.startswith("import "))}
+    if entry.schedule == "cosine":
+        plain.add("import math")
+    others = {
+        "import torch",
+        "from torch import nn",
+        "from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset",
+        *(line for line in track.imports if line.startswith("from ")),
+    }
+    standard = sorted(plain) + (["from itertools import islice"] if entry.accumulation > 1 else [])
+    rest = sorted(others, key=lambda line: (line.startswith("from"), line))
+    return "\n".join([*standard, "", *rest])
+
+
+def _numbers(track: Track, entry: Entry, seed: int) -> str:
+    lines = [f"SEED = {seed}", f"TARGET = {track.target}"]
+    if entry.accumulation > 1:
+        lines.append(f"ACCUMULATION = {entry.accumulation}  # batches per update")
+    if entry.warmup:
+        lines.append(f"WARMUP = {entry.warmup}")
+    lines += [f"UPDATES = {entry.updates}", f"EXAMPLES = {track.examples}  # to train on, at most"]
+    return "\n".join([*lines, "", "torch.set_num_threads(1)", "torch.manual_seed(SEED)"])
+
+
+def _loader(entry: Entry) -> str:
+    return f"""\
+dataset = TensorDataset(*train)
+batches = BatchSampler(RandomSampler(dataset), batch_size={entry.batch}, drop_last=False)
+loader = DataLoader(dataset, sampler=batches, batch_size=None)  # a batch is one look-up, not {entry.batch}
+"""
+
+
+def _initialisation(track: Track, entry: Entry) -> str:
+    call = {
+        "torch": "",
+        "kaiming": f'nn.init.kaiming_normal_(layer.weight, nonlinearity="{track.gain}")',
+        "xavier": f'nn.init.xavier_uniform_(layer.weight, gain=nn.init.calculate_gain("{track.gain}"))',
+        "orthogonal": f'nn.init.orthogonal_(layer.weight, gain=nn.init.calculate_gain("{track.gain}"))',
+    }[entry.initialisation]
+    if not call:
+        return ""
+    return f"""\
+for layer in model:
+    if isinstance(layer, nn.Linear):
+        {call}
+        nn.init.zeros_(layer.bias)
+"""
+
+
+def _optimizer(entry: Entry) -> str:
+    name = {
+        "sgd": "SGD",
+        "nesterov": "SGD",
+        "adam": "Adam",
+        "adamw": "AdamW",
+        "rmsprop": "RMSprop",
+        "adagrad": "Adagrad",
+    }[entry.optimizer]
+    given = [f"lr={entry.lr}"]
+    if entry.momentum:
+        given.append(f"momentum={entry.momentum}")
+    if entry.optimizer == "nesterov":
+        given.append("nesterov=True")
+    if entry.optimizer in ("adam", "adamw"):
+        given.append(f"betas=({entry.beta1}, {entry.beta2})")
+    if entry.weight_decay or entry.optimizer == "adamw":  # whose own default is 0.01
+        given.append(f"weight_decay={entry.weight_decay}")
+    return f"optimizer = torch.optim.{name}(model.parameters(), {', '.join(given)})\n"
+
+
+def _schedule(entry: Entry) -> Iterator[str]:
+    if entry.schedule == "constant" and not entry.warmup:
+        return
+    after = {
+        "constant": ["    return 1.0"],
+        "linear": ["    return 1 - {}"],
+        "cosine": ["    return 0.5 * (1 + math.cos(math.pi * {}))"],
+    }[entry.schedule]
+    place = "(update - WARMUP) / (UPDATES - WARMUP)" if entry.warmup else "update / UPDATES"
+    climb = ["    if update < WARMUP:", "        return (update + 1) / WARMUP"] if entry.warmup else []
+    lines = [
+        "def share(update):",
+        '    """What share of the rate an update gets, counted from 0."""',
+        *climb,
+        *(line.format(place if entry.schedule == "cosine" else f"({place})" if entry.warmup else place)
+          for line in after),
+    ]  # fmt: skip
+    yield "\n".join(lines)
+    yield "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)"
+
+
+def _criterion(entry: Entry) -> str:
+    smoothing = f"label_smoothing={entry.label_smoothing}" if entry.label_smoothing else ""
+    return f"criterion = nn.CrossEntropyLoss({smoothing})\n"
+
+
+_EVALUATE = '''\
+def accuracy(inputs, targets):
+    """Share of a split that is classified rightly: eval mode, no graph."""
+    model.eval()
+    with torch.no_grad():
+        right = (model(inputs).argmax(1) == targets).sum().item()
+    model.train()
+    return right / len(targets)
+'''
+
+
+def _loop(entry: Entry, *, practice: bool) -> str:
+    several = entry.accumulation > 1
+    noise = [f"inputs = inputs + {entry.input_noise} * torch.randn_like(inputs)"] if entry.input_noise else []
+    scaled = " * len(targets) / size" if several else ""
+    backward = [*noise, f"loss = criterion(model(inputs), targets){scaled}", "loss.backward()"]
+    if several:
+        inner = [
+            "size = sum(len(targets) for _, targets in window)",
+            "for inputs, targets in window:",
+            *(f"    {line}" for line in backward),
+        ]
+    else:
+        inner = backward
+    clip = [f"nn.utils.clip_grad_norm_(model.parameters(), {entry.clip})"] if entry.clip else []
+    schedule = ["scheduler.step()"] if entry.schedule != "constant" or entry.warmup else []
+    both = "" if practice else " and accuracy(*second) >= TARGET"
+    body = [
+        "optimizer.zero_grad()",
+        *inner,
+        *clip,
+        "optimizer.step()",
+        *schedule,
+        "train_s += time.process_time() - began  # on the CPU: drawing is part of it, evaluating is not",
+        "",
+        "update += 1",
+        f"examples += {'size' if several else 'len(targets)'}",
+        "curve.append((update, examples, accuracy(*held_out)))",
+        f"if curve[-1][-1] >= TARGET{both}:",
+        "    reached = update",
+        "if reached or update == UPDATES or examples >= EXAMPLES:",
+        "    break",
+        "began = time.process_time()",
+    ]
+    source = _WINDOWS if several else _BATCHES
+    drawn = "window in windows()" if several else "inputs, targets in epochs()"
+    lines = ["update, examples, train_s = 0, 0, 0.0", "curve, reached = [], None", "began = time.process_time()"]
+    return "\n".join([source, "", *lines, f"for {drawn}:", *(f"    {line}" if line else "" for line in body)])
+
+
+_BATCHES = '''\
+def epochs():
+    """Batches, epoch after epoch."""
+    while True:
+        yield from loader
+'''
+_WINDOWS = '''\
+def windows():
+    """Lists of ACCUMULATION batches, epoch after epoch; an epoch's last one may be shorter."""
+    while True:
+        drawn = iter(loader)
+        while window := list(islice(drawn, ACCUMULATION)):
+            yield window
+'''
+_END = """\
+ended = f"reached {TARGET:.0%}" if reached else f"did not reach {TARGET:.0%}"
+print(f"{ended} after {update} updates and {examples} examples: {curve[-1][-1]:.1%} held out")
+"""

@@ -1,0 +1,156 @@
+"""The tracks: what is to be learnt, by which network, and how well; as the lines of PyTorch that say so."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.lab.arena.entry import Entry
+from trueloop.lab.arena.script import script
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A task that is the same for everybody."""
+
+    name: str
+    title: str
+    told: str
+    """What is hard about it, in a sentence or two."""
+    target: float
+    """Accuracy that both held-out splits must reach in the same evaluation."""
+    examples: int
+    """A run ends when it has trained on so many."""
+    imports: tuple[str, ...]
+    data: str
+    """Source that makes ``train``, ``held_out`` and ``second``, each (inputs [N, features], targets [N])."""
+    model: str
+    """Source that makes ``model``; its `nn.Linear` layers lie in it one after another."""
+    gain: str
+    """What `nn.init` calls the activation: "relu"."""
+    baseline: Entry
+    """What there is to beat; judged as every entry is."""
+
+    @property
+    def mark(self) -> str:
+        """Tells this task from one of its name that differed in anything that runs; their results are not compared."""
+        texts = (script(self, entry, 0) for entry in (self.baseline, _EVERYTHING))
+        return hashlib.sha256("\0".join([*texts, Entry().as_json()]).encode()).hexdigest()[:16]
+
+
+_EVERYTHING: Final = Entry(
+    optimizer="nesterov",
+    momentum=0.9,
+    weight_decay=0.1,
+    accumulation=2,
+    schedule="cosine",
+    warmup=2,
+    clip=1.0,
+    label_smoothing=0.1,
+    initialisation="orthogonal",
+    input_noise=0.1,
+)
+
+DIGITS: Final = Track(
+    name="digits",
+    title="Digits to 96 %",
+    told="Handwritten digits and a small multilayer perceptron. Easy to learn, hard to learn in few updates: "
+    "large steps overshoot, small ones crawl.",
+    target=0.96,
+    examples=200_000,
+    imports=("from sklearn.datasets import load_digits",),
+    data="""\
+# Handwritten digits, 8x8 grey pixels: the same 1,197 / 300 / 300 images for everybody.
+pixels, labels = load_digits(return_X_y=True)
+order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+inputs, targets = torch.tensor(pixels / 16, dtype=torch.float32)[order], torch.tensor(labels)[order]
+train = inputs[:1197], targets[:1197]
+held_out = inputs[1197:1497], targets[1197:1497]
+second = inputs[1497:], targets[1497:]
+""",
+    model="""\
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+""",
+    gain="relu",
+    baseline=Entry(optimizer="sgd", lr=0.1, momentum=0.9, batch=32),
+)
+
+SPIRAL: Final = Track(
+    name="spiral",
+    title="Spiral to 95 %",
+    told="Three arms of a spiral in the plane, drawn anew for every seed. The boundary winds, so the network must be "
+    "led a long way: momentum and a fitting rate decide.",
+    target=0.95,
+    examples=400_000,
+    imports=("import math",),
+    data="""\
+# Three arms of a spiral, drawn from the seed: 900 points to train on, 450 held out, 450 more held out.
+drawn = torch.Generator().manual_seed(SEED)
+
+
+def spiral(count):
+    arm = torch.randint(3, (count,), generator=drawn)
+    radius = torch.rand(count, generator=drawn).sqrt()
+    angle = 6.5 * radius + arm * (2 * math.pi / 3) + 0.18 * torch.randn(count, generator=drawn)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), arm
+
+
+train, held_out, second = spiral(900), spiral(450), spiral(450)
+""",
+    model="""\
+model = nn.Sequential(
+    nn.Linear(2, 32), nn.Tanh(),
+    nn.Linear(32, 32), nn.Tanh(),
+    nn.Linear(32, 3),
+)
+""",
+    gain="tanh",
+    baseline=Entry(optimizer="adam", lr=0.01, batch=32),
+)
+
+DEEP: Final = Track(
+    name="deep",
+    title="Ten narrow layers to 95 %",
+    told="Two rings in the plane, and a network ten layers deep and eight wide. Nothing normalises it: as torch "
+    "begins it the signal fades on its way, so how it is begun, warm-up and clipping count.",
+    target=0.95,
+    examples=400_000,
+    imports=("import math",),
+    data="""\
+# One ring around another, drawn from the seed: 900 points to train on, 450 held out, 450 more held out.
+drawn = torch.Generator().manual_seed(SEED)
+
+
+def rings(count):
+    outer = torch.randint(2, (count,), generator=drawn)
+    radius = 0.5 + 0.6 * outer + 0.12 * torch.randn(count, generator=drawn)
+    angle = 2 * math.pi * torch.rand(count, generator=drawn)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), outer
+
+
+train, held_out, second = rings(900), rings(450), rings(450)
+""",
+    model="""\
+model = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
+for _ in range(8):
+    model.extend([nn.Linear(8, 8), nn.Tanh()])
+model.append(nn.Linear(8, 2))
+""",
+    gain="tanh",
+    baseline=Entry(optimizer="adam", lr=0.003, batch=32),
+)
+
+TRACKS: Final = {track.name: track for track in (DIGITS, SPIRAL, DEEP)}
+
+
+def track_named(name: str) -> Track:
+    """Return a track.
+
+    Raises:
+        InvalidConfig: there is none of this name.
+    """
+    if name not in TRACKS:
+        raise InvalidConfig(f"There is no track {name!r}.", fix=f"There are: {', '.join(TRACKS)}.")
+    return TRACKS[name]

@@ -1,0 +1,75 @@
+"""What came out of one run of an entry, on one seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from trueloop.core.untrusted_input import Within
+
+POINTS: Final = 200
+"""Of a curve, at most, once it is kept."""
+SEED_BOUND: Final = 2**31
+"""No seed is above it."""
+
+Point = tuple[int, int, float]
+"""Update, examples by then, held-out accuracy after it."""
+
+_Text = Annotated[str, Within(0, 100_000)]
+_Count = Annotated[int, Within(0, 1e12)]
+_Number = Annotated[float, Within(-1e300, 1e300)]
+
+
+class End(StrEnum):
+    """How a run ended."""
+
+    REACHED = "reached"
+    NOT_REACHED = "not reached"
+    FOUND = "found"
+    """The sanitizer found something of severity warning or error."""
+    STOPPED = "stopped"
+    """It took more time or memory than a run may."""
+    FAILED = "failed"
+    """It raised, could not be watched, or came out otherwise the second time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the sanitizer found, of severity warning or error."""
+
+    code: _Text
+    title: _Text
+    severity: _Text
+    message: _Text
+    line: _Count = 0
+    """Of the script; 0 where it is at none."""
+    fix: _Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run of an entry, on one seed."""
+
+    seed: Annotated[int, Within(0, SEED_BOUND)]
+    end: Literal["reached", "not reached", "found", "stopped", "failed"]
+    updates: _Count = 0
+    """Updates to the target, or to where it ended; 0 where it was cut short from outside."""
+    examples: _Count = 0
+    accuracy: _Number = 0.0
+    """The last one on the first held-out split."""
+    time: _Number | None = None
+    """Training time per example, in that of the track's reference loop; None where it was not measured."""
+    digest: _Text = ""
+    """Of the weights at the end: a replay comes to the same."""
+    found: Found | None = None
+    why: _Text = ""
+    """What stopped it, or went wrong."""
+
+
+def thinned(points: list[Point], most: int = POINTS) -> list[Point]:
+    """Leave out points of a curve evenly, but neither the first nor the last one."""
+    if len(points) <= most:
+        return points
+    last = len(points) - 1
+    return [points[round(k * last / (most - 1))] for k in range(most)]

@@ -1,0 +1,31 @@
+"""The worker that answers pages whose numbers PyTorch computes: one question at a time, nothing kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trueloop.app.web.wire_format import refusal
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import read
+from trueloop.lab.channel import Channel
+from trueloop.lab.views.load import views
+
+
+def serve(read_fd: int, write_fd: int) -> None:
+    """Answer ``{"view", "asked"}`` with ``{"answer"}`` or ``{"refused"}``, in order, until the server hangs up."""
+    channel = Channel(read_fd, write_fd)
+    while True:
+        try:
+            for message in channel.receive(None):
+                channel.tell(_reply(message))
+        except EOFError:
+            return
+
+
+def _reply(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    view = views()[message["view"]]
+    try:
+        return {"answer": view.answer(read(view.asked, message["asked"]))}
+    except InvalidConfig as error:
+        return {"refused": refusal(error)}

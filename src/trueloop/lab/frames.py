@@ -1,0 +1,108 @@
+"""The frames of one run: when one is due, and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+from trueloop.app.web.wire_format import frame
+from trueloop.lab.teaching.decision_planes import Plane, pictures
+from trueloop.lab.teaching.player import Curves, Play
+
+EVERY_S: Final = 1 / 31  # a page that paints 30 times a second gets one for each
+SHARE: Final = 0.5  # of the time, at most, that making frames may take from the training
+UNSEEN: Final = 2  # frames on their way, at most
+PATIENCE_S: Final = 5.0  # that training goes on for without anything being painted
+SLOW: Final = 3  # one frame in so many has what is large: weights, maps of neurons
+WEIGHTS: Final = 1200  # of a network whose weights are sent
+
+
+class Frames:
+    """Makes frames as long as the page paints them.
+
+    Args:
+        show: sends the bytes of one.
+    """
+
+    def __init__(self, show: Callable[[bytes], None]) -> None:
+        self._show = show
+        self._number = self._painted = 0
+        self._run = 0
+        self._due_s = 0.0
+        self._pace: tuple[float, int] = (0.0, 0)
+        self._rate: float | None = None
+        self._waits_s = 0.0
+        self.neurons = False
+
+    def begin(self, run: int) -> None:
+        """Begin with another run."""
+        self._run, self._due_s, self._rate = run, 0.0, None
+        self._pace = (perf_counter(), 0)
+        self._waits_s = perf_counter()
+
+    def painted(self, number: int) -> None:
+        """Take in the newest frame that the page has painted; others than were sent are not believed."""
+        self._painted = max(self._painted, min(number, self._number))
+        self._waits_s = perf_counter()
+
+    @property
+    def wanted(self) -> bool:
+        """True while the page keeps up."""
+        return self._number - self._painted < UNSEEN
+
+    @property
+    def abandoned(self) -> bool:
+        """True where the page has painted nothing for a while: it lies in a hidden tab, perhaps."""
+        return not self.wanted and perf_counter() - self._waits_s > PATIENCE_S
+
+    @property
+    def due(self) -> bool:
+        """True where it is time for another."""
+        return self.wanted and perf_counter() >= self._due_s
+
+    def send(self, play: Play, state: str) -> None:
+        """Make one and send it."""
+        start_s = perf_counter()
+        self._number += 1
+        large = state != "running" or self._number % SLOW == 0
+        curves = play.take()
+        with play.aside():
+            planes = pictures(play.model, play.half, neurons=self.neurons and large)
+            header = self._header(play, state, curves)
+            if large and sum(p.numel() for p in play.model.parameters()) <= WEIGHTS:
+                header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}
+        header["planes"] = [_named(plane) for plane in planes]
+        self._show(frame(header, [plane.data for plane in planes]))
+        now_s = perf_counter()
+        self._due_s = max(start_s + EVERY_S, now_s + (now_s - start_s) * (1 / SHARE - 1))
+
+    def _header(self, play: Play, state: str, curves: Curves) -> dict[str, Any]:
+        return {
+            "frame": self._number,
+            "run": self._run,
+            "state": state,
+            "update": play.update,
+            "epoch": play.epoch,
+            "points": {
+                "update": curves.update, "loss": curves.loss, "norm": curves.norm, "rate": curves.rate,
+            },
+            "evaluations": curves.evaluations,
+            "first_not_finite": play.first_not_finite,
+            "memory_mib": round(play.memory_mib(), 4),
+            "graphs": play.graphs,
+            "updates_per_s": self._updates_per_s(play.update),
+        }  # fmt: skip
+
+    def _updates_per_s(self, update: int) -> float | None:
+        now_s = perf_counter()
+        began_s, began = self._pace
+        if now_s - began_s >= 0.25:
+            self._rate = round((update - began) / (now_s - began_s), 1)
+            self._pace = (now_s, update)
+        return self._rate
+
+
+def _named(plane: Plane) -> dict[str, Any]:
+    named = {"name": plane.name, "width": plane.width, "height": plane.height}
+    return named | ({"steps": plane.steps} if plane.steps else {"scale": plane.scale})

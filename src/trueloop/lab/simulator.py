@@ -1,0 +1,367 @@
+"""The simulator's worker: writes a script, runs that very text under the sanitizer, and shows what happens.
+
+One JSON object a line comes in, see `orders`. Texts go out, told apart by their ``kind``:
+
+- ``ready``;
+- ``began``: ``run``, ``config`` (as it is run: what a failure needs is set; ``changed`` says what), ``bugs``, ``text``,
+  ``script`` (its lines as coloured pieces), ``broken`` (lines that a failure has changed: ``line``, ``kind`` of "left
+  out", "added" and "changed", ``before``, ``after``), ``points`` (``train``, ``held_out``: [x, y, class]), ``classes``,
+  ``span`` ([low, high], of both axes, of every picture), ``layers``, ``updates`` (planned), ``memory`` (how measured);
+- ``finding``: ``run``, ``finding`` as in the report's JSON, ``line``, ``excerpt`` ([{number, text, fault}]);
+- ``script``: ``run``, ``text``, ``script``: the text with what was done by hand since;
+- ``refused``: ``what``, ``why``, ``fix``;
+- ``scenario``: ``name``, ``state`` "running" (``progress`` 0..1), "stopped" or "done" (``title``, ``claim``,
+  ``measured``, ``holds``, ``runs``: ``label``, ``config``, ``bugs`` and the curves of each);
+- ``ended``: ``run``, ``why`` "finished", "another run" or words, ``updates``, ``headline`` and ``judged`` of the
+  sanitizer, ``explained``: null, or ``title``, ``meaning``, ``fix`` and ``line`` of an error that torch has raised.
+
+A frame is bytes, see `wire.frame` and `pictures.Plane`: the newest pictures, and every point of the curves since the
+frame before. At most two are on their way; a page that paints no more holds the training up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from dataclasses import asdict
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from trueloop.core.errors import InvalidConfig, MissingExtra, TrueloopError
+from trueloop.core.findings import Finding, Report
+from trueloop.failures.load import catalogue, known_errors
+from trueloop.lab.channel import Channel
+from trueloop.lab.frames import Frames
+from trueloop.lab.highlight import highlighted
+from trueloop.lab.simulator_commands import (
+    FOREVER,
+    Ack,
+    Begin,
+    Edit,
+    Look,
+    Order,
+    Pause,
+    Point,
+    Run,
+    Step,
+    Try,
+    Unpoint,
+    Until,
+    order,
+)
+from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.decision_planes import layers
+from trueloop.lab.teaching.inject import Inject, Written, fitted
+from trueloop.lab.teaching.memory import measured_by
+from trueloop.lab.teaching.player import Play, Stopped
+from trueloop.lab.teaching.program import Program
+from trueloop.lab.teaching.scenarios import SCENARIOS
+from trueloop.lab.teaching.trial import tried
+from trueloop.reporting.excerpt import excerpts
+from trueloop.reporting.json_report import finding_to_json
+from trueloop.reporting.summary import counts, headline
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
+
+SAID_S: Final = 0.1  # between two words on how far an experiment is
+MOST_MIB: Final = 768.0  # what a run may come to hold: graphs that are kept grow without end
+
+
+def serve(read_fd: int, write_fd: int) -> None:
+    """Do what the page says until it hangs up."""
+    simulator = Simulator(Channel(read_fd, write_fd))
+    warm_up()
+    try:
+        simulator.run()
+    except EOFError:
+        return
+
+
+def warm_up() -> None:
+    """Import what torch and the catalogue import late: the first optimizer brings some 800 modules."""
+    import torch
+
+    torch.set_num_threads(1)  # two threads on small tensors: 75 to 270 ms a step, not 2 to 7
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    catalogue()
+    known_errors()
+
+
+class _Begun(NamedTuple):
+    """A run that is asked for, and its script."""
+
+    asked: Begin
+    written: Written
+
+
+class Simulator:
+    """One page's session: one run at a time.
+
+    Args:
+        channel: the line to the page.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._orders: deque[Order] = deque()
+        self._next: _Begun | Try | None = None
+        self._frames = Frames(channel.show)
+        self._runs = 0
+        self._play: Play | None = None
+        self._ended = False
+        """The run that is there trains no more."""
+        self._written: Written | None = None
+        self._unsaid: Begin | None = None
+        """What the page has begun, and has not yet heard to have begun."""
+        self._goal = 0
+        """The update before which the run is held."""
+        self._held = False
+        self._stale = True
+        """Something is to be shown, though no update was made."""
+
+    def run(self) -> None:
+        """Serve until the line ends.
+
+        Raises:
+            EOFError: it has ended.
+        """
+        self._channel.tell({"kind": "ready"})
+        while True:
+            if self._next is None:
+                self._obey(None)
+            begin, self._next = self._next, None
+            if isinstance(begin, Try):
+                self._try(begin.name)
+            elif begin is not None:
+                self._begin(begin)
+            elif self._play is not None and self._stale and self._frames.wanted:
+                self._stale = False
+                self._frames.send(self._play, "ended")
+
+    # One run -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, begin: _Begun) -> None:
+        written = begin.written
+        self._runs += 1
+        self._goal, self._written, self._ended = 0, written, False
+        self._frames.begin(self._runs)
+        watch = Watch(
+            [Watched(entry.failure, entry.slug) for entry in catalogue().values()],
+            found=self._found, errors=known_errors(),
+        )  # fmt: skip
+        clip = written.simulation.clip
+        play = self._play = Play(Program(written.loop.text()), self._hear, clip=clip, aside=watch.aside)
+        self._unsaid = begin.asked
+        why = "finished"
+        watch.start()
+        try:
+            play.run()
+        except Stopped as stopped:
+            why = str(stopped)
+        except EOFError:  # the page is gone
+            raise
+        except Exception as error:  # noqa: BLE001 - a script of ours that PyTorch refuses is a thing to be shown
+            watch.tell_error(error)
+            why = f"{type(error).__name__}: {error}"[:400]
+        finally:
+            report = watch.stop()
+        self._end(play, why, report)
+
+    def _hear(self, play: Play) -> None:
+        """Hold the script before a batch, as long as the page wants."""
+        if self._unsaid is not None:
+            self._tell_began(play, self._unsaid)
+        self._obey(0.0)
+        frames = self._frames
+        while self._next is None:
+            held = play.update >= self._goal
+            self._stale |= held and not self._held
+            self._held = held
+            if frames.due and (self._stale or not held):
+                self._stale = False
+                frames.send(play, "paused" if held else "running")
+            if not held and not frames.abandoned:
+                break
+            self._obey(0.01 if self._stale and frames.wanted else None)
+        if self._next is not None:
+            raise Stopped("another run")
+        if play.held_mib() > MOST_MIB:
+            raise Stopped(f"It held {MOST_MIB:g} MiB, and others need memory, too.")
+
+    def _end(self, play: Play, why: str, report: Report) -> None:
+        if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
+            self._frames.send(play, "ended")
+        self._stale, self._ended = False, True
+        self._channel.tell({
+            "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
+            "headline": headline(report), "judged": counts(report), "explained": _explained(report),
+        })  # fmt: skip
+        if self._unsaid is not None or why == "another run":
+            self._play = None
+
+    def _tell_began(self, play: Play, begin: Begin) -> None:
+        assert self._written is not None
+        self._unsaid, run = None, self._runs
+        loop, simulation = self._written
+        before, now = asdict(begin.config), asdict(simulation)
+        self._stale = True
+        self._channel.tell({
+            "kind": "began", "run": run, "config": now, "bugs": begin.bugs,
+            "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
+            "text": play.program.text, "script": highlighted(play.program.text),
+            "broken": [each._asdict() for each in loop.broken()],
+            "points": {"train": play.points("train_set"), "held_out": play.points("held_out_set")},
+            "classes": simulation.classes, "span": [-play.half, play.half],
+            "layers": layers(simulation.hidden, simulation.classes), "updates": simulation.updates,
+            "memory": measured_by(),
+        })  # fmt: skip
+
+    def _found(self, finding: Finding) -> None:
+        shown = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
+        self._channel.tell({
+            "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),
+            "line": finding.site and finding.site.line,
+            "excerpt": [
+                {"number": line.number, "text": line.text, "fault": any(note.at_fault for note in line.notes)}
+                for line in shown
+            ],
+        })  # fmt: skip
+
+    # Orders ------------------------------------------------------------------------------------------------------
+
+    def _obey(self, timeout_s: float | None) -> None:
+        """Do what has come; wait for the first for so long, None = until one comes. Stops at what ends this run."""
+        try:
+            if not self._orders:
+                self._orders.extend(self._read(timeout_s))
+            while self._orders and self._next is None:
+                self._do(self._orders.popleft())
+        except TrueloopError as error:
+            self._refuse(error)
+
+    def _read(self, timeout_s: float | None) -> list[Order]:
+        read: list[Order] = []
+        for message in self._channel.receive(timeout_s):
+            try:
+                read.append(order(message))
+            except InvalidConfig as error:
+                self._refuse(error)
+        return read
+
+    def _do(self, asked: Order) -> None:
+        if isinstance(asked, Ack):
+            self._frames.painted(asked.frame)
+        elif isinstance(asked, Look):
+            self._frames.neurons, self._stale = asked.neurons, True
+        elif isinstance(asked, Begin):
+            self._next = _Begun(asked, _written(asked))  # what cannot be written does not end the run that is there
+        elif isinstance(asked, Try):
+            self._next = asked
+        elif self._play is None:
+            raise InvalidConfig(f"There is no run to {type(asked).__name__.lower()}.", fix="Begin one.")
+        elif self._ended and isinstance(asked, Point | Unpoint):
+            return  # nobody trains on it: the page keeps it for the script of its next run
+        elif isinstance(asked, Edit | Point | Unpoint):
+            self._by_hand(self._play, asked)
+        else:
+            self._goal = _goal(self._play, asked)
+            self._stale = True
+
+    def _by_hand(self, play: Play, asked: Edit | Point | Unpoint) -> None:
+        assert self._written is not None
+        if isinstance(asked, Edit):
+            play.edit(asked.parameter, asked.index, asked.value)
+        elif isinstance(asked, Unpoint):
+            play.remove(asked.x, asked.y)
+        elif asked.label < self._written.simulation.classes:
+            play.add(Added(asked.x, asked.y, asked.label))
+        else:
+            classes = self._written.simulation.classes
+            raise InvalidConfig(f"label is {asked.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
+        self._stale = True
+        text = play.program.text + "\n# By hand, while it ran:\n" + "".join(f"# {each}\n" for each in play.by_hand)
+        self._channel.tell({"kind": "script", "run": self._runs, "text": text, "script": highlighted(text)})
+
+    def _refuse(self, error: TrueloopError) -> None:
+        self._channel.tell({"kind": "refused", "what": error.what, "why": error.why, "fix": error.fix})
+
+    # Experiments -------------------------------------------------------------------------------------------------
+
+    def _try(self, name: str) -> None:
+        scenario, said_s = SCENARIOS[name], 0.0
+        self._play = None
+
+        def hear(progress: float) -> None:
+            nonlocal said_s
+            self._obey(0.0)
+            if self._next is not None:
+                raise Stopped
+            if perf_counter() - said_s > SAID_S:
+                said_s = perf_counter()
+                self._channel.tell({"kind": "scenario", "name": name, "state": "running", "progress": progress})
+
+        try:
+            records = tried(scenario, injects(), hear)
+        except Stopped:
+            self._channel.tell({"kind": "scenario", "name": name, "state": "stopped"})
+            return
+        verdict = scenario.judge(records)
+        self._channel.tell({
+            "kind": "scenario", "name": name, "state": "done", "title": scenario.title, "claim": scenario.claim,
+            "measured": verdict.measured, "holds": verdict.holds,
+            "runs": [
+                {"label": variant.label, "config": asdict(variant.simulation), "bugs": variant.bugs, **asdict(record)}
+                for variant, record in zip(scenario.variants, records, strict=True)
+            ],
+        })  # fmt: skip
+
+
+def injects() -> dict[str, Inject]:
+    """Return what breaks a script, for every failure that can be injected, by its code."""
+    known = {code: entry.failure.inject for code, entry in catalogue().items()}
+    return {code: inject for code, inject in known.items() if inject is not None}
+
+
+def _written(begin: Begin) -> Written:
+    known = injects()
+    for code in begin.bugs:
+        if code not in known:
+            raise InvalidConfig(f"{code!r} is no failure that can be injected.", fix=f"Known: {', '.join(known)}.")
+    for x, y, label in begin.points:
+        if label >= begin.config.classes:
+            raise InvalidConfig(
+                f"The point at ({x:g}, {y:g}) has class {label}.", fix=f"There are {begin.config.classes}."
+            )
+    if begin.config.dataset == "digits" and find_spec("sklearn") is None:
+        raise MissingExtra("sklearn", "demo")
+    bugs = [known[code] for code in dict.fromkeys(begin.bugs)]
+    return fitted(begin.config, bugs, [Added(*point) for point in begin.points])
+
+
+def _explained(report: Report) -> dict[str, Any] | None:
+    """Say what an error of torch's that has ended a run means, where that is known."""
+    error = report.error
+    line = error.site.line if error and error.site else None
+    return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}
+
+
+def _goal(play: Play, asked: Run | Pause | Step | Until) -> int:
+    """Return the update before which a run is to be held."""
+    if isinstance(asked, Step):
+        return play.update + asked.updates
+    if isinstance(asked, Until):
+        return asked.update
+    return FOREVER if isinstance(asked, Run) else play.update
+
+
+def main() -> None:
+    """Serve on standard input and output; whatever else prints does so on standard error."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    serve(0, output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What the simulator's page may say to its worker, one record for each ``do``; read strictly by `ground.asked`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import Within, read
+from trueloop.lab.teaching.scenarios import NAMES
+from trueloop.lab.teaching.simulation import Simulation
+
+Coordinate = Annotated[float, Within(-100.0, 100.0)]
+Label = Annotated[int, Within(0, 9)]
+Code = Annotated[str, Within(6, 6)]
+Index = Annotated[int, Within(0, 63)]
+Count = Annotated[int, Within(0, 10_000_000)]
+FOREVER: Final = 10_000_000  # updates; no run has as many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Write a script, and hold it before its first batch."""
+
+    config: Simulation = field(default_factory=Simulation)
+    bugs: Annotated[tuple[Code, ...], Within(0, 8)] = ()
+    points: Annotated[tuple[tuple[Coordinate, Coordinate, Label], ...], Within(0, 200)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Stop before the next batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Go on for some updates."""
+
+    updates: Annotated[int, Within(1, 10_000)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """Go on until this many updates are made."""
+
+    update: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Set one weight."""
+
+    parameter: Annotated[str, Within(1, 60)]
+    index: Annotated[tuple[Index, ...], Within(1, 2)]
+    value: Annotated[float, Within(-1e6, 1e6)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Add a training point."""
+
+    x: Coordinate
+    y: Coordinate
+    label: Label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpoint:
+    """Take the nearest one away."""
+
+    x: Coordinate
+    y: Coordinate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Show the maps of the hidden neurons, too, or show them no more."""
+
+    neurons: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """Run an experiment, and check its claim."""
+
+    name: Literal[*NAMES]  # pyright: ignore[reportInvalidTypeForm]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """All frames up to this one are painted."""
+
+    frame: Count
+
+
+Order = Begin | Run | Pause | Step | Until | Edit | Point | Unpoint | Look | Try | Ack
+KINDS: Final[Mapping[str, type[Any]]] = {
+    "begin": Begin, "run": Run, "pause": Pause, "step": Step, "until": Until, "edit": Edit, "point": Point,
+    "unpoint": Unpoint, "look": Look, "scenario": Try, "ack": Ack,
+}  # fmt: skip
+
+
+def order(message: Mapping[str, Any]) -> Order:
+    """Read one message.
+
+    Raises:
+        InvalidConfig: it says nothing of the kind.
+    """
+    do = message.get("do")
+    kind = KINDS.get(do) if isinstance(do, str) else None
+    if kind is None:
+        raise InvalidConfig(f"do is {str(do)[:60]!r}.", fix=f"It must be one of {', '.join(KINDS)}.")
+    return read(kind, {name: value for name, value in message.items() if name != "do"})

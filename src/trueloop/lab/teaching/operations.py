@@ -1,0 +1,294 @@
+"""The six operations of training, one at a time: every tensor after every line, and how each number came about.
+
+The program of `worked` runs once; what it holds after each marked line is written down, so that a page can go forward
+and back without asking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.lab.teaching import graph
+from trueloop.lab.teaching.cell_arithmetic import Sums, shown
+from trueloop.lab.teaching.formulas import Formula, Read, formulas
+from trueloop.lab.teaching.tracing import Marked, play
+from trueloop.lab.teaching.worked_programs import MARKS, Six, program
+
+Role = Literal["data", "parameter", "result", "gradient", "state", "rate"]
+_ORDER: Final[tuple[Role, ...]] = ("data", "parameter", "result", "rate", "gradient", "state")
+
+DATA: Final = ("inputs", "targets")
+RESULTS: Final = ("before", "hidden", "outputs", "loss", "again", "loss_again")
+LAYERS: Final = ("model", "first", "second")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One tensor at one moment."""
+
+    name: str
+    """As the program would write it: ``model.weight.grad``."""
+    role: Role
+    of: str
+    """Whose gradient or state it is; empty for the others."""
+    shape: tuple[int, ...]
+    cells: tuple[tuple[str, ...], ...] | None
+    """Rows of numbers; a vector is one row. None = there is no tensor, as for a gradient before the first backward."""
+    replaces: bool
+    """There was a tensor of this name before the line."""
+    moved: tuple[tuple[int, int], ...]
+    """Cells (row, column) that have another value than before the line."""
+    rule: str
+    """The formula by which the line came to it; empty where it has not changed."""
+    sums: tuple[tuple[str, ...], ...]
+    """The same in numbers, cell by cell."""
+    reads: tuple[Read, ...]
+    """Whose cells go into one of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What is there after one line."""
+
+    operation: str
+    line: int
+    update: int
+    """Updates that have begun; 0 = training has not."""
+    code: str
+    says: str
+    changes: tuple[Seen, ...]
+    """Tensors that the line has made, replaced, changed or set to None; all others are as they were."""
+    gone: tuple[str, ...]
+    """Names that stand for nothing any more: the gradient of an output whose name now means another."""
+    graph: int | None
+    """Place in the trace's graphs, of the graph of the latest result."""
+    nodes_alive: int
+    """Operations of all graphs that something still holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A tensor and what belongs to it, over the whole run."""
+
+    name: str
+    role: Role
+    parts: tuple[str, ...]
+    """Its gradient and what the optimizer keeps for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A whole run of the program."""
+
+    text: str
+    printed: str
+    cards: tuple[Card, ...]
+    moments: tuple[Moment, ...]
+    graphs: tuple[graph.Graph, ...]
+    """Each that differs from the one before."""
+    refused: str
+    """torch's own words when backward is called a second time."""
+
+
+Values = dict[str, Tensor | None]
+
+
+def trace(six: Six) -> Trace:
+    """Run the program, and write down what it holds after each operation.
+
+    Cost: about 1 ms per line.
+    """
+    text = program(six)
+    notes = _Notes(six)
+    printed = play(text, MARKS, notes.take)
+    return Trace(
+        text=text,
+        printed=printed,
+        cards=tuple(_cards(notes.moments)),
+        moments=tuple(notes.moments),
+        graphs=tuple(notes.graphs),
+        refused=notes.refused,
+    )
+
+
+class _Notes:
+    """Writes moments down, each against the one before."""
+
+    def __init__(self, six: Six) -> None:
+        self._six = six
+        self.moments: list[Moment] = []
+        self.graphs: list[graph.Graph] = []
+        self.refused = ""
+        self._before: Values = {}
+        self._living = graph.Living()
+        self._root = ""
+        self._update = 0
+
+    def take(self, marked: Marked, program: Mapping[str, Any]) -> None:
+        """Hear what the program holds after a line."""
+        # An update has begun when its first line has run: the batch, or the forward where there is but one batch.
+        self._update += marked.mark == ("batch" if self._six.example == "irises" else "forward")
+        self.refused = str(program.get("refused", ""))
+        named = _named(program)
+        self._see(marked, named)
+        values = _values(program, named)
+        changes = tuple(self._changes(marked, values))
+        self.moments.append(
+            Moment(
+                operation=marked.mark,
+                line=marked.line,
+                update=self._update,
+                code=marked.text,
+                says=self._says(marked, values),
+                changes=changes,
+                gone=tuple(name for name in self._before if name not in values),
+                graph=len(self.graphs) - 1 if self.graphs else None,
+                nodes_alive=self._living.count,
+            )
+        )
+        self._before = values
+
+    def _see(self, marked: Marked, named: Mapping[str, Tensor]) -> None:
+        """Read the graph of the latest result that has one."""
+        made = next((name for name in marked.assigns if name in named and named[name].grad_fn is not None), None)
+        if made is not None:
+            self._root = made
+            self._living.mark(named[made])
+        if self._root:
+            seen = graph.read(self._root, named)
+            if not self.graphs or self.graphs[-1] != seen:
+                self.graphs.append(seen)
+
+    def _says(self, marked: Marked, values: Values) -> str:
+        saved = self.graphs[-1].saved_b if self.graphs else 0
+        return _SAYS[marked.mark].format(alive=self._living.count, saved=saved, **_numbers(values))
+
+    def _changes(self, marked: Marked, values: Values) -> Iterator[Seen]:
+        known = formulas(self._six, marked, self._before, values, self._update)
+        for name, value in values.items():
+            before = self._before.get(name)
+            if name in self._before and name not in marked.assigns and _same(before, value):
+                continue
+            formula = known.get(name, _GIVEN)
+            yield Seen(
+                name=name,
+                role=_role(name),
+                of=_owner(name),
+                shape=() if value is None else tuple(value.shape),
+                cells=None if value is None else _cells(value),
+                replaces=before is not None,
+                moved=tuple(_moved(before, value)),
+                rule=formula.words,
+                sums=_texts(formula.sums, value),
+                reads=formula.reads,
+            )
+
+
+def _cards(moments: Sequence[Moment]) -> Iterator[Card]:
+    """Yield every tensor that there ever was, with its parts."""
+    roles: dict[str, Role] = {shown.name: shown.role for moment in moments for shown in moment.changes}
+    owned = {shown.name: shown.of for moment in moments for shown in moment.changes}
+    for name, role in sorted(roles.items(), key=lambda each: (_ORDER.index(each[1]), each[0] == "targets")):
+        if not owned[name]:
+            parts = sorted((part for part, owner in owned.items() if owner == name), key=lambda each: roles[each])
+            yield Card(name=name, role=role, parts=tuple(parts))
+
+
+def _named(program: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the program's tensors by the name it would use: data, parameters, results."""
+    named = {name: program[name] for name in DATA if name in program}
+    layers = [name for name in LAYERS if isinstance(program.get(name), nn.Linear)]
+    for layer in layers:
+        named |= {f"{layer}.{name}": parameter for name, parameter in program[layer].named_parameters()}
+    return named | {name: program[name] for name in RESULTS if name in program}
+
+
+def _values(program: Mapping[str, Any], named: Mapping[str, Tensor]) -> Values:
+    """Copy every tensor, with its gradient and what the optimizer keeps for it."""
+    values: Values = {}
+    for name, tensor in named.items():
+        values[name] = tensor.detach().clone()
+        if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad):
+            values[f"{name}.grad"] = None if tensor.grad is None else tensor.grad.clone()
+        for key, state in program["optimizer"].state.get(tensor, {}).items() if tensor.is_leaf else ():
+            values[f"{name}.{key}"] = None if state is None else torch.as_tensor(state).clone()
+    values["lr"] = torch.tensor(program["optimizer"].param_groups[0]["lr"], dtype=torch.float64)
+    return values
+
+
+def _same(before: Tensor | None, after: Tensor | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    return before.shape == after.shape and torch.equal(before, after)
+
+
+def _moved(before: Tensor | None, after: Tensor | None) -> Iterator[tuple[int, int]]:
+    """Yield the cells that differ; all of them where there was no such tensor."""
+    if after is None:
+        return
+    differs = _rows(after != before if before is not None and before.shape == after.shape else torch.ones_like(after))
+    yield from ((row, column) for row, column in differs.nonzero().tolist())
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
+
+
+def _cells(tensor: Tensor) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(map(shown, row)) for row in _rows(tensor).tolist())
+
+
+def _texts(sums: Sums, value: Tensor | None) -> tuple[tuple[str, ...], ...]:
+    if value is None:
+        return ()
+    return tuple(
+        tuple(f"{cell} = {each.text}" for cell, each in zip(*pair, strict=True))
+        for pair in zip(_cells(value), sums, strict=False)
+    )
+
+
+def _owner(name: str) -> str:
+    owner, _, last = name.rpartition(".")
+    return owner if last in _STATE or last == "grad" else ""
+
+
+def _role(name: str) -> Role:
+    last = name.rpartition(".")[2]
+    if last == "grad":
+        return "gradient"
+    if last in _STATE:
+        return "state"
+    if name == "lr":
+        return "rate"
+    return "data" if name in DATA else "result" if name in RESULTS else "parameter"
+
+
+def _numbers(values: Values) -> dict[str, str]:
+    found = {name: values.get(name) for name in ("loss", "loss_again", "lr")}
+    return {name: "" if value is None else shown(value.item()) for name, value in found.items()}
+
+
+_GIVEN: Final = Formula(words="", sums=[])
+_STATE: Final = {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
+
+_SAYS: Final = {
+    "built": "Model, loss, optimizer and schedule are there. No gradient, no graph yet.",
+    "batch": "The next batch is drawn; all the rest stays as it is.",
+    "forward": "Inputs become outputs. torch notes down each operation in a graph: {alive} are alive, and this one "
+    "keeps {saved} bytes for backward.",
+    "loss": "One number says how wrong the outputs are: {loss}. It is the root of the graph.",
+    "backward": "From the loss back to the leaves: every parameter receives its gradient. The graph lets go of what it "
+    "had saved. No weight has moved.",
+    "update": "The optimizer moves each weight against its gradient, at learning rate {lr}. The gradients are still "
+    "there.",
+    "zero grad": "The gradients are taken away (set to None), or the next backward would add on top of them.",
+    "schedule": "The learning rate for the next update: {lr}.",
+    "second backward": "The same graph once more: refused, for what it had saved is gone.",
+    "forward again": "The same inputs through the new weights, without a graph.",
+    "loss again": "{loss} before the last update, {loss_again} after it.",
+}

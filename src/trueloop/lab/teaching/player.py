@@ -1,0 +1,299 @@
+"""Plays a script of ours under control: held where it draws its next training batch, looked at there, never changed.
+
+The script is plain PyTorch and knows of nothing. What paces it stands around ``DataLoader``'s iteration; what counts
+its updates are torch's own hooks on the steps of optimizers; everything else is read from the script's names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import torch
+import torch.utils.data.dataloader as torch_loader
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, DistributedSampler
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.graph import Mark
+from trueloop.lab.teaching.memory import Meter
+from trueloop.lab.teaching.program import Program
+
+MOST_BY_HAND: Final = 500  # changes of one run
+KEY: Final = "trueloop.lab"  # of our mark in the metadata of a graph
+
+
+class Stopped(BaseException):
+    """Ends the script, from where it draws a batch."""
+
+
+@dataclass(slots=True)
+class Curves:
+    """One value of each for every update, in order."""
+
+    update: list[int] = field(default_factory=list[int])
+    loss: list[float] = field(default_factory=list[float])
+    """Mean of the window's batches."""
+    norm: list[float] = field(default_factory=list[float])
+    """Of the gradient, before it was clipped."""
+    rate: list[float] = field(default_factory=list[float])
+    evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
+    """(update, held-out loss, accuracy), after every epoch."""
+
+
+class Play:
+    """One run of a script.
+
+    Args:
+        program: the script; its names are those that `teaching_loop` gives.
+        hear: called before every training batch is drawn; may take its time, read and edit, and raise `Stopped`.
+        clip: the norm that the script cuts gradients to; 0 = none.
+        memory_share: of the time that measuring memory may take; 1 = measured whenever there is something to see.
+        aside: a context in which nothing that is done is taken for the script's doing.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        hear: Callable[[Play], None],
+        *,
+        clip: float = 0.0,
+        memory_share: float = 0.05,
+        aside: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        self.program, self.aside = program, aside
+        self._hear, self._clip = hear, clip
+        self._meter = Meter(memory_share)
+        self.update = self.epoch = 0
+        self.curves = Curves()
+        """Of updates since `take` was called last."""
+        self.by_hand: list[str] = []
+        """What was changed while the script ran, in words."""
+        self.first_not_finite: int | None = None
+        """The update whose loss was the first that is not finite."""
+        self.half = 1.0
+        """Half a side of a square that holds all points, from the first batch on."""
+        self.sweep: list[float] = []
+        """MiB held at each batch of the latest sweep over the held-out points, above what was at its first."""
+        self._alive = set[int]()
+        self._peak = self._began = self._swept = 0
+        self._losses = self._evaluated = 0
+        self._norm: tuple[Any, float, float] = (None, 0.0, 0.0)
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        """Changes of the points: by how many, and what makes it."""
+        self._touched = False
+
+    def run(self) -> None:
+        """Run the script to its end.
+
+        Raises:
+            Stopped: somebody has ended it.
+            Exception: what the script raises.
+        """
+        self._peak = self._began = self._meter.read()
+        with self._attached():
+            self.program.run()
+        self._note_evaluations()
+
+    @property
+    def model(self) -> nn.Module:
+        """The script's network."""
+        return self.program.names["model"]
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs that its network has made are alive."""
+        return len(self._alive)
+
+    def held_mib(self) -> float:
+        """Return the memory held now, above that at the beginning."""
+        return (self._meter.read() - self._began) / 2**20
+
+    def memory_mib(self) -> float:
+        """Return the most memory held since this was last asked, above that at the beginning."""
+        peak, self._peak = max(self._peak, self._meter.read()), 0
+        return (peak - self._began) / 2**20
+
+    def take(self) -> Curves:
+        """Return the points of the curves since this was last asked."""
+        self._note_evaluations()
+        taken, self.curves = self.curves, Curves()
+        return taken
+
+    def points(self, which: str) -> list[list[float]]:
+        """Return [x, y, label] of each point of "train_set" or "held_out_set"."""
+        inputs, labels = self.program.names[which].tensors
+        return [
+            [round(x, 4), round(y, 4), label] for (x, y), label in zip(inputs.tolist(), labels.tolist(), strict=True)
+        ]
+
+    def edit(self, parameter: str, index: tuple[int, ...], value: float) -> None:
+        """Set one weight.
+
+        Raises:
+            InvalidConfig: there is no such weight.
+        """
+        known = dict(self.model.named_parameters())
+        tensor = known.get(parameter)
+        if tensor is None:
+            raise InvalidConfig(f"There is no parameter {parameter[:60]!r}.", fix=f"Known: {', '.join(known)}.")
+        if len(index) != tensor.dim() or not all(0 <= i < size for i, size in zip(index, tensor.shape, strict=True)):
+            raise InvalidConfig(f"{parameter} has no {list(index)}.", fix=f"Its shape is {list(tensor.shape)}.")
+        self._record(f"{parameter}{list(index)} = {value!r}")
+        with self.aside(), torch.no_grad():
+            tensor.data[index] = value
+
+    def _record(self, words: str) -> None:
+        if len(self.by_hand) >= MOST_BY_HAND:
+            raise InvalidConfig(f"{MOST_BY_HAND} changes were made by hand in this run.", fix="Begin another one.")
+        self.by_hand.append(f"update {self.update}: {words}")
+
+    def add(self, point: Added) -> None:
+        """Add a training point, from the next epoch on.
+
+        Raises:
+            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+        """
+        self._may_change_points()
+        self._record(f"a point of class {point.label} at ({point.x!r}, {point.y!r})")
+
+        def now() -> None:
+            inputs, labels = self.program.names["train_set"].tensors
+            self.program.names["train_set"].tensors = (
+                torch.cat([inputs, inputs.new_tensor([[point.x, point.y]])]),
+                torch.cat([labels, labels.new_tensor([point.label])]),
+            )
+
+        self._waiting.append((1, now))
+
+    def remove(self, x: float, y: float) -> None:
+        """Take the training point away that is nearest, from the next epoch on.
+
+        Raises:
+            InvalidConfig: the script's sampler cannot follow, or too much was changed.
+        """
+        self._may_change_points()
+        self._record(f"the point nearest to ({x!r}, {y!r}) taken away")
+
+        def now() -> None:
+            inputs, labels = self.program.names["train_set"].tensors
+            rest = torch.ones(len(inputs), dtype=torch.bool)
+            rest[(inputs - inputs.new_tensor([x, y])).norm(dim=1).argmin()] = len(inputs) <= 2
+            self.program.names["train_set"].tensors = (inputs[rest], labels[rest])
+
+        self._waiting.append((-1, now))
+
+    def _may_change_points(self) -> None:
+        if isinstance(self.program.names["train_loader"].sampler, DistributedSampler):
+            raise InvalidConfig(
+                "The points of this run cannot change: its sampler counted them when it was made.",
+                fix="Begin a run without DistributedSampler.",
+            )
+
+    # What stands around the script ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _attached(self) -> Generator[None]:
+        iterator = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
+        start, draw = DataLoader.__iter__, iterator.__next__
+
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            if loader is self.program.names.get("train_loader"):
+                self._begin_epoch()
+            elif loader is self.program.names.get("held_out_loader"):
+                self.sweep, self._swept = [], self._meter.read()
+            return start(loader)
+
+        def __next__(drawing: Any) -> Any:  # noqa: N807
+            if drawing._dataset is self.program.names.get("train_set"):  # noqa: SLF001
+                self._keep_to_the_schedule()
+                self._hear(self)
+            else:
+                held = self._meter.read()
+                self._peak = max(self._peak, held)
+                self.sweep.append((held - self._swept) / 2**20)
+            return draw(drawing)
+
+        hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+            register_module_forward_hook(self._called),
+        ]
+        cast("Any", DataLoader).__iter__, iterator.__next__ = __iter__, __next__
+        try:
+            yield
+        finally:
+            cast("Any", DataLoader).__iter__, iterator.__next__ = start, draw
+            for hook in hooks:
+                hook.remove()
+
+    def _begin_epoch(self) -> None:
+        self._note_evaluations()  # now, while the count of updates is that of the evaluation
+        self.epoch += 1
+        if self.epoch == 1:
+            names = self.program.names
+            reach = max(
+                float(names[which].tensors[0].nan_to_num().abs().max()) for which in ("train_set", "held_out_set")
+            )
+            self.half = math.ceil(4.4 * reach) / 4
+        if self._waiting and not self._leaves_one(sum(by for by, _ in self._waiting)):
+            with self.aside():
+                for _, change in self._waiting:
+                    change()
+            self._waiting, self._touched = [], True
+
+    def _keep_to_the_schedule(self) -> None:
+        """End a run that has more batches than were planned, and would go on at rates that nobody meant."""
+        total = self.program.names.get("total_updates", math.inf)
+        schedule = self.program.names.get("scheduler")
+        done = schedule.last_epoch if isinstance(schedule, OneCycleLR) else self.update  # it raises past its end
+        if self._touched and done >= total:
+            raise Stopped(f"The points have changed, and the schedule was made for {total} updates.")
+
+    def _leaves_one(self, changes: int) -> bool:
+        """True where a batch normalisation would meet a batch of one point, and raise."""
+        names = self.program.names
+        left = (len(names["train_set"]) + changes) % names["batch_size"]
+        return left == 1 and any(isinstance(module, nn.BatchNorm1d) for module in self.model.modules())
+
+    def _called(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module is self.program.names.get("model") and isinstance(output, Tensor) and output.grad_fn is not None:
+            cast("Any", output.grad_fn).metadata[KEY] = Mark(self._alive)
+
+    def _before_step(self, optimizer: Any, args: Any, options: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        used = math.hypot(*torch.stack(torch._foreach_norm(gradients)).tolist()) if gradients else 0.0  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        whole: Any = self.program.names.get("norm")
+        if whole is not None and whole is not self._norm[0]:
+            cut = min(float(whole), self._clip)
+            used_now = float(whole) if math.isclose(used, cut, rel_tol=1e-3, abs_tol=1e-9) else used
+        else:
+            used_now = used
+        self._norm = (whole, used_now, optimizer.param_groups[0]["lr"])
+
+    def _after_step(self, optimizer: Any, args: Any, options: Any) -> None:
+        losses = self.program.names.get("losses", [])
+        new, self._losses = losses[self._losses :], len(losses)
+        loss = sum(float(each.detach()) if isinstance(each, Tensor) else each for each in new) / max(1, len(new))
+        if self.first_not_finite is None and not math.isfinite(loss):
+            self.first_not_finite = self.update
+        curves = self.curves
+        curves.update.append(self.update)
+        curves.loss.append(loss)
+        curves.norm.append(self._norm[1])
+        curves.rate.append(float(self._norm[2]))
+        self.update += 1
+
+    def _note_evaluations(self) -> None:
+        evaluations = self.program.names.get("evaluations", [])
+        for loss, accuracy in evaluations[self._evaluated :]:
+            self.curves.evaluations.append((self.update, float(loss), float(accuracy)))
+        self._evaluated = len(evaluations)

@@ -1,0 +1,199 @@
+"""The pieces of the production loop's text above the training loop, in the order in which they stand.
+
+A piece writes itself for one selection, "" where it is not wanted, so nobody has to write 2^10 programs. The pieces of
+the training loop itself are in `steps.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from textwrap import dedent, indent
+from typing import Final
+
+from trueloop.lab.teaching.production.selection import Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    """One piece of the text."""
+
+    name: str
+    """Unique; boxes of the chart and benchmarks refer to it."""
+    write: Callable[[Selection], str]
+    """Selection -> lines without the indentation of `depth`; "" where it is not wanted."""
+    depth: int = 0
+    """How deep it stands: 1 in the loop over epochs, 2 in the one over batches."""
+    apart: bool = False
+    """A blank line before it."""
+
+
+def fixed(text: str, when: Callable[[Selection], bool] = lambda on: True) -> Callable[[Selection], str]:
+    """Return a writer of one text, for the selections that want it."""
+    lines = dedent(text).strip("\n")
+    return lambda on: lines if when(on) else ""
+
+
+def lines(*given: str) -> str:
+    """Join the lines that are wanted; "" is left out."""
+    return "\n".join(line for line in given if line)
+
+
+def _settings(on: Selection) -> str:
+    return lines(
+        "EPOCHS = 10",
+        "BATCH = 64  # examples behind one update",
+        "ACCUMULATE = 4  # micro-batches that one update is made of" if on.accumulation else "",
+        "PATIENCE = 3  # epochs without improvement before the run ends" if on.early_stopping else "",
+        'CHECKPOINT = Path("checkpoint.pt")' if on.checkpoint else "",
+        'LOG = Path("log.jsonl")' if on.logging else "",
+    )
+
+
+def _loaders(on: Selection) -> str:
+    size = "BATCH // ACCUMULATE" if on.accumulation else "BATCH"
+    return lines(
+        f"loader = DataLoader(train_data, batch_size={size}, shuffle=True)",
+        "val_loader = DataLoader(val_data, batch_size=256)" if on.evaluation else "",
+    )
+
+
+def _split(on: Selection) -> str:
+    if not on.evaluation:
+        return "train_data = TensorDataset(images, labels)"
+    return dedent("""\
+        dataset = TensorDataset(images, labels)
+        split = torch.Generator().manual_seed(0)  # its own seed: the same split in every run
+        train_data, val_data = random_split(dataset, [0.8, 0.2], generator=split)""")
+
+
+def _criterion(on: Selection) -> str:
+    return (
+        'loss_function = nn.CrossEntropyLoss(reduction="sum")' if on.sums else "loss_function = nn.CrossEntropyLoss()"
+    )
+
+
+def _schedule(on: Selection) -> str:
+    if not on.schedule:
+        return ""
+    windows = "math.ceil(len(loader) / ACCUMULATE)" if on.accumulation else "len(loader)"
+    return lines(
+        f"updates = EPOCHS * {windows}",
+        "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates)",
+    )
+
+
+def _scaler(on: Selection) -> str:
+    if not on.scaled:
+        return ""
+    if on.sums:
+        return "scaler = torch.amp.GradScaler(device, init_scale=2.0**10)  # sums are larger than means"
+    return "scaler = torch.amp.GradScaler(device)"
+
+
+def autocast(on: Selection) -> str:
+    """Return the line that opens autocast; "" where the precision is full."""
+    kind = {"off": "", "bf16": "bfloat16", "fp16": "float16"}[on.precision]
+    return kind and f"with torch.autocast(device, dtype=torch.{kind}):"
+
+
+def _evaluate(on: Selection) -> str:
+    if not on.evaluation:
+        return ""
+    forward = lines(
+        "scores = model(inputs)",
+        'loss = nn.functional.cross_entropy(scores, targets, reduction="sum")',
+    )
+    if cast := autocast(on):
+        forward = f"{cast}\n{indent(forward, '    ')}"
+    return EVALUATE.format(forward=indent(forward, " " * 8)).strip("\n")
+
+
+EVALUATE = '''
+@torch.inference_mode()
+def evaluate():
+    """Return the mean loss and the accuracy on the held-out data."""
+    model.eval()
+    loss_sum = right = count = 0
+    for inputs, targets in val_loader:
+        inputs, targets = inputs.to(device), targets.to(device)
+{forward}
+        loss_sum += loss.item()
+        right += (scores.argmax(1) == targets).sum().item()
+        count += len(targets)
+    model.train()
+    return loss_sum / count, right / count
+'''
+SAVE = '''
+def save(state):
+    """Write beside, then rename: a crash leaves the old file or the new one, whole."""
+    beside = CHECKPOINT.with_suffix(".tmp")
+    with beside.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(CHECKPOINT)
+'''
+
+
+def _resume(on: Selection) -> str:
+    if not on.checkpoint:
+        return ""
+    return lines(
+        "start = 0",
+        "if CHECKPOINT.exists():",
+        '    saved = torch.load(CHECKPOINT, map_location="cpu", weights_only=True)',
+        '    start = saved["epoch"]',
+        '    model.load_state_dict(saved["model"])',
+        '    optimizer.load_state_dict(saved["optimizer"])',
+        '    schedule.load_state_dict(saved["schedule"])' if on.schedule else "",
+        '    scaler.load_state_dict(saved["scaler"])' if on.scaled else "",
+        '    best, best_weights, stale = saved["best"], saved["best_weights"], saved["stale"]'
+        if on.early_stopping
+        else "",
+        '    torch.set_rng_state(saved["random"])' if on.seeding else "",
+        '    torch.cuda.set_rng_state_all(saved["random_cuda"])' if on.seeding else "",
+    )
+
+
+DATA = """
+digits = load_digits()
+images = torch.tensor(digits.data / 16, dtype=torch.float32)
+labels = torch.tensor(digits.target)
+"""
+MODEL = """
+model = nn.Sequential(
+    nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10)
+).to(device)
+"""
+
+BEFORE: Final = (
+    Snippet(name="settings", write=_settings),
+    Snippet(name="device", write=fixed('device = "cuda" if torch.cuda.is_available() else "cpu"'), apart=True),
+    Snippet(
+        name="seed",
+        write=fixed("torch.manual_seed(0)  # weights, order and dropout, on every device", lambda on: on.seeding),
+    ),
+    Snippet(name="data", write=fixed(DATA), apart=True),
+    Snippet(name="split", write=_split),
+    Snippet(name="loaders", write=_loaders),
+    Snippet(name="model", write=fixed(MODEL), apart=True),
+    Snippet(
+        name="criterion",
+        write=_criterion,
+    ),
+    Snippet(name="optimizer", write=fixed("optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)")),
+    Snippet(name="schedule", write=_schedule),
+    Snippet(name="scaler", write=_scaler),
+    Snippet(
+        name="best",
+        write=fixed(
+            'best, best_weights, stale = float("inf"), copy.deepcopy(model.state_dict()), 0',
+            lambda on: on.early_stopping,
+        ),
+    ),
+    Snippet(name="evaluate", write=_evaluate, apart=True),
+    Snippet(name="save", write=fixed(SAVE, lambda on: on.checkpoint), apart=True),
+    Snippet(name="resume", write=_resume, apart=True),
+)
+"""What stands above the training loop."""

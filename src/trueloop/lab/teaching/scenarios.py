@@ -1,0 +1,192 @@
+"""Five classic experiments: what is run, what is told of it, and what the runs say to that.
+
+No torch in here: `trial.tried` runs them. A claim that does not hold as told is said not to, with what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, quantiles
+from typing import Any, Final, NamedTuple
+
+from trueloop.lab.teaching.simulation import Simulation
+
+NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
+CHANCE: Final = math.log(2)  # the loss of a guess between two classes
+SMOOTH: Final = 20  # updates that a loss is averaged over before it is compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One run of an experiment."""
+
+    label: str
+    simulation: Simulation
+    bugs: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What is known of a whole run."""
+
+    update: list[int] = field(default_factory=list[int])
+    loss: list[float] = field(default_factory=list[float])
+    norm: list[float] = field(default_factory=list[float])
+    rate: list[float] = field(default_factory=list[float])
+    evaluations: list[tuple[int, float, float]] = field(default_factory=list[tuple[int, float, float]])
+    """(update, held-out loss, accuracy)."""
+    sweep: list[float] = field(default_factory=list[float])
+    """MiB held at each batch of the last evaluation, above what was held at its beginning."""
+
+
+class Verdict(NamedTuple):
+    """What the runs say to a claim."""
+
+    measured: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """An experiment."""
+
+    title: str
+    claim: str
+    variants: tuple[Variant, ...]
+    judge: Callable[[Sequence[Record]], Verdict]
+    """Gets a record for each variant."""
+
+
+def reached(record: Record, loss: float) -> int | None:
+    """Return the update from which the mean loss of the latest `SMOOTH` is below ``loss``; None = never."""
+    for end in range(SMOOTH, len(record.loss) + 1):
+        if fmean(record.loss[end - SMOOTH : end]) < loss:
+            return end
+    return None
+
+
+def _rate(records: Sequence[Record]) -> Verdict:
+    low, high = ([fmean(each.loss[:SMOOTH]), fmean(each.loss[-SMOOTH:])] for each in records)
+    trains, blows_up = low[1] < low[0] / 2, not high[1] < high[0] or high[1] > 2 * CHANCE
+    return Verdict(
+        f"At 0.01 the loss went from {low[0]:.3f} to {low[1]:.3f}; at 1.0 from {high[0]:.3f} to {high[1]:.3f}, with "
+        f"{max(records[1].loss):.3g} at its worst. Guessing costs {CHANCE:.3f}.",
+        trains and blows_up,
+    )
+
+
+def _adam(records: Sequence[Record]) -> Verdict:
+    target = 0.3
+    adam, *others = (reached(each, target) for each in records)
+    if adam is None:
+        return Verdict(f"Adam never reached a loss of {target}.", holds=False)
+    words: list[str] = []
+    for variant, update in zip(SCENARIOS["adam"].variants[1:], others, strict=True):
+        rate = f"SGD at {variant.simulation.learning_rate:g}"
+        times = f"at update {update}, {update / adam:.1f} times as many" if update else "never"
+        words.append(f"{rate} {times}")
+    best = min((update for update in others if update), default=None)
+    return Verdict(
+        f"Adam at 0.01 reached a loss of {target} at update {adam}; {'; '.join(words)}. "
+        "How many times sooner is a question of SGD's own rate, and the claim is held to the best of these.",
+        best is not None and 3 <= best / adam <= 5,
+    )
+
+
+def _clearing(records: Sequence[Record]) -> Verdict:
+    quarter = len(records[0].norm) // 4
+    (first, last), (broken_first, broken_last) = (
+        (fmean(each.norm[:quarter]), fmean(each.norm[-quarter:])) for each in records
+    )
+    swing, broken_swing = (_swing(each.loss[len(each.loss) // 2 :]) for each in records)
+    return Verdict(
+        f"Cleared, the gradient norm went from {first:.2f} to {last:.2f} (means of the first and the last quarter); "
+        f"never cleared, from {broken_first:.2f} to {broken_last:.2f}. In the second half the loss of most batches lay "
+        f"within {swing:.2f} of each other; never cleared, within {broken_swing:.2f}.",
+        broken_last > 2 * broken_first and broken_last > 2 * last and broken_swing > 2 * swing,
+    )
+
+
+def _swing(losses: Sequence[float]) -> float:
+    """Return the width of the range that eight of ten values lie in."""
+    tenths = quantiles(losses, n=10)
+    return tenths[-1] - tenths[0]
+
+
+def _no_grad(records: Sequence[Record]) -> Verdict:
+    flat, grows = (each.sweep[-1] - each.sweep[0] for each in records)
+    batches = len(records[0].sweep) - 1
+    steady = sum(later > sooner for sooner, later in zip(records[1].sweep, records[1].sweep[1:], strict=False))
+    return Verdict(
+        f"Over the {batches} batches of an evaluation that adds up its losses, memory grew by {1024 * grows:.0f} KiB "
+        f"without no_grad, at {steady} of them, and by {1024 * flat:.0f} KiB with it. It is given back "
+        "when the sum of the losses is: at the end of the evaluation.",
+        grows > 10 * max(flat, 0.001) and steady > 0.9 * batches,
+    )
+
+
+def _cosine(records: Sequence[Record]) -> Verdict:
+    constant, cosine = (fmean(each.loss[-2 * SMOOTH :]) for each in records)
+    held_constant, held_cosine = (each.evaluations[-1][1] for each in records)
+    return Verdict(
+        f"Training loss at the end: {constant:.3f} at a constant rate, {cosine:.3f} with cosine. On held-out points: "
+        f"{held_constant:.3f} and {held_cosine:.3f}.",
+        cosine < constant and held_cosine < held_constant,
+    )
+
+
+_SPIRAL: Final = Simulation(dataset="spiral", epochs=60)
+_CIRCLES: Final = Simulation(dataset="circles", epochs=80)
+_NOISY: Final = Simulation(dataset="spiral", noise=0.1, epochs=60, optimizer="momentum", learning_rate=0.1)
+_SWEPT: Final = Simulation(dataset="moons", samples=1000, batch=4, epochs=1)
+
+
+def _given(simulation: Simulation, label: str, *bugs: str, **changes: Any) -> Variant:
+    return Variant(label=label, simulation=replace(simulation, **changes), bugs=bugs)
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "rate": Scenario(
+        title="Too high a learning rate",
+        claim="A learning rate of 0.01 trains, and one of 1.0 blows up.",
+        variants=(
+            _given(_SPIRAL, "rate 0.01", optimizer="momentum", learning_rate=0.01),
+            _given(_SPIRAL, "rate 1.0", optimizer="momentum", learning_rate=1.0),
+        ),
+        judge=_rate,
+    ),
+    "adam": Scenario(
+        title="Adam against SGD",
+        claim="Adam reaches a loss 3 to 5 times sooner than SGD.",
+        variants=(
+            _given(_CIRCLES, "Adam, 0.01", optimizer="adam"),
+            _given(_CIRCLES, "SGD, 0.01", optimizer="sgd"),
+            _given(_CIRCLES, "SGD, 0.1", optimizer="sgd", learning_rate=0.1),
+            _given(_CIRCLES, "SGD, 0.3", optimizer="sgd", learning_rate=0.3),
+        ),
+        judge=_adam,
+    ),
+    "clearing": Scenario(
+        title="zero_grad left out",
+        claim="Without zero_grad the loss oscillates, and the norm of the gradient grows.",
+        variants=(
+            _given(_CIRCLES, "cleared", optimizer="sgd", learning_rate=0.1, epochs=40),
+            _given(_CIRCLES, "never cleared", "GRD001", optimizer="sgd", learning_rate=0.1, epochs=40),
+        ),
+        judge=_clearing,
+    ),
+    "no_grad": Scenario(
+        title="Evaluation without no_grad",
+        claim="Evaluation without no_grad grows memory; with it, memory stays flat.",
+        variants=(_given(_SWEPT, "no_grad"), _given(_SWEPT, "without", no_grad=False)),
+        judge=_no_grad,
+    ),
+    "cosine": Scenario(
+        title="Cosine against a constant rate",
+        claim="With a cosine schedule the loss ends lower than at a constant rate.",
+        variants=(_given(_NOISY, "constant"), _given(_NOISY, "cosine", schedule="cosine")),
+        judge=_cosine,
+    ),
+}

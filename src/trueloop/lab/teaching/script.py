@@ -1,0 +1,184 @@
+"""The script of a simulation: what a person would have written in plain PyTorch, and what the simulator runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from trueloop.failures.teaching_script import Piece, TeachingLoop
+from trueloop.lab.teaching import datasets
+from trueloop.lab.teaching.datasets import Added
+from trueloop.lab.teaching.network import network
+from trueloop.lab.teaching.simulation import Simulation
+
+OPTIMIZERS: Final = {
+    "sgd": "torch.optim.SGD(model.parameters(), lr={lr}{decay})",
+    "momentum": "torch.optim.SGD(model.parameters(), lr={lr}, momentum=0.9{decay})",
+    "nesterov": "torch.optim.SGD(model.parameters(), lr={lr}, momentum=0.9, nesterov=True{decay})",
+    "adam": "torch.optim.Adam(model.parameters(), lr={lr}{decay})",
+    "adamw": "torch.optim.AdamW(model.parameters(), lr={lr}{always})",
+    "rmsprop": "torch.optim.RMSprop(model.parameters(), lr={lr}{decay})",
+    "adagrad": "torch.optim.Adagrad(model.parameters(), lr={lr}{decay})",
+}
+SCHEDULES: Final = {
+    "step": ("StepLR", "StepLR(optimizer, step_size=max(1, total_updates // 3), gamma=0.1)"),
+    "cosine": ("CosineAnnealingLR", "CosineAnnealingLR(optimizer, T_max=total_updates)"),
+    "warmup": ("LambdaLR", "LambdaLR(optimizer, lambda update: min(1, (update + 1) / warm_up))"),
+    "onecycle": ("OneCycleLR", "OneCycleLR(optimizer, max_lr={lr}, total_steps=total_updates{cycled})"),
+}
+EVALUATION: Final = '''
+def evaluate():
+    """Return the mean loss and the accuracy over the held-out points."""
+    model.eval()
+    total = right = 0
+    with torch.no_grad():
+        for inputs, targets in held_out_loader:
+            outputs = model(inputs)
+            total += criterion(outputs, targets) * len(targets)
+            right += (outputs.argmax(1) == targets).sum()
+    return total.item() / len(held_out_set), right.item() / len(held_out_set)
+'''
+EVALUATE: Final = """
+evaluations.append(evaluate())
+print("epoch {}: held-out loss {:.4f}, accuracy {:.3f}".format(epoch + 1, *evaluations[-1]))
+"""
+SHARE: Final = """
+# Each batch counts by its points, so that the window is as one big batch, also where it is short
+in_window = min(window * batch_size, len(train_set) - number // window * window * batch_size)
+loss = loss * len(targets) / in_window
+"""
+KEEP_BEST: Final = """
+if evaluations[-1][1] > best:
+    best, best_weights = evaluations[-1][1], copy.deepcopy(model.state_dict())
+if (epoch + 1) % 5 == 0:
+    best_model.load_state_dict(best_weights)
+    with torch.no_grad():
+        right = (best_model(points[held_out]).argmax(1) == labels[held_out]).sum().item()
+    print("the best so far was kept at {:.3f}, and has {:.3f}".format(best, right / len(held_out_set)))
+"""
+
+
+def teaching_loop(simulation: Simulation | None = None, added: Sequence[Added] = ()) -> TeachingLoop:
+    """Write the script of a simulation: correct in every operation.
+
+    Args:
+        simulation: what to train.
+        added: training points besides those that the script makes.
+
+    Returns:
+        A loop whose ``settings`` are the simulation's fields.
+    """
+    given = simulation or Simulation()
+    windows = given.accumulation > 1
+    return TeachingLoop(
+        title=f"A small network learns {datasets.SAID[given.dataset]}.",
+        imports=list(_imports(given)),
+        pieces=_before(given, added) | _during(given),
+        batches="for number, (inputs, targets) in enumerate(train_loader):"
+        if windows
+        else "for inputs, targets in train_loader:",
+        closes="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if windows else "",
+        closing="model.load_state_dict(best_weights)" if given.keep_best else "",
+        settings=asdict(given),
+    )
+
+
+def _imports(given: Simulation) -> Iterable[str]:
+    yield from ("import torch", "from torch import nn", "from torch.utils.data import DataLoader, TensorDataset")
+    yield from datasets.IMPORTS.get(given.dataset, [])
+    if given.schedule != "constant":
+        yield "import math"
+        yield f"from torch.optim.lr_scheduler import {SCHEDULES[given.schedule][0]}"
+    if given.keep_best:
+        yield "import copy"
+
+
+def _before(given: Simulation, added: Sequence[Added]) -> dict[Piece, str]:
+    lr, decay = repr(given.learning_rate), repr(given.weight_decay)
+    words = {
+        "lr": lr,
+        "decay": f", weight_decay={decay}" if given.weight_decay else "",
+        "always": f", weight_decay={decay}",
+    }
+    optimizer = "optimizer = " + OPTIMIZERS[given.optimizer].format(**words)
+    if given.precision == "float16":
+        optimizer += '\nscaler = torch.amp.GradScaler("cpu", init_scale=1024.0)'
+    return {
+        Piece.SETUP: _setup(given),
+        Piece.DATA: datasets.data(given.dataset, given.samples, given.noise, added),
+        Piece.LOADERS: _loaders(),
+        Piece.MODEL: network(given),
+        Piece.CRITERION: "criterion = nn.CrossEntropyLoss()",
+        Piece.OPTIMIZER: optimizer,
+        Piece.SCHEDULER: _scheduler(given),
+        Piece.EVALUATION: _evaluation(given),
+        Piece.RECORDS: "losses, evaluations = [], []"
+        + ("\nbest, best_model = -1.0, copy.deepcopy(model).eval()" if given.keep_best else ""),
+    }
+
+
+def _setup(given: Simulation) -> str:
+    lines = [f"torch.manual_seed({given.seed})"]
+    if given.precision == "float64":
+        lines.append("torch.set_default_dtype(torch.float64)")
+    lines += [f"epochs = {given.epochs}", f"batch_size = {given.batch}"]
+    if given.accumulation > 1:
+        lines.append(f"window = {given.accumulation}  # batches per update")
+    return "\n".join(lines)
+
+
+def _loaders() -> str:
+    return "\n".join(
+        [
+            "train_set = TensorDataset(points[~held_out], labels[~held_out])",
+            "held_out_set = TensorDataset(points[held_out], labels[held_out])",
+            "train_loader = DataLoader(train_set, batch_size=batch_size, shuffle=True)",
+            "held_out_loader = DataLoader(held_out_set, batch_size=batch_size)",
+        ]
+    )
+
+
+def _scheduler(given: Simulation) -> str:
+    if given.schedule == "constant":
+        return ""
+    per_epoch = "math.ceil(len(train_loader) / window)" if given.accumulation > 1 else "len(train_loader)"
+    lines = [f"total_updates = epochs * {per_epoch}"]
+    if given.schedule == "warmup":
+        lines.append("warm_up = max(1, total_updates // 10)")
+    cycled = ", cycle_momentum=False" if given.optimizer == "adagrad" else ""  # which has none
+    lines.append("scheduler = " + SCHEDULES[given.schedule][1].format(lr=repr(given.learning_rate), cycled=cycled))
+    return "\n".join(lines)
+
+
+def _evaluation(given: Simulation) -> str:
+    text = EVALUATION.strip()
+    if given.no_grad:
+        return text
+    head, block = text.split("    with torch.no_grad():\n")
+    body, end = block.split("    return")
+    return head + "".join(line[4:] + "\n" for line in body.splitlines()) + "    return" + end
+
+
+def _during(given: Simulation) -> dict[Piece, str]:
+    halved = given.precision == "float16"
+    forward = "outputs = model(inputs)"
+    if given.precision in ("bfloat16", "float16"):
+        forward = f'with torch.autocast("cpu", dtype=torch.{given.precision}):\n    outputs = model(inputs)'
+    return {
+        Piece.TRAIN_MODE: "model.train()",
+        Piece.FORWARD: forward,
+        Piece.LOSS: "loss = criterion(outputs, targets)",
+        Piece.KEEP: "losses.append(loss.item())",
+        Piece.SHARE: SHARE.strip() if given.accumulation > 1 else "",
+        Piece.BACKWARD: "scaler.scale(loss).backward()" if halved else "loss.backward()",
+        Piece.UNSCALE: "scaler.unscale_(optimizer)" if halved and given.clip else "",
+        Piece.CLIP: f"norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm={given.clip!r})"
+        if given.clip
+        else "",
+        Piece.UPDATE: "scaler.step(optimizer)\nscaler.update()" if halved else "optimizer.step()",
+        Piece.SCHEDULE: "" if given.schedule == "constant" else "scheduler.step()",
+        Piece.CLEAR: "optimizer.zero_grad()",
+        Piece.EVALUATE: EVALUATE.strip(),
+        Piece.KEEP_BEST: KEEP_BEST.strip() if given.keep_best else "",
+    }

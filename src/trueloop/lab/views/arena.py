@@ -1,0 +1,201 @@
+"""The arena: tracks, practice runs, entries handed in, who is ahead, and every entry in full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from statistics import median_low
+from typing import Annotated, Any, Final, Literal
+
+from trueloop.core.errors import BoardError, InvalidConfig, MissingExtra
+from trueloop.core.untrusted_input import Within, read
+from trueloop.lab.arena.entry import Entry, entry_of
+from trueloop.lab.arena.job import MISSES, SEEDS
+from trueloop.lab.arena.judging import Signed
+from trueloop.lab.arena.leaderboard import Board, Row
+from trueloop.lab.arena.ranking import BOARDS, Standing, standings
+from trueloop.lab.arena.script import script
+from trueloop.lab.arena.submission_queue import Desk
+from trueloop.lab.arena.tracks import TRACKS, Track, track_named
+from trueloop.lab.arena.trial import SEED_BOUND
+from trueloop.lab.highlight import highlighted
+
+NEEDS_TORCH: Final = False  # the referee has a process of its own
+SHOWN: Final = 50  # rows of a board
+LEADERS: Final = 3  # whose curves are drawn beside one's own
+
+_Number = Annotated[int, Within(0, 1 << 53)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the page may ask."""
+
+    do: Literal["tracks", "board", "script", "practise", "look", "submit", "entry", "replay"] = "tracks"
+    track: Annotated[str, Within(1, 32), "the task"] = "digits"
+    entry: Entry = field(default_factory=Entry)
+    seed: Annotated[int, Within(0, SEED_BOUND), "of a practice run: everything random follows it"] = 1
+    name: Annotated[str, Within(1, 32), "shown on the board"] = "anonymous"
+    id: _Number = 0
+    since: _Number = 0
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Answer one question of the page."""
+    try:
+        return _ANSWERS[asked.do](asked)
+    except (BoardError, MissingExtra) as error:
+        raise InvalidConfig(error.what, why=error.why, fix=error.fix) from error
+
+
+@cache
+def _desk() -> Desk:
+    return Desk()
+
+
+def _tracks(asked: Asked) -> dict[str, Any]:
+    return {"tracks": [_track(track) for track in TRACKS.values()], "seeds": SEEDS, "misses": MISSES}
+
+
+def _track(track: Track) -> dict[str, Any]:
+    return {
+        "name": track.name,
+        "title": track.title,
+        "told": track.told,
+        "target": track.target,
+        "baseline": asdict(track.baseline),
+        "model": highlighted(track.model.rstrip()),
+    }
+
+
+def _board(asked: Asked) -> dict[str, Any]:
+    desk, track = _desk(), track_named(asked.track)
+    desk.wake()
+    board = desk.board
+    boards = {by: standings(board.judged_on(track.name, track.mark), by) for by in BOARDS}
+    first = boards["updates"]
+    shown = [row for row in first if row.rank is not None and not row.baseline][:LEADERS]
+    base = [row for row in first if row.baseline][:1]
+    return {
+        "track": track.name,
+        "best": {each.name: _best(board, each) for each in TRACKS.values()},
+        "boards": {by: [_standing(row) for row in rows[:SHOWN]] for by, rows in boards.items()},
+        "curves": [curve for row in base + shown if (curve := _middle_curve(board, row)) is not None],
+        "queue": [_open(board, row) for row in board.open_entries()],
+        "refused": [asdict(each) for each in board.refused(track.name)[:SHOWN]],
+    }
+
+
+def _best(board: Board, track: Track) -> float | None:
+    first = next(iter(standings(board.judged_on(track.name, track.mark), "updates")), None)
+    return first.updates.median if first is not None and first.rank and first.updates else None
+
+
+def _standing(row: Standing) -> dict[str, Any]:
+    return {**asdict(row), "config": json.loads(row.config), "changes": entry_of(json.loads(row.config)).changes()}
+
+
+def _middle_curve(board: Board, row: Standing) -> dict[str, Any] | None:
+    """Return the curve of the seed in the middle, of the newest entry of a configuration."""
+    entry = board.entry(row.ids[-1])
+    reached = [trial for trial in entry.trials if trial.end == "reached"]
+    if not reached:
+        return None
+    updates = median_low(trial.updates for trial in reached)
+    seed = next(trial.seed for trial in reached if trial.updates == updates)
+    try:
+        points = board.curves(entry.id).get(seed, [])
+    except BoardError:  # not as it was written: the row's numbers stand without it, and its own page says so
+        return None
+    return {"name": row.name, "baseline": row.baseline, "rank": row.rank, "id": entry.id, "points": points}
+
+
+def _open(board: Board, row: Row) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "track": row.track,
+        "name": row.name,
+        "state": str(row.state),
+        "ahead": board.ahead(row.id),
+        "progress": row.progress,
+    }
+
+
+def _script(asked: Asked) -> dict[str, Any]:
+    track = track_named(asked.track)
+    return {"script": highlighted(script(track, asked.entry, asked.seed, practice=True))}
+
+
+def _practise(asked: Asked) -> dict[str, Any]:
+    desk, track = _desk(), track_named(asked.track)
+    if asked.id:
+        desk.stop(asked.id)
+    return {"id": desk.practise(track, asked.entry, asked.seed), **_script(asked)}
+
+
+def _look(asked: Asked) -> dict[str, Any]:
+    going = _desk().look(asked.id)
+    done = going.done  # before the rest is read: it is whole then
+    trouble = going.trouble
+    return {
+        "id": going.id,
+        "done": done,
+        "points": going.curve[asked.since :],
+        "trial": asdict(going.trial) if going.trial else None,
+        "seeds": [{**asdict(seed), "same": seed.same} for seed in going.seeds],
+        "same": going.replay.same if going.replay else None,
+        "differing": going.replay.differing if going.replay else {},
+        "trouble": {"what": trouble.what, "why": trouble.why, "fix": trouble.fix} if trouble else None,
+    }
+
+
+def _submit(asked: Asked) -> dict[str, Any]:
+    read(Signed, {"name": asked.name})
+    return {"id": _desk().hand_in(track_named(asked.track), asked.entry, asked.name)}
+
+
+def _entry(asked: Asked) -> dict[str, Any]:
+    desk = _desk()
+    board = desk.board
+    row = board.entry(asked.id)
+    if row.open:
+        desk.wake()
+    config = json.loads(row.config)
+    entry, track = entry_of(config), TRACKS.get(row.track)
+    same = track is not None and track.mark == row.mark
+    rows = standings(board.judged_on(row.track, row.mark), "updates") if same and not row.open else []
+    mine = next((each for each in rows if row.id in each.ids), None)
+    return {
+        **_open(board, row),
+        "config": config,
+        "changes": entry.changes(),
+        "open": row.open,
+        "baseline": row.baseline,
+        "rank": mine.rank if mine else None,
+        "together": len(mine.ids) if mine else 1,
+        "submitted": row.submitted,
+        "seeds": row.seeds,
+        "trials": [asdict(trial) for trial in row.trials],
+        "versions": row.versions,
+        "why": row.why,
+        "curves": [{"seed": seed, "points": points} for seed, points in board.curves(row.id).items()],
+        "script": highlighted(script(track, entry, row.seeds[0])) if track is not None and same else None,
+    }
+
+
+def _replay(asked: Asked) -> dict[str, Any]:
+    return {"id": _desk().replay(asked.id)}
+
+
+_ANSWERS: Final[Mapping[str, Callable[[Asked], dict[str, Any]]]] = {
+    "tracks": _tracks,
+    "board": _board,
+    "script": _script,
+    "practise": _practise,
+    "look": _look,
+    "submit": _submit,
+    "entry": _entry,
+    "replay": _replay,
+}

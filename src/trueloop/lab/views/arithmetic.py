@@ -1,0 +1,100 @@
+"""The arithmetic of a run, and the run drawn around one of its iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, TypeVar
+
+from trueloop.app.planning.formulas import goals, rows
+from trueloop.core.arithmetic import Plan, plan
+from trueloop.core.formatting import counted, number
+from trueloop.core.untrusted_input import Within
+from trueloop.lab.highlight import highlighted
+from trueloop.lab.teaching.programs.counts import counts
+from trueloop.lab.teaching.programs.one_step import too_large
+from trueloop.lab.timeline import Gap, Timeline, Window, timeline
+
+NEEDS_TORCH = False
+MISSING_DRAWN = 8
+
+Mark = TypeVar("Mark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The sizes of a run, a goal if there is one, and where in the run one is."""
+
+    dataset: Annotated[int, Within(1, 10**12), "N: examples in the training set"] = 10_000
+    batch: Annotated[int, Within(1, 10**9), "B: examples per micro-batch, on each process"] = 32
+    epochs: Annotated[int, Within(1, 10**6), "passes over the training set"] = 3
+    accumulate: Annotated[int, Within(1, 10**6), "K: micro-batches per update"] = 4
+    processes: Annotated[int, Within(1, 10**5), "P: processes that train together"] = 1
+    drop_last: Annotated[bool, "leave out the partial iteration at the end of an epoch"] = False
+    target_updates: Annotated[int, Within(1, 10**12), "updates you want: how many epochs are they?"] | None = None
+    update_ms: Annotated[float, Within(0.001, 10**7), "milliseconds an update takes: how long is the run?"] | None = (
+        None
+    )
+    sample_bytes: Annotated[int, Within(1, 10**12), "bytes of one example: how large is a batch?"] | None = None
+    epoch: Annotated[int, Within(0, 10**6), "where in the run, from 0"] = 0
+    iteration: Annotated[int, Within(0, 10**12), "where in the epoch, from 0"] = 0
+    room: Annotated[int, Within(8, 240), "marks that fit side by side"] = 60
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Give the numbers with formulas and sentences, the timeline, and the code."""
+    made = plan(
+        dataset=asked.dataset,
+        batch=asked.batch,
+        epochs=asked.epochs,
+        accumulate=asked.accumulate,
+        processes=asked.processes,
+        drop_last=asked.drop_last,
+        sample_bytes=asked.sample_bytes,
+    )
+    inside = min(asked.iteration, made.iterations_per_epoch - 1)
+    line = timeline(made, at=min(asked.epoch, made.epochs - 1) * made.iterations_per_epoch + inside, room=asked.room)
+    return {
+        "rows": [
+            asdict(row) for row in rows(made) + goals(made, updates=asked.target_updates, update_ms=asked.update_ms)
+        ],
+        "notes": list(made.notes),
+        "timeline": _drawn(line, made),
+        "moves": {name: {"epoch": at[0], "iteration": at[1]} for name, at in line.moves(made).items()},
+        "too_large": too_large(made),
+        "code": highlighted(counts(made).rstrip()),
+    }
+
+
+def _drawn(line: Timeline, made: Plan) -> dict[str, Any]:
+    """Give what is to be drawn; counts that may exceed what a browser counts exactly are texts."""
+    return {
+        "epoch": line.epoch,
+        "iteration": line.in_epoch,
+        "window": line.window,
+        "closes_window": line.closes_window,
+        "share_of_run": line.iteration / max(made.iterations - 1, 1),
+        "examples": f"{number(line.first_example + 1)} to {number(line.first_example + line.examples)}",
+        "says": line.says(made),
+        "drawn": line.drawn(made),
+        "epochs": list(_marks(line.epochs, lambda place: {"place": place, "name": number(place + 1)})),
+        "windows": list(_marks(line.windows, _window)),
+        "shares": list(
+            _marks(line.shares, lambda share: asdict(share) | {"holds": counted(share.examples, "example")})
+        ),
+    }
+
+
+def _marks(marks: Iterable[Mark | Gap], drawn: Callable[[Mark], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for mark in marks:
+        yield {"hidden": number(mark.hidden)} if isinstance(mark, Gap) else drawn(mark)
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "place": window.place,
+        "name": number(window.place + 1),
+        "missing": min(window.missing, MISSING_DRAWN),
+        "lacks": counted(window.missing, "iteration"),
+        "iterations": list(_marks(window.iterations, asdict)),
+    }

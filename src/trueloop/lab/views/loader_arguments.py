@@ -1,0 +1,22 @@
+"""Page "Cheat sheet": the DataLoader's arguments, as the installed torch has them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trueloop.lab.teaching.cheat_sheet import arguments
+
+NEEDS_TORCH = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """There is nothing to choose."""
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Return every argument with its default and our words, and the version of torch."""
+    import torch
+
+    return {"torch": torch.__version__, "arguments": [asdict(argument) for argument in arguments()]}

@@ -1,0 +1,31 @@
+"""Page "modes": one network in train mode and in eval mode, on the same inputs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from trueloop.core.untrusted_input import Within
+from trueloop.lab.highlight import highlighted
+
+NEEDS_TORCH = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to compute."""
+
+    dropout: Annotated[float, Within(0, 0.95), "probability that a unit is masked"] = 0.5
+    width: Annotated[int, Within(1, 10), "units that are normalised and dropped"] = 6
+    batch: Annotated[int, Within(1, 8), "examples; try 1"] = 4
+    momentum: Annotated[float, Within(0, 1), "weight of the new batch in the running statistics"] = 0.1
+    passes: Annotated[int, Within(1, 12)] = 12
+    seed: Annotated[int, Within(0, 999), "of weights, inputs and masks"] = 0
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Return every forward of both networks."""
+    from trueloop.lab.teaching.modes import Modes, compare
+
+    compared = asdict(compare(Modes(**asdict(asked))))
+    return {"code": highlighted(compared.pop("text")), **compared}

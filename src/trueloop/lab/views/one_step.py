@@ -1,0 +1,28 @@
+"""One update of a small model, picked from the run that the arithmetic page shows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from trueloop.lab.highlight import highlighted
+from trueloop.lab.teaching.programs.one_step import OneStep as Asked
+from trueloop.lab.teaching.programs.one_step import one_step, too_large
+
+NEEDS_TORCH = True
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Give the step, stage by stage, and the program that computed it; or say why it is too large."""
+    from trueloop.lab.teaching.one_update import step
+
+    refused = too_large(asked.plan())
+    if refused:
+        return {"too_large": refused}
+    made = step(asked)
+    return {
+        "too_large": "",
+        **asdict(made),
+        "stages": [asdict(stage) for stage in made.stages()],
+        "code": highlighted(one_step(asked).rstrip()),
+    }

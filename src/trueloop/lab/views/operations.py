@@ -1,0 +1,33 @@
+"""Page "operations": the six operations of training, one line at a time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from trueloop.core.untrusted_input import Within
+from trueloop.lab.highlight import highlighted
+
+NEEDS_TORCH = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to compute."""
+
+    example: Literal["worked_example", "irises"] = "worked_example"
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    lr: Annotated[float, Within(1e-5, 10)] = 0.01
+    gamma: Annotated[float, Within(0.1, 1), "times the rate, after every update"] = 0.9
+    updates: Annotated[int, Within(1, 6)] = 2
+    hidden: Annotated[int, Within(1, 6), "units between the two layers"] = 4
+    seed: Annotated[int, Within(0, 999), "of the first weights"] = 2
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Return the whole run: every tensor after every line, and the graphs in between."""
+    from trueloop.lab.teaching.operations import trace
+    from trueloop.lab.teaching.worked_programs import Six
+
+    traced = asdict(trace(Six(**asdict(asked))))
+    return {"code": highlighted(traced.pop("text")), **traced}

@@ -1,0 +1,20 @@
+"""A data pipeline at work: examples, sampler, workers, collate, batches."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from trueloop.lab.highlight import highlighted
+from trueloop.lab.teaching.programs.pipeline import Pipeline as Asked
+from trueloop.lab.teaching.programs.pipeline import pipeline
+
+NEEDS_TORCH = True
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Give all that was drawn in two epochs, and the program that drew it."""
+    from trueloop.lab.teaching.pipeline import drawn
+
+    program = pipeline(asked)
+    return {**asdict(drawn(asked, program)), "code": highlighted(program.text.rstrip())}

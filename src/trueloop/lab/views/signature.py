@@ -1,0 +1,178 @@
+"""What one silent failure looks like, really run: the teaching script as it is and broken, from several seeds."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from importlib.metadata import version
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from trueloop.app.web.wire_format import plain
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import Within
+from trueloop.failures.load import Entry, find
+from trueloop.failures.teaching_script import CannotBreak
+from trueloop.lab.disk_cache import Kept, cache_folder
+from trueloop.lab.highlight import highlighted
+from trueloop.lab.teaching.signatures import SEEDS, Pair, Recording, pair, plots, record, recording
+from trueloop.lab.teaching.simulation import Simulation
+from trueloop.reporting.json_report import finding_to_json
+from trueloop.version import __version__
+
+if TYPE_CHECKING:
+    from trueloop.lab.teaching.player import Play
+
+NEEDS_TORCH = True
+SLOW = True
+"""One question of this kind at a time, so that quick ones find a process that is free."""
+TURN_S: Final = 1.5  # of computing for one question, to the end of a seed; what is missing then is asked for again
+RECENT: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which failure."""
+
+    code: Annotated[str, Within(1, 60), "a code or name of the catalogue"]
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Return the curves and what the sanitizer said; "done" of "of" seeds where more time is needed."""
+    entry = find(asked.code)
+    if entry is None:
+        raise InvalidConfig(f"There is no failure {asked.code!r}.", fix="trueloop failures lists all.")
+    if entry.failure.inject is None:
+        return {"code": entry.code, "curves": None}
+    try:
+        both = pair(entry.failure.inject)
+    except CannotBreak as error:
+        return {"code": entry.code, "curves": None, "why": error.what}
+    kept = Kept(cache_folder(os.environ) / "signatures")
+    known = kept.get(key := _key(entry, both))
+    if known is None:
+        known = _computed(entry, kept, key)
+    if "plots" not in known:
+        return {"code": entry.code, "done": known["done"], "of": len(SEEDS)}
+    return {"code": entry.code, "curves": known, "address": _address(entry, both.simulation), **_text(both)}
+
+
+def _key(entry: Entry, both: Pair, *more: str) -> str:
+    told_by = entry.failure.detector or entry.failure.inject  # an inject may be a partial, which has no file of its own
+    file = inspect.getsourcefile(getattr(told_by, "func", told_by)) if told_by else None
+    source = ""
+    if file:
+        with open(file, encoding="utf-8") as text:  # noqa: PTH123 - as inspect names it
+            source = text.read()
+    return both.key(__version__, version("torch"), source, *more)
+
+
+def _computed(entry: Entry, kept: Kept, key: str) -> dict[str, Any]:
+    """Run what is missing, at least one seed and for `TURN_S`; return the whole, or how many seeds there are by now."""
+    start_s, ran = perf_counter(), False
+    seeds: list[_Seed] = []
+    for seed in SEEDS:
+        assert entry.failure.inject is not None
+        both = pair(entry.failure.inject, seed)
+        found = _known(entry, both, kept)
+        if found is None:
+            if ran and perf_counter() - start_s > TURN_S:
+                return {"done": len(seeds)}
+            found, ran = _new(entry, both, kept), True
+        seeds.append(found)
+    told = {
+        "plots": plots([seed.healthy for seed in seeds], [seed.broken for seed in seeds]),
+        "raised": seeds[0].broken.raised,
+        "finding": seeds[0].finding,
+        "found": sum(seed.finding is not None for seed in seeds),
+        "seeds": len(seeds),
+        "updates": len(seeds[0].healthy.curves["loss"][0]),
+    }
+    strict: dict[str, Any] = plain(told)
+    kept.put(key, strict)
+    return strict
+
+
+class _Seed(NamedTuple):
+    """What both scripts did from one seed."""
+
+    healthy: Recording
+    broken: Recording
+    finding: dict[str, Any] | None
+
+
+_RECENT: OrderedDict[str, _Seed] = OrderedDict()
+"""The newest ones by key: where nothing can be kept, the next question goes on from here all the same."""
+
+
+def _known(entry: Entry, both: Pair, kept: Kept) -> _Seed | None:
+    """Return what was run before, by this process or another one."""
+    key = _key(entry, both, "one seed")
+    if key in _RECENT:
+        return _RECENT[key]
+    told = kept.get(key)
+    try:
+        return _Seed(recording(told["healthy"]), recording(told["broken"]), told["finding"]) if told else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _new(entry: Entry, both: Pair, kept: Kept) -> _Seed:
+    key, found = _key(entry, both, "one seed"), _run(entry, both)
+    kept.put(key, plain(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
+    _RECENT[key] = found
+    while len(_RECENT) > RECENT:
+        _RECENT.popitem(last=False)
+    return found
+
+
+def _run(entry: Entry, both: Pair) -> _Seed:
+    """Run both scripts, the broken one watched for this failure."""
+    from trueloop.sanitizer.dispatch import Watched
+    from trueloop.sanitizer.watch import Watch
+
+    healthy = _healthy(both.healthy, both.simulation)
+    watch = Watch([Watched(entry.failure, entry.slug)])
+    broken = record(both.broken, both.simulation, partial(_watched, watch))
+    found = next((finding for finding in watch.report().findings if finding.code == entry.code), None)
+    return _Seed(healthy, broken, finding_to_json(replace(found, related=())) if found else None)
+
+
+@lru_cache(maxsize=12)
+def _healthy(text: str, simulation: Simulation) -> Recording:
+    """Run the script as it is: most failures share it. It is watched too, so that its memory can be compared."""
+    from trueloop.sanitizer.watch import Watch
+
+    return record(text, simulation, partial(_watched, Watch(())))
+
+
+def _watched(watch: Any, play: Play) -> None:
+    play.aside = watch.aside
+    with watch:
+        play.run()
+
+
+def _address(entry: Entry, simulation: Simulation) -> str:
+    """Return the simulator's page with the same settings, this failure in them, and its healthy twin beside."""
+    usual: Mapping[str, Any] = asdict(Simulation())
+    params = {name: _param(value) for name, value in asdict(simulation).items() if value != usual[name]}
+    return f"#/simulator?{urlencode({**params, 'bugs': entry.code, 'twin': 1})}"
+
+
+def _param(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _text(both: Pair) -> dict[str, Any]:
+    return {
+        "script": highlighted(both.broken),
+        "lines": sorted({each.line for each in both.lines}),
+        "changes": [each._asdict() for each in both.lines],
+    }

@@ -1,0 +1,109 @@
+"""The table of silent failures, and the page of each: all from the catalogue, nothing computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Final, Literal
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import Within
+from trueloop.failures.load import FAMILIES, Entry, catalogue, find
+from trueloop.failures.page import reflowed, sections
+from trueloop.lab.highlight import highlighted
+
+NEEDS_TORCH = False
+NO_CURVES: Final = (
+    "The teaching loop has no single operation that could be broken this way, so there are no curves: the page and "
+    "the two scripts tell it."
+)
+_PIECES: Final = re.compile(r"``(?P<code>[^`]+)``|(?P<link>https://[^\s<>\"]+[^\s<>\".,;:)])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The table, or one page."""
+
+    what: Literal["table", "page"] = "table"
+    code: Annotated[str, Within(0, 60), "a code or name of the catalogue"] = ""
+
+
+def answer(asked: Asked) -> dict[str, Any]:
+    """Answer one question."""
+    if asked.what == "table":
+        return table()
+    entry = find(asked.code)
+    if entry is None:
+        raise InvalidConfig(f"There is no failure {asked.code!r}.", fix="trueloop failures lists all.")
+    return _page(entry)
+
+
+@cache
+def table() -> dict[str, Any]:
+    """Return every failure in a few words."""
+    return {
+        "families": [family for family in FAMILIES if any(e.family == family for e in catalogue().values())],
+        "failures": [
+            {
+                "code": entry.code,
+                "slug": entry.slug,
+                "family": entry.family,
+                "title": entry.failure.title,
+                "severity": entry.failure.severity.value,
+                "symptom": _pieces(" ".join(dict(sections(entry.failure.doc)).get("Symptom", "").split())),
+                "fix": _pieces(entry.failure.fix),
+                "curves": entry.failure.inject is not None,
+                "why": "" if entry.failure.inject else NO_CURVES,
+                "run": entry.failure.detector is not None,
+                "lint": entry.failure.rule is not None,
+            }
+            for entry in catalogue().values()
+        ],
+    }
+
+
+def _page(entry: Entry) -> dict[str, Any]:
+    return {
+        "code": entry.code,
+        "sections": [
+            {"heading": heading, "blocks": list(_blocks(text))} for heading, text in sections(entry.failure.doc)
+        ],
+        "bad": highlighted(entry.failure.bad.strip()),
+        "good": highlighted(entry.failure.good.strip()),
+    }
+
+
+def _blocks(text: str) -> Iterator[dict[str, Any]]:
+    """Cut a section into paragraphs, lists and code, each as pieces of text, code or address."""
+    for part in re.split(r"\n\s*\n", reflowed(text)):
+        lines = [line for line in part.splitlines() if line.strip()]
+        if not lines:
+            continue
+        if all(line.startswith(("- ", "* ", "  ")) for line in lines) and lines[0].startswith(("- ", "* ")):
+            yield {"kind": "list", "items": [_pieces(item) for item in _items(lines)]}
+        elif all(line.startswith("    ") for line in lines):
+            yield {"kind": "code", "text": "\n".join(line[4:] for line in lines)}
+        else:
+            yield from ({"kind": "text", "pieces": _pieces(line)} for line in lines)
+
+
+def _items(lines: list[str]) -> list[str]:
+    items: list[str] = []
+    for line in lines:
+        if line.startswith(("- ", "* ")):
+            items.append(line[2:])
+        else:
+            items[-1] += f" {line.strip()}"
+    return items
+
+
+def _pieces(text: str) -> list[tuple[str, str]]:
+    """Cut a text into ("", words), ("code", ...) and ("link", https address)."""
+    pieces: list[tuple[str, str]] = []
+    place = 0
+    for found in _PIECES.finditer(text):
+        pieces += [("", text[place : found.start()]), (found.lastgroup or "", found.group(found.lastgroup or 0))]
+        place = found.end()
+    return [piece for piece in [*pieces, ("", text[place:])] if piece[1]]

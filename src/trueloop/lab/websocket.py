@@ -1,0 +1,98 @@
+"""Live pages: a browser's WebSocket on one side, a worker of its own on the other, and nothing but a relay between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from trueloop.app.web.wire_format import parsed, refusal, written
+from trueloop.core.errors import InvalidConfig
+from trueloop.lab.workers import Gone, Worker, Workers
+
+MOST: Final = 24  # sessions at once, on one machine
+IDLE_S: Final = 600.0  # a page that says nothing, not even that it has painted, lies in a hidden tab
+DEAF_S: Final = 60.0  # a page that takes nothing of what it is sent is frozen, or wants to keep us busy
+BUSY, IDLE, LOST = 4001, 4002, 4003
+"""Why a connection is closed, as the page hears it."""
+UNREAD: Final = "Nothing of what was sent was read, so the worker was given back."
+
+
+class Sessions:
+    """The live sessions of one server."""
+
+    def __init__(self, workers: Workers, *, most: int = MOST, idle_s: float = IDLE_S, deaf_s: float = DEAF_S) -> None:
+        self._workers, self._most, self._idle_s, self._deaf_s = workers, most, idle_s, deaf_s
+        self._open = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._open
+
+    async def serve(self, socket: WebSocket, kind: str) -> None:
+        """Relay until one side is gone."""
+        await socket.accept()
+        if self._open >= self._most:
+            await socket.close(BUSY, f"{self._most} sessions run already: close another tab of the lab")
+            return
+        self._open += 1
+        try:
+            worker = await self._workers.fork(kind)
+            try:
+                code, reason = await _first(self._inward(socket, worker), self._outward(socket, worker))
+            finally:
+                await worker.end()
+        except Gone as error:
+            code, reason = LOST, f"The process that trains has ended: {error}"[:100]
+        finally:
+            self._open -= 1
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the browser was first, or is deaf
+            async with asyncio.timeout(self._deaf_s):
+                await socket.close(code, reason)
+
+    async def _inward(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    text = await socket.receive_text()
+            except TimeoutError:
+                return IDLE, "Nothing was asked for a while, so the worker was given back."
+            except (WebSocketDisconnect, KeyError):  # KeyError: bytes, which no page of ours sends
+                return 1000, ""
+            try:
+                parsed(text)
+            except InvalidConfig as error:
+                if not await self._shown(socket, written({"kind": "refused", **refusal(error)})):
+                    return IDLE, UNREAD
+            else:
+                await worker.send(text)
+
+    async def _outward(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
+        while await self._shown(socket, await worker.receive()):
+            continue
+        return IDLE, UNREAD
+
+    async def _shown(self, socket: WebSocket, message: str | bytes) -> bool:
+        """Send a message; false where the page does not take it."""
+        try:
+            async with asyncio.timeout(self._deaf_s):
+                await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            return False
+        return True
+
+
+async def _first(*sides: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:
+    """Wait for the side that ends first, and end the others."""
+    tasks = [asyncio.create_task(side) for side in sides]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,43 @@
+"""Adds the comments that silence what is found, to adopt the linter on an old code base."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from trueloop.core.findings import Finding
+from trueloop.core.source_text import Edit, Fix, Text, applied
+from trueloop.core.suppression import statements
+
+_LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
+
+
+def with_ignores(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
+    """Return a text in which every finding is silenced by a comment at the end of its statement, and their number."""
+    wanted: dict[int, set[str]] = defaultdict(set)
+    spans = [(first, last) for first, last, _ in statements(source) if first]
+    count = 0
+    for finding in findings:
+        if finding.site is not None:
+            line = finding.site.line
+            last = next((last for first, last in spans if first <= line <= last), line)
+            wanted[last].add(finding.code)
+            count += 1
+    text = Text(source)
+    edits = [_edit(text, line, codes) for line, codes in wanted.items()]
+    return applied(text, [Fix((edit,), safe=True) for edit in edits])[0].source, count
+
+
+def _edit(text: Text, line: int, codes: set[str]) -> Edit:
+    """Return the edit that lists codes in the comment of a line, or adds one."""
+    words = text.line(line)
+    start = text.offset(line, 0)
+    lists = list(_LIST.finditer(words))
+    if not lists:
+        end = start + len(words.rstrip().encode())
+        return Edit(end, end, f"  # trueloop: ignore[{', '.join(sorted(codes))}]")
+    known = lists[-1]  # earlier ones may stand in a string
+    listed = {word.strip() for word in known[2].split(",") if word.strip()} | codes
+    begin, end = (start + len(words[:at].encode()) for at in known.span(2))
+    return Edit(begin, end, ", ".join(sorted(listed)))

@@ -1,0 +1,163 @@
+"""One file: read once, looked at by every rule."""
+
+from __future__ import annotations
+
+import ast
+import os
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from trueloop.analysis.interpreter.interpreter import read
+from trueloop.analysis.source_file import Hit, Source
+from trueloop.core.findings import Finding, Site
+from trueloop.core.source_text import Text
+from trueloop.core.suppression import EVERYTHING, Pragma, comments, named
+from trueloop.failures.failure import Failure, Rule
+
+
+class Ruled(NamedTuple):
+    """A failure whose rule is to be asked."""
+
+    failure: Failure
+    slug: str
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted:
+    """What was found in one file."""
+
+    path: str
+    found: tuple[Finding, ...] = ()
+    """In the order of the text."""
+    silenced: int = 0
+    """Findings that a comment asked not to hear of."""
+    idle: tuple[tuple[Site, str], ...] = ()
+    """Comments that silence nothing: their place and codes, "" = all codes."""
+    problem: str = ""
+    """Why it could not be judged: "line 3: invalid syntax"."""
+
+
+def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool = False) -> Linted:
+    """Return what rules find in a text.
+
+    Args:
+        source: the text, as Python reads it.
+        path: as the findings tell it.
+        rules: to be asked.
+        notebook: the text is that of the cells of a notebook, one after the other.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the file's own: invalid escapes
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return _broken(path, error)
+    rules = list(rules)
+    stands = cache(source.__contains__)  # many rules ask for the same words
+    wanted = [each for each in rules if each.rule.concerns(stands)]
+    if not wanted:
+        return _silenced(path, (), comments(source), frozenset(each.failure.code for each in rules))
+    try:
+        found = _ask(wanted, read(Text(source), tree, notebook=notebook), path)
+    except Exception as error:  # noqa: BLE001 - one file that is too much for us does not keep others from being judged
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
+        return Linted(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
+    return _silenced(path, found, comments(source), frozenset(each.failure.code for each in rules))
+
+
+def _broken(path: str, error: BaseException) -> Linted:
+    line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
+    if isinstance(error, SyntaxError):
+        words = error.msg
+    else:
+        words = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
+    return Linted(path=path, problem=f"line {line}: {words}" if line else words)
+
+
+def _ask(rules: Iterable[Ruled], source: Source, path: str) -> list[Finding]:
+    found: dict[tuple[str, int, int], Finding] = {}
+    for ruled in rules:
+        for hit in ruled.rule.find(source):
+            key = ruled.failure.code, hit.node.lineno, hit.node.col_offset
+            if key not in found:
+                found[key] = _finding(ruled, hit, source, path)
+    return [found[key] for key in sorted(found, key=lambda key: (*key[1:], key[0]))]
+
+
+def _finding(ruled: Ruled, hit: Hit, source: Source, path: str) -> Finding:
+    failure, node = ruled.failure, hit.node
+    return Finding(
+        code=failure.code,
+        slug=ruled.slug,
+        title=failure.title,
+        severity=hit.severity or failure.severity,
+        message=hit.message,
+        site=_site(source, path, node),
+        related=tuple((_site(source, path, other), words) for other, words in hit.related),
+        fix=failure.fix,
+        column=_column(source, node.lineno, node.col_offset),
+        end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
+        repair=hit.fix,
+    )
+
+
+def _column(source: Source, line: int, column: int) -> int:
+    return len(source.text.line(line).encode()[:column].decode(errors="replace")) + 1
+
+
+def _site(source: Source, path: str, node: ast.expr | ast.stmt) -> Site:
+    return Site(path, node.lineno, _function(source.tree, node.lineno))
+
+
+def _function(tree: ast.Module, line: int) -> str:
+    """Return the qualified name of the innermost function around a line."""
+    names: list[str] = []
+    body: list[ast.stmt] = tree.body
+    while True:
+        inner = next((each for each in body if each.lineno <= line <= (each.end_lineno or each.lineno)), None)
+        if inner is None:
+            return ".".join(names)
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(inner.name)
+        body = list(_statements(inner))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements right within a node, those of its handlers and cases among them."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.stmt):
+            yield each
+        elif isinstance(each, ast.ExceptHandler | ast.match_case):
+            yield from each.body
+
+
+def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], asked: frozenset[str]) -> Linted:
+    """Leave out what comments ask not to hear of, and note the comments that silence nothing.
+
+    Args:
+        path: of the file.
+        found: everything.
+        comments: in the file.
+        asked: the codes whose rules were asked; of others a comment is not known to be idle.
+    """
+    kept, used, silenced = list[Finding](), set[Pragma](), 0
+    for each in found:
+        line = each.site.line if each.site else 0
+        heard = [
+            pragma for pragma in comments if pragma.first <= line <= pragma.last and named(each.code, pragma.words)
+        ]
+        used.update(heard)
+        silenced += bool(heard)
+        kept += [] if heard else [each]
+    idle = [
+        (Site(path, pragma.line), ", ".join(sorted(pragma.words - EVERYTHING)))
+        for pragma in comments
+        if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.words)
+    ]
+    return Linted(path=path, found=tuple(kept), silenced=silenced, idle=tuple(idle))

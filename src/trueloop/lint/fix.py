@@ -1,0 +1,83 @@
+"""Takes findings away: byte-exact edits, read again after each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from trueloop.core.findings import Finding, Severity
+from trueloop.core.source_text import Text, applied
+from trueloop.lint.check_file import Linted, Ruled, lint_text
+
+ROUNDS: Final = 20  # of fixes upon fixes
+
+
+class Fixed(NamedTuple):
+    """A text after its fixes."""
+
+    text: str
+    fixed: int
+    """Findings that are gone."""
+    left: Linted
+    """What the rules find in it now."""
+
+
+def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = False, notebook: bool = False) -> Fixed:
+    """Apply every fix, until there is none or none that helps.
+
+    A fix that does not take its finding away, or after which the text is no Python any more, is left out: the finding
+    stays.
+
+    Args:
+        source: the text.
+        path: as the findings tell it.
+        rules: to be asked.
+        unsafe: apply those that want to be looked at, too.
+        notebook: the text is that of the cells of a notebook, one after the other.
+    """
+    look = partial(lint_text, path=path, rules=rules, notebook=notebook)
+    before = look(source)
+    count, refused = 0, set[tuple[str, str]]()
+    for _ in range(ROUNDS):
+        wanted = [
+            each
+            for each in before.found
+            if each.repair is not None and (each.repair.safe or unsafe) and _key(each, source) not in refused
+        ]
+        if not wanted:
+            break
+        text, after, done = _round(source, look, wanted)
+        if not _helps(before, after, wanted):
+            first = wanted[0]  # one of them does harm: try each alone
+            text, after, done = _round(source, look, [first])
+            if not _helps(before, after, [first]):
+                refused.add(_key(first, source))
+                continue
+        source, before, count = text, after, count + done
+    return Fixed(source, count, before)
+
+
+def _round(source: str, look: Callable[[str], Linted], wanted: Sequence[Finding]) -> tuple[str, Linted, int]:
+    text, done = applied(Text(source), [each.repair for each in wanted if each.repair is not None])
+    return text.source, look(text.source), len(done)
+
+
+def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
+    """True where the text can be judged still, with fewer findings of those codes and no more of others.
+
+    Notes on what was written do not count.
+    """
+    if after.problem:
+        return False
+    codes = {each.code for each in fixed}
+    one, two = (
+        [each for each in linted.found if each.code in codes or each.severity != Severity.NOTE]
+        for linted in (before, after)
+    )
+    return len(two) < len(one)
+
+
+def _key(found: Finding, source: str) -> tuple[str, str]:
+    site = found.site
+    return found.code, Text(source).line(site.line).strip() if site else ""

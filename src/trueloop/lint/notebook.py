@@ -1,0 +1,177 @@
+"""Notebooks: the code cells as one text, and back, with everything else left as it is, byte by byte."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from trueloop.lint.files import Unreadable
+
+_MAGIC: Final = re.compile(r"^(?P<indent>\s*)(?P<line>(?:%|!|\?|[\w.]+\?{1,2}\s*$|[\w, .\[\]'\"]+?\s*=\s*[%!]).*)$")
+
+
+class Cell(NamedTuple):
+    """A code cell."""
+
+    number: int
+    """Among all cells, from 1."""
+    source: str
+    span: tuple[int, int]
+    """Where its source stands in the file, as JSON."""
+    is_list: bool
+    """It is written as a list of lines."""
+    lines: tuple[int, ...]
+    """The line of the file each line of it stands in, from 1."""
+
+
+class Notebook:
+    """A notebook's code.
+
+    Args:
+        raw: the file's text.
+
+    Raises:
+        Unreadable: it is not a notebook.
+    """
+
+    def __init__(self, raw: str) -> None:
+        self._raw = raw
+        try:
+            self.cells = list(_cells(raw))
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise Unreadable(f"not a notebook: {error}") from error
+        sources = "\n".join(cell.source for cell in self.cells)
+        self._mark = "trueloop"
+        while any(f"# {self._mark}: {word} " in sources for word in ("cell", "hidden")):
+            self._mark += "'"  # a cell holds such a line itself
+        self.broken: list[tuple[int, str]] = []
+        """Cells that are no Python, and why: they are left out."""
+        parts = [(f"# {self._mark}: cell {cell.number}\n", self._shown(cell)) for cell in self.cells]
+        self.text = "".join(mark + body for mark, body in parts)
+        """All code, magics hidden, each cell behind a comment of its own line."""
+        self._first: list[int] = []
+        line = 1
+        for mark, body in parts:
+            self._first.append(line + 1)
+            line += (mark + body).count("\n")
+
+    def place(self, line: int) -> tuple[Cell, int]:
+        """Return the cell a line of `text` stands in, and its line there, from 1."""
+        index = max((i for i, first in enumerate(self._first) if first <= line), default=0)
+        return self.cells[index], max(1, line - self._first[index] + 1)
+
+    def written(self, text: str) -> str:
+        """Return the file with the code of a changed `text`; cells that did not change keep every byte."""
+        cells = re.compile(rf"^# {self._mark}: cell \d+\n", re.MULTILINE)
+        hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._mark}: hidden (?P<line>.*)$", re.MULTILINE)
+        raw = self._raw
+        for cell, before, after in reversed(
+            list(zip(self.cells, cells.split(self.text)[1:], cells.split(text)[1:], strict=True))
+        ):
+            if before != after:
+                source = hidden.sub(r"\g<indent>\g<line>", after)
+                if not cell.source.endswith("\n"):
+                    source = source.removesuffix("\n")
+                raw = raw[: cell.span[0]] + _encoded(source, cell, self._raw) + raw[cell.span[1] :]
+        return raw
+
+    def _shown(self, cell: Cell) -> str:
+        """Return a cell's code as Python, with as many lines, ending in a line end."""
+        source = cell.source if cell.source.endswith("\n") else f"{cell.source}\n"
+        if _problem(source) is None:
+            return source
+        lines = source[:-1].split("\n")
+        hide = f"pass  # {self._mark}: hidden "
+        hidden = "".join(f"{hide}{line}\n" for line in lines)
+        if cell.source.lstrip().startswith("%%"):  # another language, or timing
+            return hidden
+        shown = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
+        problem = _problem(shown)
+        if problem is None:
+            return shown
+        self.broken.append((cell.number, f"cell {cell.number}{problem}"))
+        return hidden
+
+
+def _problem(source: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except SyntaxError as error:
+        return f" line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f": {error}"
+    return None
+
+
+def _encoded(source: str, cell: Cell, raw: str) -> str:
+    if not cell.is_list:
+        return json.dumps(source, ensure_ascii=False)
+    start = cell.span[0]
+    inner = re.match(r"\[(\s*)", raw[start:])
+    between = inner[1] if inner else ""
+    closing = re.search(r"(\s*)\]$", raw[start : cell.span[1]])
+    lines = [json.dumps(line, ensure_ascii=False) for line in source.splitlines(keepends=True)]
+    separator = f",{between}" if between else ", "
+    return f"[{between}{separator.join(lines)}{closing[1] if closing else ''}]"
+
+
+def _cells(raw: str) -> Iterator[Cell]:
+    """Yield the code cells with the places of their sources in the file."""
+    top = _members(raw, _space(raw, 0))
+    if "cells" not in top:
+        raise ValueError("it has no cells")
+    start, _ = top["cells"]
+    for number, (begin, _) in enumerate(_items(raw, start), 1):
+        members = _members(raw, begin)
+        if "source" not in members or json.loads(raw[slice(*members["cell_type"])]) != "code":
+            continue
+        span = members["source"]
+        value: Any = json.loads(raw[slice(*span)])
+        if isinstance(value, list):
+            places = [raw.count("\n", 0, at) + 1 for at, _ in _items(raw, span[0])]
+            yield Cell(number, "".join(value), span, is_list=True, lines=tuple(places))
+        else:
+            yield Cell(number, str(value), span, is_list=False, lines=())
+
+
+_DECODER: Final = json.JSONDecoder()
+
+
+def _space(raw: str, at: int) -> int:
+    while at < len(raw) and raw[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _members(raw: str, at: int) -> dict[str, tuple[int, int]]:
+    """Return where the values of an object stand."""
+    if raw[at : at + 1] != "{":
+        raise ValueError("an object was expected")
+    found: dict[str, tuple[int, int]] = {}
+    at = _space(raw, at + 1)
+    while raw[at] != "}":
+        key, at = _DECODER.raw_decode(raw, at)
+        at = _space(raw, _space(raw, at) + 1)
+        _, end = _DECODER.raw_decode(raw, at)
+        found[key] = (at, end)
+        at = _space(raw, end)
+        at = _space(raw, at + 1) if raw[at] == "," else at
+    return found
+
+
+def _items(raw: str, at: int) -> Iterator[tuple[int, int]]:
+    """Yield where the items of a list stand."""
+    if raw[at : at + 1] != "[":
+        raise ValueError("a list was expected")
+    at = _space(raw, at + 1)
+    while raw[at] != "]":
+        _, end = _DECODER.raw_decode(raw, at)
+        yield at, end
+        at = _space(raw, end)
+        at = _space(raw, at + 1) if raw[at] == "," else at

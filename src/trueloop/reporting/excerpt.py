@@ -1,0 +1,148 @@
+"""The lines of source a finding speaks of, with what surrounds them, and its fix as a change of the text."""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from trueloop.core.findings import Explained, Finding, Insertion, Site
+from trueloop.core.source_text import Text, applied
+
+AROUND: Final = 2  # lines shown above and below the one at fault
+MOST_CHANGES: Final = 12  # lines of a diff that are shown
+BESIDE: Final = 1  # and around a related one
+
+
+class Note(NamedTuple):
+    """What is said of a line."""
+
+    words: str
+    at_fault: bool
+
+
+class Line(NamedTuple):
+    """One line of source."""
+
+    number: int
+    text: str
+    """Without the indentation that all lines of the excerpt share; "" where the source cannot be read."""
+    notes: Sequence[Note] = ()
+
+    @property
+    def code(self) -> tuple[int, int]:
+        """The columns its code stands in, from the first to behind the last: without indentation and comment."""
+        body = self.text.split("  #")[0].rstrip() or self.text
+        return len(self.text) - len(self.text.lstrip()), len(body)
+
+
+class Excerpt(NamedTuple):
+    """Some lines of one file; None stands for lines that are left out."""
+
+    site: Site
+    """The line at fault, or the first related one, in this file."""
+    lines: Sequence[Line | None]
+
+
+class Change(NamedTuple):
+    """One line of a diff."""
+
+    sign: str
+    """ "+", "-" or " "."""
+    text: str
+
+
+def excerpts(finding: Finding | Explained) -> list[Excerpt]:
+    """Return the lines to show, the file at fault first; none where no line of the user's is known."""
+    files: dict[str, dict[int, list[Note]]] = {}
+    first: dict[str, Site] = {}
+    fault = [(finding.site, Note("", at_fault=True))] if finding.site else []
+    for site, note in (*fault, *((site, Note(words, at_fault=False)) for site, words in finding.related)):
+        files.setdefault(site.path, {}).setdefault(site.line, []).append(note)
+        first.setdefault(site.path, site)
+    return [Excerpt(first[path], _lines(path, notes)) for path, notes in files.items()]
+
+
+def diff(change: Insertion) -> list[Change]:
+    """Show a change of the text as lines of a diff, without the indentation they share."""
+    line = _source(change.site.path, change.site.line)
+    indent = line[: len(line) - len(line.lstrip())]
+    added = [Change("+", (indent + text).rstrip()) for text in change.text.expandtabs(4).splitlines()]
+    if not line:
+        return _dedented(added)
+    if change.where == "instead":
+        return _dedented([Change("-", line), *added])
+    return _dedented([*added, Change(" ", line)] if change.where == "before" else [Change(" ", line), *added])
+
+
+def repaired(finding: Finding) -> list[Change]:
+    """Show what a fix in bytes changes, as lines of a diff; none where the file cannot be read, or many change.
+
+    A notebook's edits are of its code cells together, which no file holds: they are not shown.
+    """
+    if finding.repair is None or finding.site is None or finding.cell is not None:
+        return []
+    try:
+        before = Text(Path(finding.site.path).read_bytes().decode())
+    except (OSError, UnicodeDecodeError):
+        return []
+    after, done = applied(before, [finding.repair])
+    if not done:
+        return []
+    old, new = (text.source.expandtabs(4).removeprefix("\ufeff").splitlines() for text in (before, after))
+    lines = list(difflib.unified_diff(old, new, n=0))[2:]
+    changes = [Change(line[0], line[1:].rstrip()) for line in lines if not line.startswith("@")]
+    return _dedented(changes) if len(changes) <= MOST_CHANGES else []
+
+
+def _lines(path: str, notes: Mapping[int, Sequence[Note]]) -> list[Line | None]:
+    wanted: set[int] = set()
+    for number, said in notes.items():
+        around = AROUND if any(note.at_fault for note in said) else BESIDE
+        wanted |= {number, *range(max(1, number - around), number + around + 1)}
+    wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # one line left out would take a line, too
+    lines = [Line(number, _source(path, number), notes.get(number, ())) for number in sorted(wanted)]
+    shared = _shared([line.text for line in lines])
+    return list(_gaps(_trimmed([line._replace(text=line.text[shared:]) for line in lines])))
+
+
+def _trimmed(lines: Sequence[Line]) -> Iterator[Line]:
+    """Drop empty lines at the ends of each stretch, such as those behind the end of the file."""
+    shown = {line.number for line in lines if line.text.strip() or line.notes}
+    present = {line.number for line in lines}
+    for line in lines:
+        above = any(n in shown for n in _run(line.number, -1, present))
+        below = any(n in shown for n in _run(line.number, 1, present))
+        if above and below:
+            yield line
+
+
+def _run(start: int, step: int, present: set[int]) -> Iterator[int]:
+    """Yield the numbers from one on, as long as they follow each other."""
+    while start in present:
+        yield start
+        start += step
+
+
+def _gaps(lines: Iterable[Line]) -> Iterator[Line | None]:
+    before: Line | None = None
+    for line in lines:
+        if before is not None and line.number > before.number + 1:
+            yield None
+        yield line
+        before = line
+
+
+def _source(path: str, number: int) -> str:
+    return linecache.getline(path, number).rstrip().expandtabs(4)
+
+
+def _dedented(changes: Sequence[Change]) -> list[Change]:
+    shared = _shared([change.text for change in changes])
+    return [Change(sign, text[shared:]) for sign, text in changes]
+
+
+def _shared(texts: Iterable[str]) -> int:
+    return min((len(text) - len(text.lstrip()) for text in texts if text.strip()), default=0)

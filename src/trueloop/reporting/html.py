@@ -1,0 +1,187 @@
+"""A report as one HTML page that needs no network and no script, for a screen, a phone or paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from trueloop.core.findings import Explained, Finding, Report, Severity, UpdateRate
+from trueloop.core.formatting import duration, number, percent, sentence
+from trueloop.core.html import Markup, element, section
+from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts
+from trueloop.reporting.plots import Plot, figure
+from trueloop.reporting.summary import cost_share, counts, headline, more, reasons, shown, untrained, when
+
+# Nothing is loaded and nothing runs, whatever a hostile file name or message says.
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+TITLES: Final = {"loss": "Loss", "grad_norm": "Gradient norm", "lr": "Learning rate", "live_graphs": "Graphs alive"}
+LOG: Final = ("loss", "grad_norm")
+CHANGED: Final = {"+": "added", "-": "removed", " ": "kept"}
+
+
+def to_html(report: Report, *, base: Path | None = None) -> str:
+    """Lay the whole page out.
+
+    Args:
+        report: of a run, or of a tree of sources.
+        base: paths below it are told relative to it.
+    """
+    style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        element("title", f"trueloop: {headline(report)}"),
+        element("style", Markup(style)),
+    )
+    found = [_finding(finding, base) for finding in report.findings]
+    parts = [
+        _header(report),
+        _explained(report.error, base) if report.error else Markup(),
+        _cards(report),
+        section("Findings", *found) if found else Markup(),
+        _curves(report),
+        _time(report.rate) if report.rate else Markup(),
+        _judged(report),
+        _problems(report),
+        element(
+            "footer", "Written by trueloop. ", element("code", "trueloop explain CODE"), " prints a finding's page."
+        ),
+    ]
+    body = element("body", element("main", *parts))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _header(report: Report) -> Markup:
+    worst = report.worst()
+    tone = "error" if report.error else "good" if worst in (None, Severity.NOTE) else str(worst)
+    if tone == "good" and untrained(report):
+        tone = "warning"
+    return element("header", element("p", "trueloop", class_="kicker"), element("h1", headline(report), class_=tone))
+
+
+def _cards(report: Report) -> Markup:
+    shown_cards: list[tuple[str, str, str]] = []
+    if report.seconds > 0:
+        shown_cards += [
+            ("updates", number(report.updates), f"in {duration(report.seconds)}"),
+            ("watched in full", number(report.watched), "the others for what is cheap to see"),
+            ("cost of watching", f"≥ {percent(cost_share(report))}", f"{duration(report.cost_s)}, timed from within"),
+        ]
+    if report.rate:
+        shown_cards.append(("an update", duration(report.rate.update_s), "as a rule"))
+    if report.silenced:
+        shown_cards.append(("silenced", number(report.silenced), "by comments or the settings"))
+    cards = (
+        element("div", element("dt", name), element("dd", value), element("dd", unit, class_="unit"))
+        for name, value, unit in shown_cards
+    )
+    return element("dl", *cards, class_="cards") if shown_cards else Markup()
+
+
+def _explained(error: Explained, base: Path | None) -> Markup:
+    return section(
+        "What ended the run",
+        element(
+            "article",
+            element("h3", element("span", error.type, class_="pill error"), " ", sentence(error.title)),
+            element("p", element("code", sentence(error.message)), class_="soft"),
+            element("p", sentence(error.meaning)),
+            *(part for excerpt in excerpts(error) for part in _excerpt(excerpt, base)),
+            element("p", element("strong", "Fix: "), sentence(error.fix)),
+            class_="finding error",
+            id="error",
+        ),
+    )
+
+
+def _finding(finding: Finding, base: Path | None) -> Markup:
+    severity = finding.severity.value
+    name = element("span", f"{severity} {finding.code}", class_=f"pill {severity}")
+    fix = [element("p", element("strong", "Fix: "), sentence(finding.fix))] if finding.fix else []
+    if finding.change:
+        lines = (
+            element("span", element("i", change.sign), change.text or " ", class_=CHANGED[change.sign])
+            for change in diff(finding.change)
+        )
+        fix.append(element("pre", *lines))
+    return element(
+        "article",
+        element("h3", name, " ", sentence(finding.title)),
+        element("p", sentence(finding.message)),
+        *(part for excerpt in excerpts(finding) for part in _excerpt(excerpt, base)),
+        *([element("p", f"Seen {since}.", class_="since")] if (since := when(finding)) else []),
+        *fix,
+        class_=f"finding {severity}",
+        id=f"{finding.code}-{finding.site.line if finding.site else 0}",
+    )
+
+
+def _excerpt(excerpt: Excerpt, base: Path | None) -> Iterator[Markup]:
+    site = excerpt.site
+    function = f" in {site.function}" if site.function else ""
+    yield element("p", element("code", f"{shown(site.path, base)}:{site.line}"), function, class_="where")
+    yield element("pre", *(_line(line) for line in excerpt.lines))
+
+
+def _line(line: Line | None) -> Markup:
+    if line is None:
+        return element("span", element("i", "…"))
+    fault = any(note.at_fault for note in line.notes)
+    words = (element("b", sentence(note.words)) for note in line.notes if note.words)
+    kind = "fault" if fault else "related" if line.notes else "around"
+    return element("span", element("i", line.number), line.text, *words, class_=kind)
+
+
+def _curves(report: Report) -> Markup:
+    marks = [
+        (finding.first_update, finding.code)
+        for finding in report.findings
+        if finding.first_update is not None and finding.severity is not Severity.NOTE
+    ]
+    drawn = [
+        figure(Plot(name=name, title=title, series=report.series[name], marks=marks, log=name in LOG))
+        for name, title in TITLES.items()
+        if name in report.series and report.series[name].values
+    ]
+    told = element("p", "Dashed: the update something was first found at.", class_="soft") if marks else ""
+    return section("Curves", element("div", *drawn, class_="curves"), told) if drawn else Markup()
+
+
+def _time(rate: UpdateRate) -> Markup:
+    shares = {
+        "data": rate.data, "forward": rate.forward, "backward": rate.backward, "optimizer": rate.optimizer,
+    }  # fmt: skip
+    shares["other"] = max(0.0, 1 - sum(shares.values()))
+    bar = (element("div", class_=name, style=f"flex: {share:.4f}") for name, share in shares.items() if share > 0)
+    legend = (
+        element("li", element("span", class_=f"dot {name}"), f"{name} {percent(share)}")
+        for name, share in shares.items()
+    )
+    return section(
+        "Where the time of an update goes",
+        element("div", element("div", *bar, class_="bar"), element("ul", *legend, class_="legend"), class_="block"),
+    )
+
+
+def _judged(report: Report) -> Markup:
+    if not report.judged:
+        return Markup()
+    rows = [(code, f"fired; {words}") for code, words in more(report).items()]
+    rows += [(", ".join(codes), reason) for reason, codes in reasons(report).items()]
+    listed = element("table", *(element("tr", element("td", a), element("td", sentence(b))) for a, b in rows))
+    return section(
+        "What was judged",
+        element("div", element("p", counts(report), "."), *([listed] if rows else []), class_="block"),
+    )
+
+
+def _problems(report: Report) -> Markup:
+    if not report.problems:
+        return Markup()
+    told = element("p", "These broke inside trueloop. The program itself was not touched, and went on.")
+    listed = element("ul", *(element("li", sentence(problem)) for problem in report.problems))
+    return section("Problems in the watching", element("div", told, listed, class_="block"))

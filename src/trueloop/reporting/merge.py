@@ -1,0 +1,93 @@
+"""The reports of several processes of one run made one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from trueloop.core.findings import Explained, Finding, Judged, Report, Severity, Site, Verdict
+
+Key = tuple[str, Site | None, int]
+
+
+def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Report:
+    """Make one report of the ranks'. Rate and curves are those of the lowest rank, which has the same batches' worth.
+
+    Args:
+        reports: by rank; at least one.
+        missing: ranks that ended without a report.
+
+    Returns:
+        Equal findings, of one code at one line, once; one that not every rank has says which ranks have it.
+    """
+    every = [reports[rank] for rank in sorted(reports)]
+    several = len(reports) + len(missing) > 1
+    problems = [
+        f"rank {rank}: {problem}" if several else problem
+        for rank in sorted(reports)
+        for problem in reports[rank].problems
+    ]
+    return replace(
+        every[0],
+        findings=_findings(reports, of=len(reports) + len(missing)),
+        judged=_judged(judged for each in every for judged in each.judged),
+        silenced=max(each.silenced for each in every),
+        updates=max(each.updates for each in every),
+        watched=max(each.watched for each in every),
+        seconds=max(each.seconds for each in every),
+        cost_s=max(each.cost_s for each in every),
+        error=_error(reports, several=several),
+        problems=(*problems, *(f"rank {rank} ended without a report" for rank in missing)),
+    )
+
+
+def _error(reports: Mapping[int, Report], *, several: bool) -> Explained | None:
+    """Return what ended the lowest rank that was ended by something: the others mostly follow it."""
+    for rank in sorted(reports):
+        error = reports[rank].error
+        if error is not None:
+            return replace(error, meaning=f"On rank {rank}: {error.meaning}") if several else error
+    return None
+
+
+def _findings(reports: Mapping[int, Report], *, of: int) -> tuple[Finding, ...]:
+    found: dict[Key, dict[int, Finding]] = {}
+    for rank in sorted(reports):
+        for key, finding in _keyed(reports[rank].findings):
+            found.setdefault(key, {})[rank] = finding
+    order = list(Severity)
+    together = [_together(by_rank, of=of) for by_rank in found.values()]
+    return tuple(sorted(together, key=lambda finding: (order.index(finding.severity), finding.first_update or 0)))
+
+
+def _keyed(findings: Iterable[Finding]) -> Iterable[tuple[Key, Finding]]:
+    """Number the findings of one code at one line, which are about different things, in their order."""
+    seen: dict[tuple[str, Site | None], int] = {}
+    for finding in findings:
+        place = (finding.code, finding.site)
+        seen[place] = seen.get(place, -1) + 1
+        yield (*place, seen[place]), finding
+
+
+def _together(by_rank: Mapping[int, Finding], *, of: int) -> Finding:
+    findings = list(by_rank.values())
+    since = [each.first_update for each in findings if each.first_update is not None]
+    noun = "rank" if len(by_rank) == 1 else "ranks"
+    where = f" ({noun} {', '.join(map(str, by_rank))} of {of})" if len(by_rank) < of else ""
+    return replace(
+        findings[0],
+        message=findings[0].message + where,
+        count=sum(each.count for each in findings),
+        first_update=min(since, default=None),
+    )
+
+
+def _judged(verdicts: Iterable[Judged]) -> tuple[Judged, ...]:
+    """Return one verdict for each failure: what fired anywhere has fired, what one could not judge is not judged."""
+    order = (Verdict.FIRED, Verdict.NOT_JUDGED, Verdict.PASSED, Verdict.NOT_APPLICABLE)
+    gravest: dict[str, Judged] = {}
+    for each in verdicts:
+        known = gravest.setdefault(each.code, each)
+        if order.index(each.verdict) < order.index(known.verdict):
+            gravest[each.code] = each
+    return tuple(gravest.values())

@@ -1,0 +1,61 @@
+"""Findings one per line: for the eye that scans, and for GitHub's annotations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from trueloop.core.findings import Finding, Severity
+from trueloop.core.formatting import printable, sentence
+from trueloop.reporting.summary import shown
+
+COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def concise(finding: Finding, *, base: Path) -> str:
+    """Say a finding as compilers do: "train.py:41:5: GRD001 error [*] The step ..."; ``[*]`` = --fix does."""
+    mark = " [*]" if finding.repair and finding.repair.safe else ""
+    return f"{_place(finding, base)}: {finding.code} {finding.severity}{mark} {sentence(finding.message)}"
+
+
+def _place(finding: Finding, base: Path) -> str:
+    if finding.site is None:
+        return "?"
+    return f"{shown(finding.site.path, base)}:{finding.site.line}" + (f":{finding.column}" if finding.column else "")
+
+
+def annotation(finding: Finding, *, base: Path) -> str:
+    """Say a finding as a workflow command of GitHub's, which it shows beside the line."""
+    site = finding.site
+    parts = {"title": f"{finding.code} {finding.title}"}
+    if site is not None:
+        path, _, cell = shown(site.path, base).partition(":cell ")
+        parts = {"file": path, "line": str(site.line), **parts}
+        if cell:
+            parts.pop("line")  # that of a cell is not one of the file
+            parts["title"] += f" (cell {cell}, line {site.line})"
+        elif finding.column and finding.end:
+            parts |= {"col": str(finding.column), "endLine": str(finding.end[0]), "endColumn": str(finding.end[1])}
+    named = ",".join(f"{name}={_escaped(value, in_name=True)}" for name, value in parts.items())
+    words = _escaped(f"{sentence(finding.message)} {finding.fix}".strip(), in_name=False)
+    return f"::{COMMANDS[finding.severity]} {named}::{words}"
+
+
+def _escaped(text: str, *, in_name: bool) -> str:
+    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if in_name else ())):
+        text = text.replace(sign, code)
+    return text
+
+
+def statistics(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield how often each failure was found, the most frequent one first: "  12  GRD001  [*]  never-cleared"."""
+    findings = list(findings)
+    counts = Counter(finding.code for finding in findings)
+    width = len(str(max(counts.values(), default=0)))
+    known = {finding.code: finding for finding in findings}
+    fixable = {finding.code for finding in findings if finding.repair and finding.repair.safe}
+    for code, count in counts.most_common():
+        mark = "[*]" if code in fixable else "   "
+        yield f"{count:>{width}}  {code}  {mark}  {known[code].slug}: {printable(known[code].title)}"

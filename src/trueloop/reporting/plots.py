@@ -1,0 +1,114 @@
+"""The curves of a run as SVG within a page: no library, no script, colours by CSS classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from trueloop.core.axis_ticks import Axis, is_wide
+from trueloop.core.findings import Series
+from trueloop.core.formatting import number, short
+from trueloop.core.html import Markup, element
+
+WIDTH, HEIGHT = 560, 260
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24
+COLUMNS: Final = 500  # more points than this in a plot this wide are not seen; the extremes of each column are
+
+BEYOND: Final = 1e300  # is not finite in any type that is trained in; the range between two such is not a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One series to draw."""
+
+    name: str
+    """Also the CSS class of its line."""
+    title: str
+    series: Series
+    marks: Sequence[tuple[int, str]] = ()
+    """Updates at which something was found, each with its code."""
+    log: bool = False
+    """Logarithmic, where the values allow and deserve it."""
+
+
+def figure(plot: Plot) -> Markup:
+    """Draw one plot with its title, and a sentence of what it shows."""
+    points = _finite(plot.series)
+    lost = len(plot.series.values) - len(points)
+    caption = _caption([value for _, value in points], lost)
+    title = element("h3", plot.title)
+    if not points:
+        return element("figure", title, element("figcaption", caption))
+    return element("figure", title, _svg(plot, _columns(points), caption), element("figcaption", caption))
+
+
+def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Markup:
+    values = [value for _, value in points]
+    low, high = min(values), max(values)
+    log = plot.log and is_wide(low, high)
+    pad = 0 if log else (high - low) * 0.05 or abs(high) * 0.1 or 1.0
+    updates = [update for update, _ in points]
+    x = Axis(low=updates[0], high=updates[-1], start=LEFT, end=WIDTH - RIGHT)
+    y = Axis(low=low - pad, high=high + pad, start=HEIGHT - BOTTOM, end=TOP, log=log)
+    body = [*_grid(x, y), *_marks(plot.marks, x), *_line(plot.name, points, x, y)]
+    box = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria_label": f"{plot.title}. {caption}"}
+    return element("svg", *body, **box)
+
+
+def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> Iterator[Markup]:
+    places = " ".join(f"{x.place(update)},{y.place(value)}" for update, value in points)
+    if len(points) > 1:
+        yield element("polyline", points=places, class_=f"curve {name}")
+    else:
+        at_x, _, at_y = places.partition(",")
+        yield element("circle", cx=at_x, cy=at_y, r=4, class_=f"point {name}")
+
+
+def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
+    for tick in y.ticks():
+        at = y.place(tick)
+        yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
+        yield element("text", f"{tick:.6g}", x=LEFT - 8, y=at + 4, text_anchor="end")
+    for tick in x.ticks(whole=True):
+        yield element("text", number(round(tick)), x=x.place(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle")
+    yield element("text", "update", x=LEFT - 14, y=HEIGHT - BOTTOM + 18, text_anchor="end")
+
+
+def _marks(marks: Iterable[tuple[int, str]], x: Axis) -> Iterator[Markup]:
+    for update, code in marks:
+        if x.low <= update <= x.high:
+            at = x.place(update)
+            told = element("title", f"{code}, update {update}")
+            yield element("line", told, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
+
+
+def _finite(series: Series) -> list[tuple[int, float]]:
+    pairs = zip(series.updates, series.values, strict=True)
+    return [(update, value) for update, value in pairs if math.isfinite(value) and abs(value) < BEYOND]
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Keep the least and the greatest value of each column of the page."""
+    if len(points) <= COLUMNS:
+        return list(points)
+    half = COLUMNS // 2
+    edges = [len(points) * k // half for k in range(half + 1)]
+    kept: list[tuple[int, float]] = []
+    for start, stop in pairwise(edges):
+        values = [points[index][1] for index in range(start, stop)]
+        ends = {start + values.index(min(values)), start + values.index(max(values))}
+        kept += [points[index] for index in sorted(ends)]
+    return kept
+
+
+def _caption(values: Sequence[float], lost: int) -> str:
+    lost_words = f"; {number(lost)} not finite" if lost else ""
+    if not values:
+        return f"No value was finite ({number(lost)} were not)."
+    if min(values) == max(values):
+        return f"{short(values[0])} throughout{lost_words}."
+    ends = f"From {short(values[0])} to {short(values[-1])}"
+    return f"{ends}, between {short(min(values))} and {short(max(values))}{lost_words}."

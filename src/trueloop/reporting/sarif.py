@@ -1,0 +1,167 @@
+"""A report as SARIF 2.1.0, for editors, code hosts and CI."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from trueloop.core.findings import Explained, Finding, Report, Severity, Site
+from trueloop.core.source_text import Fix
+from trueloop.failures.load import catalogue
+from trueloop.failures.page import markdown, reference
+from trueloop.version import __version__
+
+SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+FINGERPRINT: Final = "primaryLocationLineHash"
+"""The name code hosts look for."""
+
+
+def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
+    """Return a log of one run of the tool.
+
+    Args:
+        report: of a run, or of a tree of sources.
+        base: paths below it are told relative to it, as code hosts want them to the repository.
+    """
+    findings = [*([_raised(report.error)] if report.error else []), *report.findings]
+    rules = list({finding.code: _rule(finding) for finding in findings}.values())
+    index = {rule["id"]: place for place, rule in enumerate(rules)}
+    driver = {
+        "name": "trueloop",
+        "semanticVersion": _semantic(__version__),
+        "version": __version__,
+        "rules": rules,
+    }
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": list(_results(findings, index, base)),
+        "invocations": [_invocation(report.problems)],
+    }
+    if base is not None:
+        run["originalUriBaseIds"] = {"SRCROOT": {"uri": f"{base.resolve().as_uri().rstrip('/')}/"}}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
+    seen: dict[str, int] = {}
+    for finding in findings:
+        content = _content(finding, base)
+        seen[content] = seen.get(content, 0) + 1
+        result: dict[str, Any] = {
+            "ruleId": finding.code,
+            "ruleIndex": index[finding.code],
+            "level": finding.severity.value,  # SARIF's own words
+            "message": {"text": f"{finding.message} {finding.fix}".strip()},
+            "occurrenceCount": max(1, finding.count),
+            "partialFingerprints": {FINGERPRINT: f"{content}:{seen[content]}"},
+        }
+        if finding.site:
+            result["locations"] = [_location(finding.site, base, finding)]
+        if finding.site and finding.repair and finding.cell is None:
+            result["fixes"] = [_repair(finding.repair, finding.site, base)]
+        if finding.related:
+            result["relatedLocations"] = [
+                {"id": number, **_location(site, base), "message": {"text": words}}
+                for number, (site, words) in enumerate(finding.related)
+            ]
+        if finding.first_update is not None:
+            result["properties"] = {"firstUpdate": finding.first_update}
+        yield result
+
+
+def _raised(error: Explained) -> Finding:
+    """Tell the error that ended a run as a result like any other."""
+    return Finding(
+        code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
+        message=f"{error.type}: {error.message} {error.meaning}", site=error.site, related=error.related,
+        first_update=error.update, fix=error.fix,
+    )  # fmt: skip
+
+
+def _content(finding: Finding, base: Path | None) -> str:
+    """Return what stays the same while lines move, on every machine: the code, the file, the words of the line."""
+    site = finding.site
+    path, line = (_artifact(site.path, base)["uri"], linecache.getline(site.path, site.line)) if site else ("", "")
+    words = "\0".join((finding.code, path, line.strip()))
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    """Describe a failure by its page; one that is not in the catalogue here, by what the finding says."""
+    entry = catalogue().get(finding.code)
+    fix = entry.failure.fix if entry else finding.fix
+    page = f" The whole page: trueloop explain {finding.code}" if entry else ""
+    rule: dict[str, Any] = {
+        "id": finding.code,
+        "name": "".join(word.capitalize() for word in finding.slug.split("-")),
+        "shortDescription": {"text": f"{finding.title}."},
+        "help": {"text": f"{fix}{page}".strip()},
+        "defaultConfiguration": {"level": finding.severity.value},
+    }
+    if entry:
+        page = entry.failure.doc
+        rule["fullDescription"] = {"text": " ".join(page.split("\n\n", 1)[0].split())}
+        rule["help"]["markdown"] = markdown(page)
+        rule["properties"] = {"tags": [entry.family]}
+        if address := reference(page):
+            rule["helpUri"] = address
+    return rule
+
+
+def _repair(repair: Fix, site: Site, base: Path | None) -> dict[str, Any]:
+    replacements = [
+        {
+            "deletedRegion": {"byteOffset": edit.start, "byteLength": edit.end - edit.start},
+            "insertedContent": {"text": edit.text},
+        }
+        for edit in repair.edits
+    ]
+    change = {"artifactLocation": _artifact(site.path, base), "replacements": replacements}
+    return {"description": {"text": f"{repair.words}."}, "artifactChanges": [change]}
+
+
+def _location(site: Site, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
+    file, _, cell = site.path.partition(":cell ")
+    if cell:  # of a notebook: a line of a cell is none of the file
+        return {
+            "physicalLocation": {"artifactLocation": _artifact(file, base)},
+            "message": {"text": f"Cell {cell}, line {site.line}."},
+        }
+    region = {"startLine": max(1, site.line)}
+    if finding is not None and finding.column and finding.end:
+        region |= {"startColumn": finding.column, "endLine": finding.end[0], "endColumn": finding.end[1]}
+    physical = {"artifactLocation": _artifact(site.path, base), "region": region}
+    logical = {"logicalLocations": [{"name": site.function, "kind": "function"}]} if site.function else {}
+    return {"physicalLocation": physical, **logical}
+
+
+def _artifact(path: str, base: Path | None) -> dict[str, str]:
+    if base is not None:
+        known = Path(os.path.normpath(base / path))  # Python keeps "a/../b.py" as it was typed
+        for root in (base, base.resolve()):
+            if known.is_relative_to(root):
+                return {"uri": _quoted(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
+        path = str(known)
+    known = Path(path)
+    return {"uri": known.as_uri() if known.is_absolute() else _quoted(path)}
+
+
+def _quoted(path: str) -> str:
+    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
+
+
+def _semantic(version: str) -> str:
+    """Write a version of Python's as SARIF wants it: "1.2.3-dev4" for 1.2.3.dev4."""
+    parts = version.split(".")
+    return ".".join(parts[:3]) + "".join(f"-{part}" for part in parts[3:])
+
+
+def _invocation(problems: Iterable[str]) -> dict[str, Any]:
+    notes = [{"level": "warning", "message": {"text": problem}} for problem in problems]
+    return {"executionSuccessful": True, **({"toolExecutionNotifications": notes} if notes else {})}

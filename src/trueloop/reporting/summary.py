@@ -1,0 +1,98 @@
+"""What a report comes to, in a word, a line and a few numbers; every form of it says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from trueloop.core.findings import Finding, Judged, Report, Severity, Verdict
+from trueloop.core.formatting import counted, number, printable
+
+FAULT = "this run is not training what you think"
+
+
+class Outcome(StrEnum):
+    """What a report comes to."""
+
+    CLEAN = "clean"
+    FINDINGS = "findings"
+    NOT_JUDGED = "not judged"
+    """There was nothing to judge: no optimizer stepped."""
+
+
+def outcome(report: Report) -> Outcome:
+    """Say what a report comes to. Notes count as findings here, and fail nothing."""
+    if report.findings:
+        return Outcome.FINDINGS
+    return Outcome.NOT_JUDGED if untrained(report) else Outcome.CLEAN
+
+
+def untrained(report: Report) -> bool:
+    """Say whether it is of a run in which no optimizer stepped: silence about its updates means nothing."""
+    return report.updates == 0 and not report.files
+
+
+def headline(report: Report) -> str:
+    """Say so in one line, after what ended the run, where that is explained."""
+    error = report.error
+    return f"{error.type}, explained below. {_headline(report)}" if error else _headline(report)
+
+
+def _headline(report: Report) -> str:
+    found = [finding.severity for finding in report.findings]
+    words = ", ".join(counted(found.count(each), each.value) for each in Severity if each in found)
+    where = f" in {counted(report.updates, 'update')}" if report.updates else ""
+    if report.files:
+        return f"{words or 'No silent failure found'} in {counted(report.files, 'file')}"
+    if Severity.ERROR in found:
+        return f"{words}: {FAULT if report.updates else 'no optimizer made a step'}"
+    if Severity.WARNING in found:
+        return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
+    nothing = "Not judged: no optimizer made a step" if untrained(report) else f"No silent failure found{where}"
+    return nothing + (f", {words}" if words else "")
+
+
+def with_verdict(report: Report, verdict: Verdict) -> Sequence[Judged]:
+    """Return what was decided this way."""
+    return [judged for judged in report.judged if judged.verdict is verdict]
+
+
+def counts(report: Report) -> str:
+    """Say how many of the known failures were judged, and how: "41 judged (39 passed, 2 fired), 7 not"."""
+    numbers = {verdict: len(with_verdict(report, verdict)) for verdict in Verdict}
+    judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
+    words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
+    return f"{judged} of {counted(len(report.judged), 'failure')} judged: {', '.join(words)}"
+
+
+def reasons(report: Report) -> dict[str, list[str]]:
+    """Return why failures were not judged: reason -> codes, the most frequent one first."""
+    found: dict[str, list[str]] = {}
+    for each in with_verdict(report, Verdict.NOT_JUDGED):
+        found.setdefault(each.reason or "no reason is known", []).append(each.code)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def more(report: Report) -> dict[str, str]:
+    """Return what is told of findings beyond those that are listed: code -> words."""
+    return {each.code: each.reason for each in with_verdict(report, Verdict.FIRED) if each.reason}
+
+
+def cost_share(report: Report) -> float:
+    """Return the share of the run's time that watching took."""
+    return report.cost_s / report.seconds if report.seconds > 0 else 0.0
+
+
+def shown(path: str, base: Path | None) -> str:
+    """Write a path as people open it: relative to the folder they are in, where it lies there."""
+    known = Path(path)
+    return printable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
+
+
+def when(finding: Finding) -> str:
+    """Say since when, and how often: "since update 1, 1199 times"; "" where the text alone was read."""
+    if finding.first_update is None:
+        return f"{number(finding.count)} times" if finding.count > 1 else ""
+    update = number(finding.first_update)
+    return f"since update {update}, {number(finding.count)} times" if finding.count > 1 else f"at update {update}"

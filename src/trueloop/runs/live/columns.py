@@ -1,0 +1,83 @@
+"""Norms by layer as they are read back: a row for each layer, a column for each update, never too many of either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trueloop.core.downsampling import Thinned
+
+COLUMNS: Final = 240
+LAYERS: Final = 256
+LETTERS: Final = 120  # of a layer's name
+CELLS: Final = 12_000  # of a heat map that is shown; of many layers it has fewer columns
+DARKEST: Final = 255
+_LEAST: Final = 1e-30  # norms below are shown as zero
+
+
+class LayerColumns:
+    """Takes a column after the other; a layer's row is found by its name."""
+
+    def __init__(self) -> None:
+        self.layers: list[str] = []
+        self.columns: Thinned[dict[int, float]] = Thinned(COLUMNS)
+        """For each update the norms by row."""
+        self._rows: dict[str, int] = {}
+
+    def add(self, update: int, layers: Sequence[str], norms: Sequence[Any]) -> None:
+        """Take in the norms at one update; None is a layer that was not stepped.
+
+        Raises:
+            ValueError, TypeError: something is no norm.
+        """
+        column: dict[int, float] = {}
+        for layer, norm in zip(layers, norms, strict=False):
+            if norm is not None and (row := self._row(str(layer)[:LETTERS])) is not None:
+                column[row] = float(norm)
+        self.columns.add(update, column)
+
+    def shown(self) -> dict[str, Any] | None:
+        """Lay them out for a heat map; None where there is nothing.
+
+        Returns:
+            "updates", "layers"; "norms", for each layer one for each update (None: not stepped then); in their places
+            "shades" from 0 to 255 by the logarithm (-1: not finite); "low" and "high", the norms at both ends.
+        """
+        stride = max(1, -(-len(self.columns.values) * len(self.layers) // CELLS))
+        columns = self.columns.values[::stride]
+        if not columns:
+            return None
+        norms = [[column.get(row) for column in columns] for row in range(len(self.layers))]
+        seen = [norm for row in norms for norm in row if norm is not None and math.isfinite(norm) and norm > _LEAST]
+        low, high = (min(seen), max(seen)) if seen else (1.0, 1.0)
+        return {
+            "updates": self.columns.updates[::stride],
+            "layers": list(self.layers),
+            "norms": [[None if norm is None else _short(norm) for norm in row] for row in norms],
+            "shades": [[_shade(norm, low, high) for norm in row] for row in norms],
+            "low": low,
+            "high": high,
+        }
+
+    def _row(self, layer: str) -> int | None:
+        row = self._rows.get(layer)
+        if row is None and len(self.layers) < LAYERS:
+            row = self._rows[layer] = len(self.layers)
+            self.layers.append(layer)
+        return row
+
+
+def _shade(norm: float | None, low: float, high: float) -> int | None:
+    if norm is None:
+        return None
+    if not math.isfinite(norm):
+        return -1
+    if norm <= low:
+        return 0
+    span = math.log(high) - math.log(low)
+    return round(DARKEST * (math.log(norm) - math.log(low)) / span) if span > 0 else DARKEST
+
+
+def _short(norm: float) -> float:
+    return float(f"{norm:.4g}")

@@ -1,0 +1,244 @@
+"""A journal followed while its run goes on, in bounded memory and a bounded piece at a time.
+
+`store.journal.read` reads a whole journal and trusts the one who asks; here a page asks, again and again, about files
+that anybody may have written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from trueloop.core.downsampling import Thinned
+from trueloop.core.errors import InvalidData
+from trueloop.core.json_text import from_json
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow
+from trueloop.runs.history import TimeSplit
+from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of, rates_of, spread
+from trueloop.runs.live.columns import LayerColumns
+from trueloop.runs.live.rows import Rows, single
+from trueloop.runs.live.tail import Tail
+
+AT_ONCE: Final = 40_000  # updates taken in by one call; 0.1 s
+MOST_ROWS: Final = 100_000  # updates of one line; a run writes ten lines a second
+LARGEST: Final = 2**53
+METRICS: Final = 48  # names of metrics that are kept
+SPLITS: Final = 8  # names of splits: each is a curve of each metric
+NAME: Final = 200  # letters of either
+EVALUATIONS: Final = 4000
+LISTED: Final = 500  # notes, findings and checkpoints: the newest
+LETTERS: Final = 2000  # of a text that a page shows
+_GROUPS: Final = 16  # parameter groups with rates of their own
+_COLUMNS: Final = ("epoch", "loss", "grad_norm", "lr", "examples", "wait_s", "total_s", "skipped")
+
+
+class JournalFollower:
+    """What a run's journal has said so far.
+
+    Args:
+        run_dir: the run's folder.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.tail = Tail(run_dir / FILE_NAME)
+        self._waiting: list[bytes] = []
+        self._restarts = 0
+        self._moved = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.problem = ""
+        """Why nothing is read any more, in words."""
+        self.started: RunStarted | None = None
+        self.started_at = 0.0
+        self.processes = 0
+        self.epoch = 0
+        self.rows = Rows()
+        self.rates: list[Thinned[float]] = []
+        """Of every parameter group from the second on, where they are not all alike."""
+        self.memory: Thinned[float] = Thinned()
+        self.evaluations: list[Evaluated] = []
+        self.checkpoints: deque[CheckpointSaved] = deque(maxlen=LISTED)
+        self.notes: deque[Noted] = deque(maxlen=LISTED)
+        self.skipped: deque[int] = deque(maxlen=LISTED)
+        self.layers = LayerColumns()
+        self.end: RunEnded | None = None
+        self._spent = {"evaluating": 0.0, "saving": 0.0}
+        self._metrics: set[str] = set()
+        self._splits: set[str] = set()
+        self._line = 0
+
+    @property
+    def behind(self) -> bool:
+        """More can be had by calling `advance` again, at once."""
+        return bool(self._waiting) or (not self.problem and self.tail.behind > 0 and self._moved)
+
+    @property
+    def update(self) -> int:
+        """The newest update that counts."""
+        if self.rows.rows:
+            return self.rows.rows[-1].update
+        return self.started.start_update if self.started else 0
+
+    def time_split(self) -> TimeSplit:
+        """Add the seconds up by what they were spent on."""
+        waiting = sum(row.wait_s for row in self.rows.rows)
+        total = sum(row.total_s for row in self.rows.rows)
+        return TimeSplit(computing=max(0.0, total - waiting), waiting=waiting, **self._spent)
+
+    def advance(self) -> bool:
+        """Take in what is new, or a piece of it; return whether there was anything. What is wrong is in ``problem``.
+
+        Cost: 0.1 s at most.
+        """
+        self._moved = False
+        if self.problem and not self._waiting and not self._is_new():
+            return False
+        try:
+            if not self._waiting:
+                self._waiting = self.tail.advance()
+                if self.tail.restarts != self._restarts:
+                    self._restarts = self.tail.restarts
+                    self._forget()
+                self._waiting.reverse()
+            self._moved = bool(self._waiting)
+            self._take()
+        except InvalidData as error:
+            self._stop(error.what)
+        except OSError as error:
+            self._stop(f"The journal cannot be read: {error.strerror or error}.")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            self._stop(f"Line {self._line} is not a journal line: {str(error)[:200] or type(error).__name__}.")
+        return self._moved
+
+    def _is_new(self) -> bool:
+        """A journal that was damaged may have been written anew since."""
+        if not self.tail.replaced():
+            return False
+        self.tail = Tail(self.run_dir / FILE_NAME)
+        self._restarts = 0
+        self._forget()
+        return True
+
+    def _stop(self, problem: str) -> None:
+        self.problem, self._waiting = problem, []
+
+    def _take(self) -> None:
+        left = AT_ONCE
+        while self._waiting and left > 0:
+            self._line += 1
+            left -= self._take_line(self._waiting.pop())
+
+    def _take_line(self, line: bytes) -> int:
+        """Take one line in; return what it cost, in updates."""
+        record: Any = from_json(line)
+        if not isinstance(record, dict):
+            raise TypeError("not an object")
+        known: dict[str, Any] = record  # pyright: ignore[reportUnknownVariableType]
+        if known.get("schema", SCHEMA) not in READABLE:
+            raise InvalidData(f"The journal has schema {known['schema']!r}; this trueloop reads up to {SCHEMA}.")
+        if known["event"] in UPDATES:
+            return self._take_updates(known)
+        self._take_event(known)
+        return 10
+
+    def _take_updates(self, record: Mapping[str, Any]) -> int:
+        first, count = int(record["update"]), int(record.get("rows", 1))
+        if not 1 <= count <= MOST_ROWS or not 0 <= first < LARGEST:
+            raise ValueError(f"{count} updates from {first} on")
+        if first <= self.update and self.rows.rows:
+            raise ValueError(f"update {first} after update {self.update}: two processes wrote at once")
+        columns = [spread(record[name], count) for name in _COLUMNS]
+        for update, values in enumerate(zip(*columns, strict=True), first):
+            row = _row(update, values)
+            self.rows.add(single(row))
+            if row.skipped:
+                self.skipped.append(update)
+        self.epoch = int(columns[0][-1])
+        self._take_rates(record, first, count)
+        if "memory_mib" in record:
+            self.memory.add(first + count - 1, float(record["memory_mib"]))
+        if "layers" in record:
+            layers: Mapping[str, Any] = record["layers"]
+            self.layers.add(first + count - 1, list(layers), list(layers.values()))
+        return count
+
+    def _take_rates(self, record: Mapping[str, Any], first: int, count: int) -> None:
+        for update, rates in enumerate(rates_of(record, count), first):
+            for group, rate in enumerate(rates[1:_GROUPS]):
+                if group == len(self.rates):
+                    self.rates.append(Thinned())
+                self.rates[group].add(update, float(rate))
+
+    def _take_event(self, record: Mapping[str, Any]) -> None:
+        event = event_of(record)
+        if any(type(value) is int and abs(value) >= LARGEST for value in record.values()):
+            raise ValueError("a count that no run comes to")
+        match event:
+            case RunStarted():
+                self._start(event, float(record["time"]))
+            case Evaluated():
+                self._evaluated(event)
+            case CheckpointSaved():
+                self._spent["saving"] += event.seconds
+                self.checkpoints.append(event)
+            case Noted():
+                self.notes.append(event)
+            case RunEnded():
+                self.end = event
+
+    def _evaluated(self, event: Evaluated) -> None:
+        metrics: dict[str, float] = {}
+        self._spent["evaluating"] += event.seconds
+        split = event.split[:NAME]
+        if split not in self._splits and len(self._splits) >= SPLITS:
+            return
+        self._splits.add(split)
+        for name, value in event.metrics.items():
+            if len(name) <= NAME and (name in self._metrics or len(self._metrics) < METRICS):
+                self._metrics.add(name)
+                metrics[name] = value
+        if len(self.evaluations) >= EVALUATIONS:  # every second one goes, but for the best
+            self.evaluations = [each for k, each in enumerate(self.evaluations) if k % 2 == 0 or each.best]
+            del self.evaluations[: -(EVALUATIONS - 1)]
+        self.evaluations.append(
+            Evaluated(
+                update=event.update,
+                epoch=event.epoch,
+                split=split,
+                metrics=metrics,
+                tables={},
+                seconds=event.seconds,
+                best=bool(event.best),
+            )
+        )
+
+    def _start(self, event: RunStarted, at: float) -> None:
+        """A resume supersedes what a killed process did beyond the checkpoint it starts from; a fresh start, all."""
+        done = event.start_update
+        if done == 0 or self.started is None:
+            self.started_at, self.processes = at, 0
+        self.started, self.end = event, None
+        self.processes += 1
+        self.rows.forget_after(done)
+        for thinned in (*self.rates, self.memory):
+            thinned.forget_after(done)
+        self.evaluations = [each for each in self.evaluations if each.update <= done]
+        self.layers.columns.forget_after(done)
+        self.checkpoints = deque((each for each in self.checkpoints if each.update <= done), LISTED)
+        self.notes = deque((each for each in self.notes if each.update <= done), LISTED)
+        self.skipped = deque((each for each in self.skipped if each <= done), LISTED)
+
+
+def _row(update: int, values: Sequence[Any]) -> UpdateRow:
+    epoch, loss, norm, lr, examples, wait_s, total_s, skipped = values
+    if not abs(int(examples)) < LARGEST or not abs(int(epoch)) < LARGEST:
+        raise ValueError("more examples or epochs than any run comes to")
+    return UpdateRow(
+        update, int(epoch), float(loss), float(norm), float(lr), int(examples), float(wait_s), float(total_s),
+        bool(skipped),
+    )  # fmt: skip

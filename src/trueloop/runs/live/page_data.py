@@ -1,0 +1,266 @@
+"""A followed run as a page shows it: plain JSON values, every list bounded, texts as they are, to be escaped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any, Final, cast
+
+from trueloop.core.formatting import counted, duration, printable
+from trueloop.runs.history import leaves
+from trueloop.runs.live.feed import FeedFollower
+from trueloop.runs.live.journal import LETTERS, JournalFollower
+from trueloop.runs.live.plots import feed_panels, run_panels
+from trueloop.runs.panels import Panel
+from trueloop.runs.queries.running import held
+from trueloop.runs.report import VERDICTS
+from trueloop.runs.report_sections import FINDING, SPENT
+
+SETTINGS: Final = 200
+SHOWN: Final = 100  # notes, findings and checkpoints: the newest
+LINES: Final = 60  # of a finding's excerpt
+CHECKPOINTS: Final = 2000  # names looked at in a run's folder
+NO_NORMS: Final = {
+    "trained": "This run's journal holds no norms by layer.",
+    "watched": "No norm by layer was read yet: where gradients lie on an accelerator, reading them would make it wait.",
+}
+
+
+def shown_run(run: JournalFollower) -> dict[str, Any]:
+    """Lay out a run of `trueloop train`."""
+    started, split = run.started, run.time_split()
+    state, tone, words = _run_state(run)
+    spent = [(name, label, getattr(split, name)) for name, label in SPENT.items()]
+    return {
+        "kind": "trained",
+        "name": _text(run.run_dir.name),
+        "what": _text(started.name if started else ""),
+        "state": state,
+        "tone": tone,
+        "words": words,
+        "began": run.started_at,
+        "seconds": run.end.seconds if run.end and run.processes == 1 else split.total,
+        "update": run.update,
+        "updates": started.updates if started else None,
+        "epoch": run.epoch,
+        "epochs": started.epochs if started else None,
+        "panels": [panel_json(panel) for panel in run_panels(run)],
+        "layers": run.layers.shown(),
+        "no_layers": NO_NORMS["trained"],
+        "spent": [
+            {"name": name, "label": label, "seconds": seconds, "share": seconds / split.total}
+            for name, label, seconds in spent
+            if split.total > 0
+        ],
+        "findings": [
+            _finding(dict(each.details) | {"message": each.message}, [])
+            for each in [each for each in run.notes if each.kind == FINDING][-SHOWN:]
+        ],
+        "notes": [
+            {"update": each.update, "kind": _text(each.kind.replace("_", " ")), "message": _text(each.message)}
+            for each in [each for each in run.notes if each.kind != FINDING][-SHOWN:]
+        ],
+        "checkpoints": _checkpoints(run),
+        "settings": _settings(started.facts if started else {}),
+        "told": [],
+        "error": None,
+        **_reading(run),
+    }
+
+
+def shown_feed(feed: FeedFollower) -> dict[str, Any]:
+    """Lay out a program under `trueloop run --lab`."""
+    now, report = feed.now(), feed.report or {}
+    rate = dict(now.rate or {})
+    update_s = rate.pop("update_s", 0.0)
+    rate["other"] = max(0.0, 1 - sum(rate.values()))
+    tone = {"running": "good", "finished": "good"}.get(now.state, "bad")
+    headline = _text(report.get("headline")) or feed.ended_words
+    words = {"running": "Running.", "killed": "It ended without a word: killed, or left by os._exit."}
+    return {
+        "kind": "watched",
+        "name": _text(feed.about.get("name")),
+        "what": _text(feed.about.get("command")),
+        "state": now.state,
+        "tone": "warn" if tone == "good" and feed.findings else tone,
+        "words": headline or words.get(now.state, f"Ended with exit code {now.code}."),
+        "began": feed.began,
+        "seconds": now.seconds,
+        "update": now.updates,
+        "updates": None,
+        "epoch": None,
+        "epochs": None,
+        "panels": [panel_json(panel) for panel in feed_panels(feed)],
+        "layers": feed.layers.shown(),
+        "no_layers": NO_NORMS["watched"],
+        "spent": [
+            {"name": name, "label": name, "seconds": share * update_s, "share": share}
+            for name, share in rate.items()
+            if now.rate
+        ],
+        "findings": _counted(feed),
+        "notes": [{"update": None, "kind": "problem", "message": _text(each)} for each in _list(report, "problems")],
+        "checkpoints": [],
+        "settings": [
+            [name, _text(feed.about.get(name))] for name in ("command", "folder", "python", "trueloop", "pid", "rank")
+        ],
+        "told": _judged(report),
+        "error": _error(feed),
+        **_reading(feed),
+        "changed": feed.began + now.seconds,
+    }
+
+
+def panel_json(panel: Panel) -> dict[str, Any]:
+    """Return a panel as JSON, with as many digits as a plot can show; values that are not finite were left out."""
+    told = asdict(panel)
+    for curve in told["curves"]:
+        curve["y"] = [float(f"{value:.5g}") for value in curve["y"]]
+    return told
+
+
+def _reading(run: JournalFollower | FeedFollower) -> dict[str, Any]:
+    return {
+        "behind": run.behind,
+        "read": run.tail.place,
+        "size": run.tail.size,
+        "changed": run.tail.changed_at,
+        "problem": run.problem,
+    }
+
+
+def state_of(run: JournalFollower) -> str:
+    """Return a run's state in a word, as its reports and lists have it."""
+    return _run_state(run)[0]
+
+
+def _run_state(run: JournalFollower) -> tuple[str, str, str]:
+    far = f"{counted(run.epoch, 'epoch')}, {counted(run.update, 'update')}"
+    if run.problem:
+        return "damaged", "bad", run.problem
+    if run.started is None:
+        return "empty", "warn", "No run has started here yet."
+    if run.end is not None:
+        reason = _text(run.end.reason)
+        tone, _ = VERDICTS.get(reason, ("warn", reason))
+        return reason, tone, f"{far} in {duration(run.end.seconds)}."
+    training = held(run.run_dir)
+    if training:
+        return "running", "good", f"{far} so far."
+    state = "unknown" if training is None else "killed"
+    return state, "warn", f"No end is recorded after {far}; the same command resumes it."
+
+
+def _checkpoints(run: JournalFollower) -> list[dict[str, Any]]:
+    """List the newest checkpoints; of those whose folder is still in the run's own it is said that they are there."""
+    there: set[str] = set()
+    try:
+        with os.scandir(run.run_dir / "checkpoints") as entries:
+            there = {entry.name for entry, _ in zip(entries, range(CHECKPOINTS), strict=False)}
+    except OSError:  # none was saved
+        there = set()
+    return [
+        {
+            "name": _text(name := PurePath(each.path).name),
+            "update": each.update,
+            "epoch": each.epoch,
+            "metrics": {_text(key): value for key, value in list(each.metrics.items())[:8]},
+            "seconds": each.seconds,
+            "there": name in there,
+        }
+        for each in reversed(list(run.checkpoints)[-SHOWN:])
+    ]
+
+
+def _settings(facts: Mapping[str, Any]) -> list[list[str]]:
+    groups = {
+        name: value for name in ("config", "options", "sizes", "versions") if isinstance(value := facts.get(name), dict)
+    }
+    pairs = [(name.removeprefix("config."), value) for name, value in leaves(groups)]
+    pairs += [(name, facts[name]) for name in ("recipe", "parameters", "device", "run_id") if name in facts]
+    return [[_text(name), _text(value)] for name, value in pairs[:SETTINGS]]
+
+
+def _counted(feed: FeedFollower) -> list[dict[str, Any]]:
+    """Return a feed's findings; once it has ended, with how often each was seen."""
+    seen = {
+        _identity(each): cast("dict[str, Any]", each)
+        for each in _list(feed.report or {}, "findings")
+        if isinstance(each, dict)
+    }
+    found: list[dict[str, Any]] = []
+    for record in list(feed.findings)[-SHOWN:]:
+        told = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
+        last = seen.get(_identity(told), told)
+        found.append(_finding(last, _list(record, "excerpts")))
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda each: (order.get(each["severity"], 3), each["first_update"] or 0))
+
+
+def _identity(finding: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_text(finding.get(name)) for name in ("code", "path", "line", "message"))
+
+
+def _finding(told: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:
+    first, line, count = told.get("first_update"), told.get("line"), told.get("count")
+    severity = told.get("severity")
+    texts = {name: _text(told.get(name)) for name in ("code", "slug", "title", "message", "path", "function", "fix")}
+    return {
+        **texts,
+        "severity": severity if severity in ("error", "warning", "note") else "warning",
+        "line": line if type(line) is int else None,
+        "first_update": first if type(first) is int else None,
+        "count": count if type(count) is int else 1,
+        "excerpts": [_excerpt(each) for each in excerpts[:4] if isinstance(each, dict)],
+    }
+
+
+def _error(feed: FeedFollower) -> dict[str, Any] | None:
+    """Return the error of torch's that ended a program, explained."""
+    error = (feed.report or {}).get("error")
+    if not isinstance(error, dict):
+        return None
+    told = cast("dict[str, Any]", error)
+    texts = {name: _text(told.get(name)) for name in ("type", "title", "message", "meaning", "fix")}
+    return {**texts, "excerpts": [_excerpt(each) for each in feed.excerpts[:4] if isinstance(each, dict)]}
+
+
+def _excerpt(told: Mapping[str, Any]) -> dict[str, Any]:
+    lines: list[dict[str, Any] | None] = []
+    for line in _list(told, "lines")[:LINES]:
+        known = cast("dict[str, Any]", line) if isinstance(line, dict) else None
+        number = known.get("number") if known else None
+        lines.append(
+            known
+            and {
+                "number": number if type(number) is int else 0,
+                "text": _text(known.get("text"))[:300],
+                "fault": bool(known.get("fault")),
+                "words": [_text(each) for each in _list(known, "words")[:4]],
+            }
+        )
+    return {"path": _text(told.get("path")), "function": _text(told.get("function")), "lines": lines}
+
+
+def _judged(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        {name: _text(cast("dict[str, Any]", each).get(name)) for name in ("code", "verdict", "reason")}
+        for each in _list(report, "judged")[:SETTINGS]
+        if isinstance(each, dict)
+    ]
+
+
+def _list(told: Mapping[str, Any], name: str) -> list[Any]:
+    found = told.get(name)
+    return cast("list[Any]", found) if isinstance(found, list) else []
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(each) for each in list(cast("Iterable[object]", value))[:20])
+    lines = str(value)[:LETTERS].expandtabs(4).split("\n")
+    return "\n".join(map(printable, lines))  # what turns the direction of writing shows other code than there is

@@ -1,0 +1,172 @@
+"""A line about each run, for a list, from the ends of its journal: nothing is read whole, and nothing is written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from trueloop.core.formatting import sentence
+from trueloop.core.json_text import from_json
+from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.live.feed import FeedFollower
+from trueloop.runs.live.folder import FEED, names
+from trueloop.runs.live.position_file import read_now, still_runs
+from trueloop.runs.queries.running import held
+
+FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
+LAST: Final = 2**14  # bytes at the end
+LETTERS: Final = 120
+LARGEST: Final = 2**52  # seconds, or updates, that are believed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One run in a list."""
+
+    id: str
+    kind: str
+    """"trained" or "watched"."""
+    name: str
+    what: str
+    """The recipe, or the command line."""
+    state: str
+    changed: float
+    """When something was last heard of it, seconds since 1970."""
+    update: int | None
+
+    def matches(self, search: str) -> bool:
+        """True where a search leaves it."""
+        words = f"{self.id} {self.name} {self.what} {self.state}".lower()
+        return all(word in words for word in search.lower().split())
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "id": self.id, "kind": self.kind, "name": self.name, "what": self.what, "state": self.state,
+            "changed": self.changed, "update": self.update,
+        }  # fmt: skip
+
+
+def listed_feed(folder: Path) -> Listed:
+    """Tell of a watched program."""
+    first = _record(_read(folder / FEED, 0, FIRST).partition(b"\n")[0])
+    now, told = FeedFollower(folder).now(), read_now(folder)
+    began, s = first.get("time"), told.get("s")
+    changed = sum(value for value in (began, s) if isinstance(value, int | float) and abs(value) < LARGEST)
+    return Listed(
+        id=f"live/{folder.name}",
+        kind="watched",
+        name=_text(first.get("name")) or folder.name,
+        what=_text(first.get("command")) + (f", rank {rank}" if type(rank := first.get("rank")) is int else ""),
+        state=now.state,
+        changed=float(changed),
+        update=now.updates,
+    )
+
+
+def any_runs(folder: Path) -> bool:
+    """True while a watched program of this folder runs."""
+    return any(still_runs(read_now(folder / name)) for name in names(folder))
+
+
+def listed_runs(root: Path, search: str, most: int, *, only: str = "") -> tuple[list[Listed], int]:
+    """List the newest runs of a folder.
+
+    Args:
+        root: its folders with a journal are the runs; links and hidden ones are not.
+        search: words that must stand in a run's name, recipe or state; "" = all.
+        most: of them.
+        only: the one run that may be shown; "" = all.
+
+    Returns:
+        The newest that the search leaves, and how many there are; beyond ``most``, only names are searched.
+    """
+    seen = {name: stamp for name, stamp in _stamps(root).items() if only in ("", name)}
+    stamps = sorted(seen.items(), key=lambda item: -item[1][0])
+    words = search.lower().split()
+    found: list[Listed] = []
+    count = 0
+    for looked_at, (name, (changed, size)) in enumerate(stamps):
+        if looked_at < 3 * most and len(found) < most:
+            run = _listed_run(root / name, changed, size)
+            if run.matches(search):
+                found.append(run)
+                count += 1
+        elif all(word in name.lower() for word in words):
+            count += 1
+    return found, count
+
+
+def _listed_run(run_dir: Path, changed: float, size: int) -> Listed:
+    first = _read(run_dir / FILE_NAME, 0, FIRST)
+    record = _record(first.partition(b"\n")[0])
+    facts = record.get("facts")
+    recipe = cast("dict[str, Any]", facts).get("recipe") if isinstance(facts, dict) else None
+    update, end = None, ""
+    for line in reversed(_read(run_dir / FILE_NAME, max(0, size - LAST), LAST).split(b"\n")):
+        told = _record(line)
+        if told.get("event") == "run_started" and not end:  # it goes on
+            break
+        end = end or (_text(told.get("reason")) if told.get("event") == "run_ended" else "")
+        if type(told.get("update")) is int:
+            rows = told.get("rows", 1)
+            update = told["update"] + (rows - 1 if told.get("event") == "updates" and type(rows) is int else 0)
+            break
+    return Listed(
+        id=f"runs/{run_dir.name}",
+        kind="trained",
+        name=run_dir.name,
+        what=_text(recipe or record.get("name")),
+        state=end or {True: "running", False: "killed"}.get(cast("bool", held(run_dir)), "unknown"),
+        changed=changed,
+        update=update,
+    )
+
+
+def _stamps(root: Path) -> dict[str, tuple[float, int]]:
+    """Return when each journal was last written, and its size."""
+    found: dict[str, tuple[float, int]] = {}
+    try:
+        with os.scandir(root) as entries:
+            folders = [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+    except OSError:  # it does not exist yet
+        return found
+    for name in folders:
+        try:
+            seen = (root / name / FILE_NAME).lstat()
+        except OSError:
+            continue
+        if stat.S_ISREG(seen.st_mode):
+            found[name] = (seen.st_mtime, seen.st_size)
+    return found
+
+
+def _read(path: Path, start: int, count: int) -> bytes:
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        file = os.open(path, flags)
+    except OSError:
+        return b""
+    try:
+        os.lseek(file, start, os.SEEK_SET)
+        return os.read(file, count)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def _record(line: bytes) -> Mapping[str, Any]:
+    try:
+        told: Any = from_json(line)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+
+
+def _text(value: object) -> str:
+    return sentence(value[:LETTERS]) if isinstance(value, str) else ""

@@ -1,0 +1,83 @@
+"""A run for other programs: one CSV table, or one JSON object.
+
+The CSV has a row per update, with the columns of `UpdateRow`, and "lr/1" for the rate of a second group. Evaluations
+made after an update stand in its row, one column per split and metric ("val/loss"), empty elsewhere; one after an
+update that has no row gets one of its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as in
+the journal.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TextIO, cast
+
+from trueloop.core.formatting import printable
+from trueloop.runs.history import History, Updates
+from trueloop.runs.journal_lines import encode
+from trueloop.runs.queries.overview import Overview
+
+_FORMULA = ("=", "+", "-", "@")  # a spreadsheet would execute a title that begins like this
+
+
+def as_csv(history: History, file: TextIO) -> None:
+    """Write updates and evaluations as one table; see the module for its columns."""
+    columns = _columns(history.updates)
+    names = dict.fromkeys(f"{each.split}/{name}" for each in history.evaluations for name in each.metrics)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*columns, *map(_title, names)])
+    for row, metrics in _rows(history, columns):
+        writer.writerow([*(_cell(value) for value in row), *(_cell(metrics.get(name)) for name in names)])
+
+
+def as_json(seen: Overview, history: History, file: TextIO) -> None:
+    """Write everything a run's journal tells as one line of strict JSON, an update at a time."""
+    columns = _columns(history.updates)
+    head = {"run": seen.as_json(), "started": asdict(history.started)}
+    file.write(f'{encode(head)[:-2]},"updates":[')
+    for number, row in enumerate(zip(*columns.values(), strict=True)):
+        file.write(("," if number else "") + encode(dict(zip(columns, row, strict=True)))[:-1])
+    rest = {
+        "evaluations": list(map(asdict, history.evaluations)),
+        "checkpoints": list(map(asdict, history.checkpoints)),
+        "notes": list(map(asdict, history.notes)),
+        "end": asdict(history.end) if history.end else None,
+    }
+    file.write(f"],{encode(rest)[1:]}")
+
+
+def _columns(updates: Updates) -> dict[str, Sequence[Any]]:
+    """Return the columns by name; of several groups that have rates of their own, "lr/1" is that of the second."""
+    names = [field.name for field in fields(updates) if field.name != "rates"]
+    rates = {f"lr/{group}": column for group, column in enumerate(updates.rates) if group}
+    return {name: cast("Sequence[Any]", getattr(updates, name)) for name in names} | rates
+
+
+def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[list[Any], dict[str, float]]]:
+    measured: dict[int, dict[str, float]] = {}
+    epochs: dict[int, int] = {}
+    for each in history.evaluations:
+        epochs[each.update] = each.epoch
+        row = measured.setdefault(each.update, {})
+        row |= {f"{each.split}/{name}": value for name, value in each.metrics.items()}
+    places = {update: k for k, update in enumerate(history.updates.update)}
+    for update in sorted(places.keys() | measured.keys()):
+        if update in places:
+            yield [column[places[update]] for column in columns.values()], measured.get(update, {})
+        else:
+            alone = {"update": update, "epoch": epochs[update]}
+            yield [alone.get(name) for name in columns], measured[update]
+
+
+def _title(name: str) -> str:
+    shown = printable(name)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value

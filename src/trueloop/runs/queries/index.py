@@ -1,0 +1,187 @@
+"""All runs below one folder, fast: what their journals said is kept in ROOT/.index.sqlite.
+
+The index is a cache, keyed by each journal's modification time and size; it may be deleted at any time. One that is
+corrupt or of another schema is made anew without a word; where it cannot be written, the answer comes without it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import sqlite3
+import stat
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from trueloop.core.errors import RunFolderError
+from trueloop.core.json_text import from_json
+from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.journal_lines import encode
+from trueloop.runs.queries.incremental import LARGE, extended, place
+from trueloop.runs.queries.overview import Overview, as_overview, record_of
+
+INDEX_NAME = ".index.sqlite"
+SCHEMA = 1  # raised whenever what `record_of` returns changes
+_WAIT_S = 5.0  # for another process that writes the index; it takes milliseconds
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS runs"
+    " (name BLOB PRIMARY KEY, mtime_ns INTEGER, size INTEGER, record TEXT, facts TEXT) WITHOUT ROWID"
+)
+
+Stamp = tuple[int, int]
+Row = tuple[Stamp, str, str]
+"""Modification time in ns and size in bytes of the journal; record and facts as JSON."""
+
+
+def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
+    """Return the overview of every run that lies in a folder, by name.
+
+    Args:
+        root: its folders with a journal are the runs; links, hidden folders and folders in folders are not.
+        facts: the settings as well.
+
+    Raises:
+        RunFolderError: the folder cannot be read.
+
+    Cost: a look at each journal, and reading those that changed since; 0.2 s for 10,000 runs that did not.
+    """
+    with _collector_paused():
+        return _overviews(root, _stamps(root), facts=facts)
+
+
+def _overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[Overview]:
+    if not stamps:
+        return []
+    known = _load(root)
+    kept = {name: row for name, row in (known or {}).items() if stamps.get(name) == row[0]}
+    read = _parsed(kept, facts=facts)
+    if read is None:  # a row is no JSON, so the index cannot be trusted
+        known, kept, read = None, {}, {}
+    fresh = {
+        name: _row(root / name, stamp, (known or {}).get(name)) for name, stamp in stamps.items() if name not in kept
+    }
+    if fresh or known is None or len(kept) < len(known):
+        _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
+    read |= _parsed(fresh, facts=facts) or {}
+    parent = "" if str(root) == "." else f"{root}/"
+    return [as_overview(parent + name, *read[name]) for name in stamps]
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """Half a million objects are made here that stay: looking for garbage among them takes a quarter of the time."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def names(root: Path) -> list[str]:
+    """List the runs below a folder.
+
+    Raises:
+        RunFolderError: the folder cannot be read.
+    """
+    return list(_stamps(root))
+
+
+def _stamps(root: Path) -> dict[str, Stamp]:
+    found: dict[str, Stamp] = {}
+    try:
+        with os.scandir(root) as entries:
+            folders = sorted(e.name for e in entries if e.name[0] != "." and e.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise RunFolderError(f"The runs in {root} cannot be listed: {error.strerror or error}.") from error
+    for name in folders:
+        try:
+            seen = os.stat(f"{root}/{name}/{FILE_NAME}", follow_symlinks=False)  # noqa: PTH116 - 10,000 Paths take 0.1 s
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # no journal: not a run
+        except OSError:
+            found[name] = (0, 0)  # not ours to see: reading it says so
+            continue
+        if stat.S_ISREG(seen.st_mode):
+            found[name] = (seen.st_mtime_ns, seen.st_size)
+    return found
+
+
+def _row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
+    """Read a journal, or of a long one that has grown only what is new."""
+    if stamp[1] < LARGE:
+        record, facts = record_of(run_dir)
+        return stamp, encode(record), encode(facts)
+    try:
+        grown = extended(run_dir, from_json(before[1])) if before else None
+        if before and grown:
+            return stamp, encode(grown), before[2]
+        read_to = place(run_dir)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # whatever it is, reading all of it will say so
+        read_to = None
+    record, facts = record_of(run_dir)
+    return stamp, encode({**record, "read": read_to} if read_to else record), encode(facts)
+
+
+def _parsed(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:
+    """Read all rows at once, which takes a third of the time of one by one."""
+    try:
+        records = from_json(f"[{','.join(row[1] for row in rows.values())}]")
+        settings = from_json(f"[{','.join(row[2] for row in rows.values())}]") if facts else [{}] * len(rows)
+    except (ValueError, TypeError):
+        return None
+    if len(records) != len(rows) or len(settings) != len(rows) or not all(type(r) is dict for r in records):
+        return None
+    return dict(zip(rows, zip(records, settings, strict=True), strict=True))
+
+
+def _load(root: Path) -> dict[str, Row] | None:
+    """Return what the index holds; None where there is none to use."""
+    path = root / INDEX_NAME
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as index:
+            if index.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
+                return None
+            rows = index.execute("SELECT name, mtime_ns, size, record, facts FROM runs").fetchall()
+            return {os.fsdecode(name): ((mtime_ns, size), *told) for name, mtime_ns, size, *told in rows}
+    except (sqlite3.Error, TypeError, ValueError):  # not a database, or one that holds something else
+        return None
+
+
+def _save(root: Path, fresh: Mapping[str, Row], *, gone: Iterable[str], anew: bool) -> None:
+    """Write what was read; whatever stands in the way, the answer does not need it."""
+    path = root / INDEX_NAME
+    if path.is_symlink() or not os.access(root, os.W_OK):
+        return
+    try:
+        if anew:
+            beside = root / f"{INDEX_NAME}.{secrets.token_hex(4)}"
+            try:
+                _write(beside, fresh, ())
+                beside.replace(path)
+            finally:
+                beside.unlink(missing_ok=True)
+        else:
+            _write(path, fresh, gone)
+    except (sqlite3.Error, OSError):
+        return
+
+
+def _write(path: Path, fresh: Mapping[str, Row], gone: Iterable[str]) -> None:
+    with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as index:
+        index.execute("PRAGMA synchronous = OFF")  # after a power cut it may be corrupt, and is made anew
+        index.execute("BEGIN IMMEDIATE")
+        index.execute(_TABLE)
+        index.execute(f"PRAGMA user_version = {SCHEMA}")
+        rows = ((os.fsencode(name), *stamp, record, facts) for name, (stamp, record, facts) in fresh.items())
+        index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
+        index.executemany("DELETE FROM runs WHERE name = ?", [(os.fsencode(name),) for name in gone])
+        index.execute("COMMIT")

@@ -1,0 +1,110 @@
+"""Curves of one or several runs as a file: a PNG, or a self-contained HTML page with what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trueloop.core.errors import RunFolderError
+from trueloop.core.formatting import counted, short
+from trueloop.core.html import Markup, element, section, table
+from trueloop.runs.curves import RUNS, css_colour, save_panels, svg
+from trueloop.runs.history import History
+from trueloop.runs.html_page import page
+from trueloop.runs.panels import Panel, panels
+from trueloop.runs.queries.comparison import Difference, Measured
+from trueloop.runs.queries.overlay import overlay
+from trueloop.runs.queries.overview import Point
+
+
+def shown_panels(histories: Mapping[str, History]) -> list[Panel]:
+    """Return every plot of one run, or the plots of several over each other."""
+    return panels(next(iter(histories.values()))) if len(histories) == 1 else overlay(histories)
+
+
+def save_png(histories: Mapping[str, History], path: Path) -> None:
+    """Draw runs, by label, into a PNG; see `save_panels` for what is raised."""
+    save_panels(shown_panels(histories), _title(histories), path)
+
+
+def save_html(
+    histories: Mapping[str, History],
+    path: Path,
+    *,
+    differences: Sequence[Difference] = (),
+    measured: Sequence[Measured] = (),
+) -> None:
+    """Write a page of curves, and of what differs; written beside and renamed, so never half there.
+
+    Args:
+        histories: by the label of each run.
+        path: of the page.
+        differences: of these runs, in their order.
+        measured: of these runs, in their order.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        RunFolderError: the file cannot be written.
+    """
+    labels = list(histories)
+    parts = [_header(histories), *_tables(labels, differences, measured), _curves(histories)]
+    beside = path.with_name(path.name + ".part")
+    try:
+        beside.write_text(page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise RunFolderError(f"The page cannot be written to {path}: {error.strerror or error}.") from error
+
+
+def value_text(value: Any) -> str:
+    """Write the value of a fact as people read it."""
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    return str(value)
+
+
+def point_text(point: Point | None) -> str:
+    """Write a value with the update it was measured after; empty where there is none."""
+    return f"{short(point.value, 4)} @ {point.update}" if point else ""
+
+
+def _title(histories: Mapping[str, History]) -> str:
+    name, history = next(iter(histories.items()))
+    if len(histories) == 1:
+        return f"{name}, {counted(history.last_update, 'update')}"
+    return f"{counted(len(histories), 'run')} side by side"
+
+
+def _header(histories: Mapping[str, History]) -> Markup:
+    items = (
+        element(
+            "li",
+            element("span", class_="dot", style=f"background:{css_colour(RUNS[k % len(RUNS)])}"),
+            f" {name}: {counted(history.last_update, 'update')}",
+        )
+        for k, (name, history) in enumerate(histories.items())
+    )
+    legend = element("ul", *items, class_="legend") if len(histories) > 1 else ""
+    return element("header", element("p", "trueloop runs", class_="kicker"), element("h1", _title(histories)), legend)
+
+
+def _tables(labels: Sequence[str], differences: Sequence[Difference], measured: Sequence[Measured]) -> Iterator[Markup]:
+    if measured:
+        rows = [
+            [each.metric, word, *map(point_text, found)]
+            for each in measured
+            for word, found in (("best", each.best), ("last", each.last))
+        ]
+        yield section("Metrics", table(["", "", *labels], rows, class_="numbers left"))
+    for group in dict.fromkeys(each.group for each in differences):
+        rows = [[each.name, *map(value_text, each.values)] for each in differences if each.group == group]
+        yield section(f"What differs: {group}", table(["", *labels], rows, class_="numbers left"))
+
+
+def _curves(histories: Mapping[str, History]) -> Markup:
+    drawn = (
+        element("figure", element("h3", panel.title), Markup(svg(panel)), element("figcaption", panel.caption))
+        for panel in shown_panels(histories)
+    )
+    return section("Curves", element("div", *drawn, class_="curves"))

@@ -1,0 +1,74 @@
+"""Who a run is, from the facts it was started with: flat settings, and what else a person would search for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from trueloop.core.protocols import RunStarted
+from trueloop.runs.history import leaves
+from trueloop.runs.run_id import run_id_of
+from trueloop.runs.tracking.sink import SCHEMA, Card
+
+PARAM_LENGTH = 500  # what every MLflow server since 1.0 takes
+TAG_LENGTH = 5000
+NESTED = 30  # entries of a mapping that become tags of their own; of a longer one, such as all packages, the text does
+_NOT_TAGS = frozenset({"config", "options", "class_names", "run_id", "source", "command"})
+
+
+def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: bytes) -> Card:
+    """Read the card of a run.
+
+    Args:
+        started: of the process that counts.
+        folder: the run folder's name.
+        started_s: when the first process began, seconds since 1970.
+        first_line: of the journal: it names the run, or stands in for a name that an older trueloop did not give.
+    """
+    facts = started.facts
+    params = dict(_flat("", facts.get("config", {}))) | dict(_flat("options.", facts.get("options", {})))
+    tags = dict(_tags(facts))
+    started_ms = int(started_s * 1000)
+    fixed = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
+    return Card(
+        run_id=run_id_of(first_line),
+        name=folder.encode(errors="replace").decode() or started.name,
+        group=started.name or "run",
+        started_ms=started_ms,
+        params=params,
+        tags=tags,
+        shape=hashlib.sha256(fixed.encode()).hexdigest()[:16],
+    )
+
+
+def _flat(prefix: str, tree: object) -> Iterator[tuple[str, str]]:
+    if isinstance(tree, Mapping):
+        for name, value in leaves(cast("Mapping[str, Any]", tree), prefix):
+            yield name, shortened(_text(value), PARAM_LENGTH)
+
+
+def _tags(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    commit = facts.get("git")
+    commit = commit.get("commit") if isinstance(commit, Mapping) else commit
+    if isinstance(commit, str):
+        yield "mlflow.source.git.commit", commit.rstrip("+")  # what its own pages show
+    yield from _nested("trueloop.", {key: value for key, value in facts.items() if key not in _NOT_TAGS})
+
+
+def _nested(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and 0 < len(cast("Mapping[str, Any]", value)) <= NESTED:
+            yield from _nested(f"{prefix}{key}.", cast("Mapping[str, Any]", value))
+        else:
+            yield f"{prefix}{key}", shortened(_text(value), TAG_LENGTH)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def shortened(text: str, length: int) -> str:
+    """Cut a text to a length, and show that it was."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,1 @@
+"""Runs a program with tracing attached and turns its events into findings."""

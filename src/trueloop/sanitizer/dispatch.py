@@ -1,0 +1,193 @@
+"""Events to findings: every detector of the catalogue hears the events it wants, and what it is certain of is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from trueloop.core.findings import UNPROVEN, Evidence, Finding, Judged, Place, Severity, Site, Verdict
+from trueloop.failures.failure import Detector, Failure
+from trueloop.tracing.evaluation_passes import PASSES
+from trueloop.tracing.events import Event
+from trueloop.tracing.stream import in_words
+
+MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
+
+
+class Watched(NamedTuple):
+    """A failure to watch for."""
+
+    failure: Failure
+    slug: str
+
+
+Observe = Callable[[Any], Evidence | Iterable[Evidence] | None]
+
+
+class Judge:
+    """One run's detectors and what they have found.
+
+    Args:
+        catalogue: what to watch for.
+        found: called with each finding when it is first certain, from within the program's own call.
+        silenced: whether the program asks not to hear of a code at a line.
+        trouble: told of a detector that raised; the others go on.
+    """
+
+    def __init__(
+        self,
+        catalogue: Iterable[Watched],
+        *,
+        found: Callable[[Finding], None] = lambda finding: None,
+        silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
+        trouble: Callable[[str, BaseException], None] = lambda what, error: None,
+    ) -> None:
+        self._found, self._silenced, self._trouble = found, silenced, trouble
+        self._findings: dict[Any, Finding] = {}
+        self._unwanted: set[Any] = set()
+        self._kept: dict[str, int] = {}
+        self._beyond: dict[str, int] = {}
+        self._seats: list[tuple[Watched, Detector | None]] = []
+        self._hearing: dict[type[Event], list[Observe]] = {}
+        self._watched: dict[Observe, Watched] = {}
+        """What each of them is of; they are called a hundred times in an update, and asked for this once in a run."""
+        self._broken: dict[str, str] = {}
+        self._heard: set[type[Event]] = set()
+        self._finding: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
+        """What makes further events of one."""
+        for watched in catalogue:
+            detector = watched.failure.detector() if watched.failure.detector else None
+            self._seats.append((watched, detector))
+            if detector is not None:
+                self._watched[detector.observe] = watched
+                if rouses := getattr(detector, "rouses", ()):
+                    self._listen(self._asleep(watched, detector), rouses)
+                else:
+                    self._listen(detector.observe, detector.moments)
+        for kind, finder in PASSES.items():
+            if kind in self._hearing:
+                observe = finder().observe
+                for moment in finder.moments:
+                    self._finding.setdefault(moment, []).append(observe)
+
+    def _listen(self, observe: Observe, moments: Iterable[type[Event]]) -> None:
+        for moment in moments:
+            self._hearing[moment] = [*self._hearing.get(moment, ()), observe]
+
+    def _asleep(self, watched: Watched, detector: Detector) -> Observe:
+        """Stand in for a detector that sees nothing yet: most programs never wrap a model, or scale a loss."""
+
+        def rouse(event: Event) -> Any:
+            self._leave(watched)
+            self._listen(detector.observe, detector.moments)
+            return detector.observe(event)
+
+        self._watched[rouse] = watched
+        return rouse
+
+    def hear(self, event: Event) -> None:
+        """Pass one event to every detector that wants it; never raises.
+
+        Cost: 0.3 us, and what the detectors take.
+        """
+        kind = type(event)
+        self._heard.add(kind)
+        for observe in self._hearing.get(kind, ()):
+            try:
+                if evidence := observe(event):
+                    for each in [evidence] if isinstance(evidence, Evidence) else evidence:
+                        self._keep(self._watched[observe], each, event)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
+                self._dismiss(observe, error)
+        for find in self._finding.get(kind, ()):
+            further = find(event)
+            if further is not None:
+                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
+                self.hear(further)
+
+    @property
+    def silenced(self) -> int:
+        """Count the findings that nobody wanted to hear of."""
+        return len(self._unwanted)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what was found so far: errors first, then by when it was first seen."""
+        order = list(Severity)
+        return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
+
+    def judged(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[Judged]:
+        """Return the verdict on every failure of the catalogue.
+
+        Args:
+            unseen: events that could not be told, and why.
+        """
+        fired = {finding.code for finding in self._findings.values()}
+        return [self._verdict(watched.failure, detector, fired, unseen) for watched, detector in self._seats]
+
+    def _verdict(
+        self, failure: Failure, detector: Detector | None, fired: set[str], unseen: Mapping[type[Event], str]
+    ) -> Judged:
+        code = failure.code
+        if code in fired:
+            more = self._beyond.get(code)
+            return Judged(code, Verdict.FIRED, f"seen {more} more times, at other places" if more else "")
+        if code in {unwanted for unwanted, *_ in self._unwanted}:
+            return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
+        if detector is None:
+            return Judged(code, Verdict.NOT_JUDGED, UNPROVEN)
+        moments = [one for each in detector.moments for one in (PASSES[each].moments if each in PASSES else (each,))]
+        why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
+        if why:
+            return Judged(code, Verdict.NOT_JUDGED, why)
+        if not self._heard.intersection(moments):
+            return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
+        reason = detector.abstains()
+        return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
+
+    def _dismiss(self, observe: Observe, error: Exception) -> None:
+        watched = self._watched[observe]
+        code = watched.failure.code
+        self._broken[code] = f"its detector failed: {in_words(error)}"
+        self._leave(watched)
+        self._trouble(f"{code} cannot be judged any more", error)
+
+    def _leave(self, watched: Watched) -> None:
+        for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
+            self._hearing[kind] = [each for each in hearing if self._watched[each] is not watched]
+
+    def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
+        failure, site = watched.failure, _site(evidence.place)
+        key = (failure.code, site and site[:2], evidence.about)
+        known = self._findings.get(key)
+        if known is not None:
+            self._findings[key] = replace(known, count=known.count + 1)
+            return
+        if key in self._unwanted:
+            return
+        if self._kept.get(failure.code, 0) >= MOST:
+            self._beyond[failure.code] = self._beyond.get(failure.code, 0) + 1
+            return
+        self._kept[failure.code] = self._kept.get(failure.code, 0) + 1
+        if self._silenced(failure.code, site):
+            self._unwanted.add(key)
+            return
+        finding = Finding(
+            code=failure.code,
+            slug=watched.slug,
+            title=failure.title,
+            severity=failure.severity,
+            message=evidence.message,
+            site=site,
+            related=tuple((known, words) for place, words in evidence.related if (known := _site(place))),
+            first_update=event.update if evidence.update is None else evidence.update,
+            fix=evidence.fix or failure.fix,
+            change=evidence.change,
+        )
+        self._findings[key] = finding
+        self._found(finding)
+
+
+def _site(place: Place | Site | None) -> Site | None:
+    return place.site if isinstance(place, Place) else place

@@ -1,0 +1,154 @@
+"""The stack an exception came through: whose code raised it, and what its line was called with."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import linecache
+import os
+import sys
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor, nn
+
+from trueloop.core.findings import Place, Site
+from trueloop.tracing.frame_variables import variables
+from trueloop.tracing.user_location import is_ours, is_users
+
+_RAISES: Final = ("RAISE_VARARGS", "RERAISE")
+_DEEP: Final = 6  # attributes of attributes that are followed, and tuples within tuples
+
+
+class Frame(NamedTuple):
+    """A function that was running when the exception left it. Live: gone once it has been read."""
+
+    code: CodeType
+    instruction: int
+    locals: Mapping[str, Any]
+    globals: Mapping[str, Any]
+
+    @property
+    def place(self) -> Place:
+        """Where it was."""
+        return Place(self.code, self.instruction)
+
+    @property
+    def site(self) -> Site:
+        """The line it was at."""
+        return self.place.site
+
+    @property
+    def users(self) -> bool:
+        """It is the program's own code."""
+        return is_users(self.code)
+
+    @property
+    def raises(self) -> bool:
+        """Its instruction is a ``raise``; otherwise it called something that is not Python."""
+        return dis.opname[self.code.co_code[self.instruction]] in _RAISES
+
+
+def stack(error: BaseException) -> list[Frame]:
+    """Return the frames of an exception's traceback, outermost first, without those of trueloop."""
+    frames: list[Frame] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not is_ours(trace.tb_frame.f_code):
+            frame = trace.tb_frame
+            frames.append(Frame(frame.f_code, trace.tb_lasti, variables(frame), frame.f_globals))
+        trace = trace.tb_next
+    return frames
+
+
+def torch_file(frame: Frame) -> str:
+    """Return a file of torch by its path within it, "nn/modules/linear.py"; "" for any other."""
+    folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
+    name = frame.code.co_filename
+    return name.removeprefix(folder).replace(os.sep, "/") if name.startswith(folder) else ""
+
+
+def look(expression: ast.expr, frame: Frame) -> Any:
+    """Return what a name or an attribute stands for in a frame; None where that would take a call."""
+    return _look(expression, frame, _DEEP)[0]
+
+
+def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
+    """Return the tensors that the running expression of a frame takes: its text, it, and the module that holds it.
+
+    The text of the expression is read as names and attributes, which are looked up without running anything.
+    """
+    found: list[tuple[str, Tensor, Any]] = []
+    for expression in _parts(_running(frame)):
+        value, holder = _look(expression, frame, _DEEP)
+        text = ast.unparse(expression)
+        if isinstance(value, Tensor):
+            found.append((text, value, holder))
+        elif type(value) in (tuple, list):
+            found += [(f"{text}[{i}]", each, None) for i, each in enumerate(value[:8]) if isinstance(each, Tensor)]
+    return found
+
+
+def _running(frame: Frame) -> ast.expr | ast.stmt | None:
+    """Parse the part of the source that the frame's instruction was compiled from."""
+    code = frame.code
+    first, last, start, end = list(code.co_positions())[frame.instruction // 2]
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]  # columns are of bytes
+    if not lines:
+        return None
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    text = b"".join(lines)
+    try:
+        return ast.parse(b"(" + text + b")", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        pass  # a statement, such as `raise` or `x += 1`
+    try:
+        return ast.parse(text).body[0]
+    except (SyntaxError, ValueError, RecursionError, IndexError):
+        return None
+
+
+def _parts(expression: ast.expr | ast.stmt | None) -> list[ast.expr]:
+    if isinstance(expression, ast.AugAssign):
+        return [expression.target, expression.value]
+    if isinstance(expression, ast.Call):
+        method = [expression.func.value] if isinstance(expression.func, ast.Attribute) else []
+        given = [*expression.args, *(keyword.value for keyword in expression.keywords)]
+        return [*method, *(each.value if isinstance(each, ast.Starred) else each for each in given)]
+    if isinstance(expression, ast.BinOp):
+        return [expression.left, expression.right]
+    if isinstance(expression, ast.Subscript):
+        return [expression.value, expression.slice]
+    if isinstance(expression, ast.Compare):
+        return [expression.left, *expression.comparators]
+    return [expression] if isinstance(expression, ast.Name | ast.Attribute) else []
+
+
+def _look(expression: ast.expr, frame: Frame, deep: int) -> tuple[Any, Any]:
+    """Return what an expression stands for, and the module it is an attribute of; None where that would take a call."""
+    if isinstance(expression, ast.Name):
+        name = expression.id
+        return (frame.locals[name] if name in frame.locals else frame.globals.get(name)), None
+    if isinstance(expression, ast.Attribute) and deep:
+        owner, _ = _look(expression.value, frame, deep - 1)
+        return held(owner, expression.attr), owner
+    return None, None
+
+
+def held(owner: Any, name: str) -> Any:
+    """Return an attribute as it is stored, without asking any method of the object for it."""
+    try:
+        stored: Any = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    if type(stored) is not dict:
+        return None
+    if issubclass(type(owner), nn.Module):
+        for kind in ("_parameters", "_buffers", "_modules"):
+            if type(stored.get(kind)) is dict and name in stored[kind]:
+                return stored[kind][name]
+    return stored.get(name)

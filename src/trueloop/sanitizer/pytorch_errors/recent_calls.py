@@ -1,0 +1,71 @@
+"""Remembers the latest forward, backward and step, for when an error has to be explained."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trueloop.core.findings import Place, Site
+from trueloop.failures.pytorch_error import Past
+from trueloop.tracing.events import BackwardEnded, Event, Gap, ModelCalled, Ref, StepTaken
+
+
+class Recent:
+    """Hears the events of a run; keeps the latest of a few of them, as places and numbers."""
+
+    def __init__(self) -> None:
+        self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """Those that were called."""
+        self._latest: Ref | None = None
+        self.take: Mapping[type[Event], Callable[[Any], None]] = {
+            ModelCalled: self._model,
+            BackwardEnded: self._ended,
+            StepTaken: self._step_taken,
+            Gap: self._gap,
+        }
+        """What takes in an event of each kind; others are not remembered."""
+        self._forget()
+
+    def past(self, **more: Any) -> Past:
+        """Return what is remembered, with what else is known."""
+        return Past(
+            backward=_site(self._backward),
+            step=_site(self._step),
+            stepped=self._stepped,
+            forward_since=self._forward_since,
+            grad_mode=self._grad_mode,
+            inference_mode=self._inference,
+            called=_site(self._call),
+            **more,
+        )
+
+    def _model(self, event: ModelCalled) -> None:
+        if event.model is not self._latest:
+            self._latest = event.model
+            self.models.add(event.model)
+        self._call, self._stepped, self._forward_since = event.place, False, True
+        self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
+
+    def _ended(self, event: BackwardEnded) -> None:
+        self._backward, self.order, self._forward_since = event.place, event.order, False
+        self._grad_mode = None
+
+    def _step_taken(self, event: StepTaken) -> None:
+        self._step, self._stepped = event.place, True
+
+    def _gap(self, event: Gap) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._call: Place | None = None
+        self._backward: Place | None = None
+        self._step: Place | None = None
+        self._grad_mode: bool | None = None
+        self._stepped = self._inference = self._forward_since = False
+        self.order: int | None = None
+        """The number of the latest backward's root among all operations of its thread."""
+
+
+def _site(place: Place | None) -> Site | None:
+    return place.site if place is not None else None

@@ -1,0 +1,158 @@
+"""Tensors and modules of a failed call as words and numbers, with the lines that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from trueloop.core.findings import Site
+from trueloop.failures.pytorch_error import ModuleSeen, TensorSeen
+from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding
+from trueloop.sanitizer.pytorch_errors.frames import Frame, held
+from trueloop.tracing.user_location import is_users
+
+MOST: Final = 10_000  # modules that are looked at
+
+
+class Describer:
+    """Describes what is alive as long as the traceback is; nothing of it is kept.
+
+    Args:
+        frames: of the traceback, outermost first.
+        models: that were called in this run.
+    """
+
+    def __init__(self, frames: Sequence[Frame], models: Iterable[nn.Module]) -> None:
+        self._users = [frame for frame in frames if frame.users]
+        self.chain = [(frame, own) for frame in frames if (own := own_module(frame)) is not None]
+        running = [self.chain[0][1]] if self.chain else []
+        self.models = [*running, *(model for model in models if all(model is not each for each in running))]
+        self._paths = {id(own): (model, path) for model in reversed(self.models) for path, own in _tensors(model)}
+
+    def tensor(self, tensor: Tensor, *, text: str = "", role: str = "", holder: Any = None) -> TensorSeen:
+        """Describe a tensor.
+
+        Args:
+            tensor: it.
+            text: what the user's line calls it.
+            role: what torch calls it there.
+            holder: the module whose attribute it is, as far as known.
+        """
+        model, path = self._path(tensor)
+        name = ".".join(part for part in (self._called(model), path) if part) if model is not None else ""
+        attribute_of = role.rpartition(".")[2] or text.rpartition(".")[2]
+        site, by = self._made(tensor)
+        if site is None and model is not None:
+            site = self._line_of(path, model)
+        elif site is None and holder is not None:
+            site = self._attribute(holder, attribute_of)
+        return TensorSeen(
+            text=text, name=name, role=role, shape=tuple(map(int, tensor.shape)), made_at=site, made_by=by,
+            dtype=str(tensor.dtype).removeprefix("torch."), device=str(tensor.device),
+            requires_grad=tensor.requires_grad, grad_fn=tensor.grad_fn.name() if tensor.grad_fn is not None else "",
+            held=_held(holder, attribute_of), version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
+        )  # fmt: skip
+
+    def module(self) -> ModuleSeen | None:
+        """Describe the innermost module whose method was running."""
+        if not self.chain:
+            return None
+        innermost = self.chain[-1][1]
+        for _, model in self.chain:
+            path = next((path for path, module in modules(model) if module is innermost), None)
+            if path is not None:
+                torchs = type(innermost).__module__.startswith("torch.")
+                numbers = {
+                    name: value for name, value in vars(innermost).items() if type(value) is int and name[0] != "_"
+                }
+                return ModuleSeen(
+                    kind=type(innermost).__name__, path=path, model=type(model).__name__,
+                    numbers=numbers if torchs else {}, made_at=self._line_of(path, model),
+                )  # fmt: skip
+        return None
+
+    def _made(self, tensor: Any) -> tuple[Site | None, str]:
+        """Find the name that an object was first given by the user's functions that are running."""
+        for frame in reversed(self._users):
+            line = frame.site.line
+            for name, value in frame.locals.items():
+                found = binding(frame.code, line, name) if value is tensor else None
+                if found is not None and not found.alias:
+                    return frame.site._replace(line=found.line), found.made_by
+        return None, ""
+
+    def _line_of(self, path: str, model: nn.Module) -> Site | None:
+        """Return the line that made what lies at a path of a model, or the nearest thing around it."""
+        names, holders = path.split(".") if path else [], [model]
+        for name in names[:-1]:
+            holders.append(held(holders[-1], name))
+        for holder, name in zip(reversed(holders), reversed(names), strict=True) if names else ():
+            if (site := self._attribute(holder, name)) is not None:
+                return site
+        return self._made(model)[0]
+
+    def _attribute(self, holder: Any, name: str) -> Site | None:
+        for kind in type(holder).__mro__:
+            code = getattr(vars(kind).get("__init__"), "__code__", None)
+            if code is not None and is_users(code) and (site := attribute(code, name)) is not None:
+                return site
+        return None
+
+    def _path(self, tensor: Tensor) -> tuple[nn.Module | None, str]:
+        """Return the model whose parameter or buffer a tensor is, and what that calls it."""
+        return self._paths.get(id(tensor), (None, ""))
+
+    def _called(self, model: nn.Module) -> str:
+        """Return the name the user's functions have for a model, where there are several."""
+        if len(self.models) > 1:
+            for frame in self._users:
+                for name, value in frame.locals.items():
+                    if value is model and name != "self":
+                        return name
+        return ""
+
+
+def own_module(frame: Frame) -> nn.Module | None:
+    """Return the module a frame is a method of."""
+    code = frame.code
+    first = frame.locals.get(code.co_varnames[0]) if code.co_argcount else None
+    return first if issubclass(type(first), nn.Module) else None
+
+
+def modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield a module and all within it, with their paths, without calling a method of theirs."""
+    waiting, seen = [("", model)], set[int]()
+    while waiting and len(seen) < MOST:
+        path, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        children = vars(module).get("_modules", {})
+        waiting += [
+            (f"{path}.{name}" if path else name, child)
+            for name, child in reversed(children.items())
+            if issubclass(type(child), nn.Module)
+        ]
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers of a model with their names."""
+    for path, module in modules(model):
+        stored = vars(module)
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in stored.get(kind, {}).items():
+                if tensor is not None:
+                    yield f"{path}.{name}" if path else name, tensor
+
+
+def _held(holder: Any, name: str) -> str:
+    if not issubclass(type(holder), nn.Module):
+        return ""
+    stored = vars(holder)
+    for kind, word in (("_parameters", "parameter"), ("_buffers", "buffer")):
+        if name in stored.get(kind, {}):
+            return word
+    return "attribute" if name in stored else ""

@@ -1,0 +1,257 @@
+"""One watched stretch of a program: attach, judge, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import cache
+from time import perf_counter
+from types import TracebackType
+from typing import Final, Protocol
+
+from torch import nn
+
+from trueloop.core.findings import Explained, Finding, Place, Report, Site, UpdateRate
+from trueloop.failures.pytorch_error import KnownError
+from trueloop.sanitizer.dispatch import Judge, Watched
+from trueloop.sanitizer.pytorch_errors.explain import Context, explain
+from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
+from trueloop.sanitizer.recorder import Recorder
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import ErrorRaised, Event, WatchEnded
+from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.stream import in_words
+from trueloop.tracing.user_location import is_users
+
+TOGETHER: Final = 128  # events that wait for those who need not hear of them at once
+
+
+@cache
+def _attachment() -> Attachment:
+    """There is one torch in a process, so there is one attachment; nested watches listen to the same events."""
+    return Attachment(all_sources)
+
+
+class Audience(Protocol):
+    """Follows a run while it goes on. It is called within the program's own calls, so it must be quick."""
+
+    def value(self, series: str, update: int, value: float) -> None:
+        """Take in the newest value of one of the report's series."""
+        ...
+
+    def look(self, now: Now) -> None:
+        """Do whatever is due; called at every event, and every few updates."""
+        ...
+
+
+class Now(Protocol):
+    """Where a watched run is."""
+
+    @property
+    def updates(self) -> int:
+        """Steps of optimizers since the watch began."""
+        ...
+
+    def rate(self) -> UpdateRate | None:
+        """Return where the time of an update goes, so far. Cost: up to 0.1 ms."""
+        ...
+
+    def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
+        """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        ...
+
+
+class Watch:
+    """Watches from ``start`` to ``stop``, or as a context manager.
+
+    Args:
+        catalogue: the failures to watch for.
+        found: called with each finding as soon as it is certain.
+        silenced: whether the program asks not to hear of a code at a line.
+        errors: the errors of torch's that can be explained, by their kind.
+        audience: who follows the run while it goes on.
+    """
+
+    def __init__(
+        self,
+        catalogue: Iterable[Watched],
+        *,
+        found: Callable[[Finding], None] = lambda finding: None,
+        silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
+        errors: Mapping[str, KnownError] | None = None,
+        audience: Audience | None = None,
+    ) -> None:
+        self._attachment = _attachment()
+        self._problems: list[str] = []
+        self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
+        self._audience = audience
+        recorder = Recorder(self._told)
+        self._recorder: Recorder | None = recorder
+        self._take = recorder.take
+        self._look = self._attachment.stream.fenced("the newest numbers", self._show)
+        self._errors, self._recent = errors or {}, Recent()
+        self._note = self._recent.take
+        self._waiting: list[Event] = []
+        self._wanted_later = frozenset((*self._take, *self._note))
+        self._explained: Explained | None = None
+        self._began = (0, 0, 0.0, 0.0)
+        self._final: Report | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        stream, levels = self._attachment.stream, self._attachment.levels
+        start_s = perf_counter()
+        self._final = None
+        self._attachment.attach(self._hear)
+        if self._audience is not None:
+            stream.looks.append(self._look)
+        self._began = (stream.update, levels.watched, stream.busy_s, start_s)
+
+    def stop(self) -> Report:
+        """End watching; torch becomes as it was, unless another watch goes on."""
+        stream = self._attachment.stream
+        try:
+            for farewell in stream.farewells:
+                farewell()
+        finally:  # Ctrl-C, while answers of other ranks are waited for
+            if self._look in stream.looks:
+                stream.looks.remove(self._look)
+            self._attachment.detach(self._hear)
+        self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
+        self._final = self._report()
+        return self._final
+
+    def report(self) -> Report:
+        """Return what is known by now, or was when it stopped."""
+        return self._final or self._report()
+
+    def know(self, model: nn.Module) -> None:
+        """Call the parameters of a model by their names in it from now on, not only once it was called."""
+        registry = self._attachment.stream.registry
+        registry.of(model)  # which numbers it before others of its class that are called earlier
+        registry.name_parameters(model)
+
+    @property
+    def updates(self) -> int:
+        """Steps of optimizers since it began."""
+        return self._attachment.stream.update - self._began[0]
+
+    def rate(self) -> UpdateRate | None:
+        """Return where the time of an update goes, so far; None before the second one."""
+        self._catch_up()
+        return self._recorder.rate() if self._recorder else None
+
+    def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
+        """Return the newest update whose norms by layer were read, the layers, and their norms."""
+        self._catch_up()
+        return self._recorder.by_layer.newest() if self._recorder else None
+
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """Hear nothing of what is done in here: it is not the program that does it."""
+        stream = self._attachment.stream
+        on, stream.on = stream.on, False
+        try:
+            yield
+        finally:
+            stream.on = on
+
+    def tell_error(self, error: BaseException) -> None:
+        """Let the detectors hear of an exception that left the program, and explain it where it is torch's."""
+        self._explain(error)
+        stream, trace, place = self._attachment.stream, error.__traceback__, None
+        while trace is not None:
+            if is_users(trace.tb_frame.f_code):
+                place = Place(trace.tb_frame.f_code, trace.tb_lasti)
+            trace = trace.tb_next
+        self._judge.hear(
+            ErrorRaised(update=stream.update, micro=stream.micro, time_s=perf_counter(), place=place, error=error)
+        )
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _report(self) -> Report:
+        self._catch_up()
+        stream, levels = self._attachment.stream, self._attachment.levels
+        update, watched, busy_s, began_s = self._began
+        return Report(
+            findings=self._judge.findings(),
+            judged=tuple(self._judge.judged(self._attachment.unseen)),
+            silenced=self._judge.silenced,
+            updates=stream.update - update,
+            watched=levels.watched - watched,
+            seconds=perf_counter() - began_s,
+            cost_s=stream.busy_s - busy_s,
+            rate=self._recorder.rate() if self._recorder else None,
+            series=self._recorder.series() if self._recorder else {},
+            layers=self._recorder.layers() if self._recorder else None,
+            error=self._explained,
+            problems=(*self._problems, *stream.problems),
+        )
+
+    def _hear(self, event: Event) -> None:
+        if type(event) in self._wanted_later:
+            self._waiting.append(event)
+            if len(self._waiting) >= TOGETHER or self._audience is not None:
+                self._catch_up()
+        self._judge.hear(event)
+        if self._audience is not None:
+            self._show()
+
+    def _catch_up(self) -> None:
+        """Let those hear of events who need not at once: of many together, which takes a fraction of the time each."""
+        with self._attachment.stream.lock:
+            waiting, self._waiting = self._waiting, []
+            for event in waiting:
+                self._record(event)
+                note = self._note.get(type(event))
+                if note is not None:
+                    note(event)
+
+    def _record(self, event: Event) -> None:
+        take = self._take.get(type(event))
+        if take is not None:
+            try:
+                take(event)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and all others are to hear of it
+                self._recorder, self._take = None, {}
+                self._trouble("no numbers of the run are kept", error)
+
+    def _told(self, series: str, update: int, value: float) -> None:
+        if self._audience is not None:
+            try:
+                self._audience.value(series, update, value)
+            except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the report's numbers
+                self._leave(error)
+
+    def _show(self) -> None:
+        if self._audience is not None:
+            try:
+                self._audience.look(self)
+            except Exception as error:  # noqa: BLE001 - the host is sacred
+                self._leave(error)
+
+    def _leave(self, error: Exception) -> None:
+        self._audience = None
+        self._trouble("nobody can follow the run any more", error)
+
+    def _explain(self, error: BaseException) -> None:
+        self._catch_up()
+        found = frozenset(finding.code for finding in self._judge.findings())
+        stream, program = self._attachment.stream, self._attachment.program
+        recent = self._recent if stream.full else Recent()  # between full views nothing is recent
+        try:
+            models = [model for model, _ in program.models.items() if stream.registry.of(model) in self._recent.models]
+            self._explained = explain(error, self._errors, Context(models, recent, stream.update, found))
+        except Exception as fault:  # noqa: BLE001 - the host is sacred: its own traceback is all it needs
+            self._trouble("the error is not explained", fault)
+
+    def _trouble(self, what: str, error: BaseException) -> None:
+        self._problems.append(f"{what}: {in_words(error)}")

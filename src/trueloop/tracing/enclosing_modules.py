@@ -1,0 +1,46 @@
+"""Larger modules of the program that a module is a part of, found where the program calls it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+from torch import nn
+
+from trueloop.tracing.frame_variables import variables
+from trueloop.tracing.user_location import is_users
+
+MOST: Final = 10_000  # variables and modules looked at
+
+
+def wholes(part: nn.Module, frame: FrameType | None = None) -> Iterator[nn.Module]:
+    """Yield the modules among the variables of the program's frames that hold another one.
+
+    Args:
+        part: what is called just now.
+        frame: where the search begins, outwards. None = the caller's.
+
+    Cost: 0.1 us for each variable and each module, up to 2 ms, so this is for a first call.
+    """
+    seen, left = {id(part)}, MOST
+    for value in _variables(frame or sys._getframe(1)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        left -= 1
+        if left <= 0:
+            return
+        # Not isinstance, which asks proxies for what they stand for.
+        if issubclass(type(value), nn.Module) and id(value) not in seen:
+            seen.add(id(value))
+            for each in value.modules():
+                left -= 1
+                if each is part:
+                    yield value
+                    break
+
+
+def _variables(frame: FrameType | None) -> Iterator[Any]:
+    while frame is not None:
+        if is_users(frame.f_code):
+            yield from list(variables(frame).values())
+        frame = frame.f_back

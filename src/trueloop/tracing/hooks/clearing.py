@@ -1,0 +1,74 @@
+"""Clearing of gradients by ``zero_grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trueloop.tracing.accumulation_window import Windows, parameters_of
+from trueloop.tracing.events import Event, GradientsCleared
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.stream import Stream
+from trueloop.tracing.user_location import here
+
+_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+
+
+class Clearing:
+    """Tells `GradientsCleared` while watching in full. What is cleared by hand shows at the next backward or step.
+
+    Cost: 2 us, and 0.2 us for each parameter; 10 us where it is told.
+    """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (GradientsCleared,)
+
+    def __init__(self, stream: Stream, windows: Windows) -> None:
+        self._stream, self._windows, self._program = stream, windows, windows.program
+        self._look = stream.fenced("clearing of gradients", self._held)
+        self._tell = stream.fenced("clearing of gradients", self._cleared)
+        self._inside = False
+
+    def always(self, patches: Patches) -> None:
+        """Nothing is needed lightly."""
+
+    def in_full(self, patches: Patches) -> None:
+        """Replace ``zero_grad`` of optimizers and modules; a subclass that overrides it calls these."""
+        patches.replace(Optimizer, "zero_grad", self._replacement)
+        patches.replace(nn.Module, "zero_grad", self._replacement)
+
+    def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, windows = self._stream, self._windows
+
+        def zero_grad(by: Any, *args: Any, **options: Any) -> Any:
+            if not stream.on or _is_compiling() or self._program.elsewhere() or self._inside:
+                return original(by, *args, **options)
+            held = self._look(by) if windows.fresh or windows.scaled else None  # what a step has used may go
+            self._inside = True
+            try:
+                result = original(by, *args, **options)
+            finally:
+                self._inside = False
+            if held:
+                self._tell(held)
+            return result
+
+        return zero_grad
+
+    def _held(self, by: Any) -> list[Tensor]:
+        """Return the parameters that have a gradient."""
+        return [parameter for parameter in _parameters(by) if parameter.grad is not None]
+
+    def _cleared(self, held: list[Tensor]) -> None:
+        lost = self._windows.cleared(held)
+        if lost:
+            place = here()
+            self._windows.lost(lost, place)
+            self._stream.emit(GradientsCleared(place=place, unconsumed=lost))
+
+
+def _parameters(by: Any) -> list[Tensor]:
+    return parameters_of(by) if isinstance(by, Optimizer) else list(by.parameters())

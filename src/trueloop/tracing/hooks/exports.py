@@ -1,0 +1,129 @@
+"""Sees models that are traced or exported, and whether what came of it is written."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, NamedTuple, cast
+
+import torch
+import torch.export
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
+
+from trueloop.core.findings import Place
+from trueloop.tracing.events import Event, ModelExported, Ref
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.stream import Stream
+from trueloop.tracing.user_location import here
+
+_ONNX: Final = "torch.onnx."
+
+
+class _Recorded(NamedTuple):
+    """A model as it was when it was recorded."""
+
+    model: Ref
+    how: str
+    place: Place | None
+    dropout: bool
+    batchnorm: bool
+
+
+class Exports:
+    """Replaces ``torch.jit.trace``, ``torch.export.export`` and what writes their results.
+
+    Cost: none but for programs that export.
+    """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._recorded: weakref.WeakKeyDictionary[Any, _Recorded] = weakref.WeakKeyDictionary()
+        self._note = stream.fenced("exported models", self._noted)
+        self._tell = stream.fenced("written exports", self._written)
+
+    def always(self, patches: Patches) -> None:
+        """See all of it: it is rare."""
+        self._recorded.clear()
+        patches.replace(torch.jit, "trace", self._recording("torch.jit.trace"))
+        patches.replace(torch.export, "export", self._recording("torch.export.export"))
+        patches.replace(torch.export, "save", self._saving)
+        for kind in (torch.jit.ScriptModule, cast("Any", torch.jit).RecursiveScriptModule):
+            for name in ("save", "save_to_buffer"):
+                patches.replace(kind, name, self._saving)
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more is needed."""
+
+    def _recording(self, how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        stream = self._stream
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def record(*args: Any, **options: Any) -> Any:
+                if not stream.on:
+                    return original(*args, **options)
+                model = args[0] if args else next((options[key] for key in ("func", "mod") if key in options), None)
+                before = self._note(model, how)
+                result = original(*args, **options)
+                if before is not None:
+                    self._tell(None, before) if before.how.startswith(_ONNX) else self._keep(result, before)
+                return result
+
+            return record
+
+        return make
+
+    def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(result: Any, *args: Any, **options: Any) -> Any:
+            written = original(result, *args, **options)
+            if self._stream.on:
+                self._tell(result, None)
+            return written
+
+        return save
+
+    def _noted(self, model: Any, how: str) -> _Recorded | None:
+        """Look at a model before it is recorded, which may change its modes."""
+        if not isinstance(model, nn.Module):
+            return None
+        dropout = batchnorm = False
+        for module in model.modules():
+            if module.training:
+                rate = module.p if isinstance(module, _DropoutNd) else _rate(module)
+                dropout |= rate > 0
+                batchnorm |= isinstance(module, _BatchNorm) and bool(module.track_running_stats)
+        by = "torch.onnx.export" if how == "torch.export.export" and _for_onnx() else how
+        return _Recorded(self._stream.registry.of(model), by, here(), dropout, batchnorm)
+
+    def _keep(self, result: Any, recorded: _Recorded) -> None:
+        try:
+            self._recorded[result] = recorded
+        except TypeError:  # what came back cannot be referred to, and is nothing that could be saved
+            return
+
+    def _written(self, result: Any, recorded: _Recorded | None) -> None:
+        recorded = recorded or self._recorded.pop(result, None)
+        if recorded is not None:
+            model, how, place, dropout, batchnorm = recorded
+            self._stream.emit(ModelExported(place=place, model=model, how=how, dropout=dropout, batchnorm=batchnorm))
+
+
+def _rate(module: nn.Module) -> float:
+    """Return the dropout that a recurrent or attention layer applies by itself."""
+    if isinstance(module, nn.MultiheadAttention):
+        return float(module.dropout)
+    return float(module.dropout) if isinstance(module, nn.RNNBase) and module.num_layers > 1 else 0.0
+
+
+def _for_onnx() -> bool:
+    """True within ``torch.onnx.export``, which exports by ``torch.export``."""
+    frame: Any = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_ONNX):
+            return True
+        frame = frame.f_back
+    return False

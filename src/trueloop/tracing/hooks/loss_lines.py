@@ -1,0 +1,104 @@
+"""The lines that compute losses, while watching in full.
+
+A loss is recognised in the graph, where it has no line, and where the shapes of its input and target are lost if they
+were expanded. So torch's loss functions note both on the node they made: its metadata lives and dies with the graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trueloop.tracing.events import Event, LossesSeen, LossSwapped
+from trueloop.tracing.losses import NOTE, Note
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Program
+from trueloop.tracing.stream import Stream
+from trueloop.tracing.user_location import FENCED, here
+
+LOSSES: Final = (
+    F.cross_entropy,
+    F.nll_loss,
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+    F.mse_loss,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.kl_div,
+    F.ctc_loss,
+)
+LOPSIDED: Final = frozenset(("binary_cross_entropy", "binary_cross_entropy_with_logits"))
+"""Those that mean something else when input and target are swapped, and do not raise."""
+
+_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+_bindings: Any = importlib.import_module("torch._C")
+_transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
+
+
+class LossPlaces:
+    """Tells `LossSwapped` while watching in full; `LossProbe` reads what it notes.
+
+    Cost: 1 us for each loss.
+    """
+
+    tells: ClassVar[tuple[type[Event], ...]] = (LossesSeen, LossSwapped)
+
+    def __init__(self, stream: Stream, program: Program) -> None:
+        self._stream, self._program = stream, program
+        self._note = stream.fenced("the lines of losses", _note)
+        self._look = stream.fenced("what losses are given", self._swapped)
+
+    def always(self, patches: Patches) -> None:
+        """Nothing."""
+
+    def in_full(self, patches: Patches) -> None:
+        """Replace torch's loss functions."""
+        for function in LOSSES:
+            patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
+
+    def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, program, note, look = self._stream, self._program, self._note, self._look
+        name: str = original.__name__
+        lopsided = name in LOPSIDED
+
+        def loss(*args: Any) -> Any:
+            result = original(*args)
+            if not _is_compiling() and stream.on and stream.full:  # dynamo is to see nothing else of ours
+                if program.notes_losses:
+                    note(result, args)
+                if lopsided:
+                    look(name, result, args)
+            return result
+
+        return loss
+
+    def _swapped(self, function: str, result: Any, args: tuple[Any, ...]) -> None:
+        given, target, *_ = args
+        if type(given) is not Tensor or given.requires_grad or target.grad_fn is None or result.grad_fn is None:
+            return
+        read = given.is_cpu and target.is_cpu and given.numel() > 0 and not _transformed()
+        self._stream.emit(
+            LossSwapped(
+                place=here(),
+                function=function,
+                labels=_labels(given) if read else None,
+                scores=bool(((target < 0) | (target > 1)).any()) if read else None,
+            )
+        )
+
+
+def _labels(values: Tensor) -> bool:
+    """True for zeros and ones; not for zeros alone, with which a teacher may begin."""
+    return bool(((values == 0) | (values == 1)).all() and values.any())
+
+
+def _note(result: Any, args: tuple[Any, ...]) -> None:
+    node = getattr(result, "grad_fn", None)
+    if node is not None:
+        node.metadata[NOTE] = Note(here(FENCED), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))

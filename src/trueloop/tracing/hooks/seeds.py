@@ -1,0 +1,95 @@
+"""Sees generators being seeded: between epochs, and while samples are drawn."""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import torch
+
+from trueloop.tracing.data_passes import Pass, drawing
+from trueloop.tracing.events import Event, Ref, SeedRepeated
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Program
+from trueloop.tracing.stream import Stream
+from trueloop.tracing.user_location import here
+
+TIMES: Final = 16  # equal seeds, one after another, before anything is said
+BATCHES: Final = 4  # that they were given in
+
+
+@dataclass(slots=True)
+class _Tally:
+    seed: int
+    times: int = 0
+    batches: int = 0
+    last: tuple[int, int] = (-1, -1)
+    """Epoch and batch of the last one."""
+    over: bool = False
+    """Told, or of no interest: another number was given too."""
+
+
+class Seeds:
+    """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; a generator of its own is not seen."""
+
+    tells: ClassVar[tuple[type[Event], ...]] = (SeedRepeated,)
+
+    def __init__(self, stream: Stream, program: Program) -> None:
+        self._stream, self._program = stream, program
+        self._tallies: weakref.WeakKeyDictionary[Ref, dict[str, _Tally]] = weakref.WeakKeyDictionary()
+
+    def always(self, patches: Patches) -> None:
+        """See every seed."""
+        patches.replace(torch, "manual_seed", self._seed("torch"))
+        patches.replace(torch.random, "manual_seed", self._seed("torch"))
+        patches.replace(random, "seed", self._seed("random"))
+        if "numpy" in sys.modules:
+            patches.replace(sys.modules["numpy"].random, "seed", self._seed("numpy"))
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more is needed."""
+
+    def _seed(self, generator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        stream = self._stream
+        sampled = stream.fenced("seeds of samples", self._while_drawing)
+        between = stream.fenced("seeds", self._between)
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def seed(*args: Any, **options: Any) -> Any:
+                if stream.on:
+                    current = drawing()
+                    if current is not None and not current.workers:
+                        sampled(generator, current, next(iter((*args, *options.values())), None))
+                    elif generator == "torch":
+                        between()
+                return original(*args, **options)
+
+            return seed
+
+        return make
+
+    def _between(self) -> None:
+        self._program.seeded_at = here()
+
+    def _while_drawing(self, generator: str, current: Pass, seed: Any) -> None:
+        if type(seed) is not int or not current.index:  # with the first batch a sampler may be seeded, once an epoch
+            return
+        tallies = self._tallies.setdefault(current.loader, {})
+        tally = tallies.setdefault(generator, _Tally(seed))
+        tally.over = tally.over or tally.seed != seed
+        if tally.over:
+            return
+        tally.times += 1
+        if tally.last != (current.epoch, current.index):
+            tally.last = (current.epoch, current.index)
+            tally.batches += 1
+        if tally.times >= TIMES and tally.batches >= BATCHES:
+            tally.over = True
+            self._stream.emit(SeedRepeated(
+                place=here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
+                batches=tally.batches,
+            ))  # fmt: skip

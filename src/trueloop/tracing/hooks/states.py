@@ -1,0 +1,372 @@
+"""Sees what becomes of states: captured, loaded, written to files and read from them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, NamedTuple, cast
+
+import torch
+import torch.optim.lr_scheduler as schedulers
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trueloop.core.findings import Place
+from trueloop.tracing.events import (
+    CheckpointRead,
+    CheckpointWritten,
+    Event,
+    NamesMatched,
+    Ref,
+    StateCaptured,
+    StateLoaded,
+    StateUsed,
+)
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Program
+from trueloop.tracing.stream import Stream
+from trueloop.tracing.user_location import here
+
+_UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
+"""By which pickle reads a tensor within something else, as when ranks exchange objects: no file is loaded."""
+What = Literal["model", "optimizer", "scheduler", "scaler"]
+
+DEEPEST: Final = 4  # levels of dictionaries and lists in a checkpoint
+MOST_ITEMS: Final = 20_000  # of a checkpoint that are looked at
+FIRST_WAKES: Final = 4
+UPDATES_PER_WAKE: Final = 300
+
+
+class _Tracked(NamedTuple):
+    key: str
+    tensor: weakref.ref[Tensor]
+    version: int | None
+    values: tuple[float, ...]
+    """Some of its numbers, where they can be read without waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    state: Ref
+    module: weakref.ref[nn.Module]
+    module_ref: Ref
+    place: Place | None
+    update: int
+    tracked: tuple[_Tracked, ...]
+
+
+class _Known:
+    """Facts about tensors, as long as they live."""
+
+    def __init__(self) -> None:
+        self._facts: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
+
+    def add(self, tensor: Tensor, fact: Any) -> weakref.ref[Tensor]:
+        key, facts = id(tensor), self._facts
+
+        def forget(dead: weakref.ref[Tensor]) -> None:
+            if key in facts and facts[key][0] is dead:
+                del facts[key]
+
+        known = weakref.ref(tensor, forget)
+        facts[key] = (known, fact)
+        return known
+
+    def __getitem__(self, tensor: Tensor) -> Any:
+        known = self._facts.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def __bool__(self) -> bool:
+        return bool(self._facts)
+
+
+class States:
+    """Replaces ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
+
+    tells: ClassVar[tuple[type[Event], ...]] = (
+        CheckpointRead,
+        CheckpointWritten,
+        StateCaptured,
+        StateLoaded,
+        StateUsed,
+    )
+
+    def __init__(self, stream: Stream, program: Program) -> None:
+        self._stream, self._program = stream, program
+        self._captures = _Known()
+        self._files = _Known()
+        self._local = threading.local()
+        self._wakes, self._since = 0, 0
+
+    def always(self, patches: Patches) -> None:
+        """See all of it: it is rare."""
+        self._wakes, self._since = 0, self._stream.update
+        patches.replace(nn.Module, "state_dict", self._captured)
+        patches.replace(nn.Module, "load_state_dict", self._loaded("model"))
+        patches.replace(Optimizer, "load_state_dict", self._loaded("optimizer"))
+        patches.replace(torch.amp.GradScaler, "load_state_dict", self._loaded("scaler"))
+        for kind in vars(schedulers).values():
+            if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "load_state_dict" in vars(kind):
+                patches.replace(kind, "load_state_dict", self._loaded("scheduler"))
+        for module in (torch, torch.serialization):
+            patches.replace(module, "save", self._save)
+            patches.replace(module, "load", self._load)
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more is needed."""
+
+    # Replacements ------------------------------------------------------------------------------------------------
+
+    def _captured(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, local = self._stream, self._local
+        remember = stream.fenced("captured states", self._remember)
+
+        def state_dict(module: Any, *args: Any, **options: Any) -> Any:
+            if not stream.on or getattr(local, "inside", False):
+                return original(module, *args, **options)
+            local.inside = True
+            try:
+                state = original(module, *args, **options)
+            finally:
+                local.inside = False
+            if not options.get("keep_vars"):
+                remember(module, state)
+            return state
+
+        return state_dict
+
+    def _loaded(self, what: What) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        stream, local = self._stream, self._local
+        before = stream.fenced("uses of states", self._used_by_loading)
+        after = stream.fenced("loaded states", self._tell_loaded)
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def load_state_dict(target: Any, *args: Any, **options: Any) -> Any:
+                if not stream.on or getattr(local, "inside", False):
+                    return original(target, *args, **options)
+                state = args[0] if args else options.get("state_dict")
+                if what == "model":
+                    before(target, state)
+                local.inside = True
+                try:
+                    result = original(target, *args, **options)
+                finally:
+                    local.inside = False
+                after(what, target, state, result)
+                return result
+
+            return load_state_dict
+
+        return make
+
+    def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, local = self._stream, self._local
+        written = stream.fenced("written checkpoints", self._written)
+
+        def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
+            if not stream.on or getattr(local, "inside", False):
+                return original(obj, f, *args, **options)
+            written(obj, f)
+            local.inside = True
+            try:
+                return original(obj, f, *args, **options)
+            finally:
+                local.inside = False
+
+        return save
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stream, local = self._stream, self._local
+        read = stream.fenced("read checkpoints", self._read)
+
+        def load(f: Any, *args: Any, **options: Any) -> Any:
+            if not stream.on or getattr(local, "inside", False) or sys._getframe(1).f_code is _UNPICKLED:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                return original(f, *args, **options)
+            local.inside = True
+            try:
+                found = original(f, *args, **options)
+            finally:
+                local.inside = False
+            read(f, found, options.get("weights_only"))
+            return found
+
+        return load
+
+    # What was seen -----------------------------------------------------------------------------------------------
+
+    def _remember(self, module: nn.Module, state: Any) -> None:
+        stream, place = self._stream, here()
+        tensors = _some_tensors(state)
+        ref, module_ref = Ref("state", f"{type(module).__name__}.state_dict()"), stream.registry.of(module)
+        tracked = tuple(
+            _Tracked(key, weakref.ref(tensor), None if tensor.is_inference() else tensor._version, _values(tensor))  # noqa: SLF001
+            for key, tensor in tensors
+        )
+        capture = _Capture(ref, weakref.ref(module), module_ref, place, stream.update, tracked)
+        for _, tensor in tensors:
+            self._captures.add(tensor, capture)
+        own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
+        parameter = None if own is None else stream.registry.parameter(own)
+        stream.emit(StateCaptured(place=place, module=module_ref, state=ref, parameter=parameter))
+
+    def _used_by_loading(self, target: nn.Module, state: Any) -> None:
+        if self._captures:
+            self._used("loaded", state, target)
+
+    def _used(self, how: str, state: Any, target: nn.Module | None) -> None:
+        told: list[Ref] = []
+        for tensor in _tensors(state, DEEPEST):
+            capture: _Capture | None = self._captures[tensor]
+            if capture is None or capture.state in told:
+                continue
+            told.append(capture.state)
+            aliased, moved = self._compare(capture)
+            self._stream.emit(StateUsed(
+                place=here(), how=how, state=capture.state, captured_at=capture.place,
+                captured_update=capture.update, aliased=aliased, moved=moved, module=capture.module_ref,
+                target=None if target is None else self._stream.registry.of(target),
+            ))  # fmt: skip
+
+    def _compare(self, capture: _Capture) -> tuple[bool, bool]:
+        """Return whether the captured tensors are the module's own, and whether these have changed since."""
+        module = capture.module()
+        aliased, moved = [], []
+        for key, held, version, values in capture.tracked:
+            tensor, own = held(), None if module is None else _parameter(module, key)
+            if tensor is None or own is None:
+                continue
+            aliased.append(_memory(tensor) == _memory(own))
+            # Versions are not enough: fused optimizers do not count them, and loading a state into itself does.
+            counted = version is not None and tensor._version != version  # noqa: SLF001
+            moved.append(_values(tensor) != values if values else counted)
+        return bool(aliased) and all(aliased), any(moved)
+
+    def _tell_loaded(self, what: What, target: Any, state: Any, result: Any) -> None:
+        file = None
+        for tensor in _tensors(state, DEEPEST) if self._files else ():
+            file = self._files[tensor]
+            if file is not None:
+                break
+        self._stream.emit(StateLoaded(
+            place=here(), target=self._stream.registry.of(target), what=what, file=file,
+            names=_matched(state, result) if what == "model" else None,
+        ))  # fmt: skip
+        if self._wakes < FIRST_WAKES + (self._stream.update - self._since) // UPDATES_PER_WAKE:
+            self._wakes += 1
+            self._stream.wake()
+
+    def _written(self, obj: Any, file: Any) -> None:
+        if self._captures:
+            self._used("saved", obj, None)
+        holds = {kind for kind, _ in _states(obj, DEEPEST)}
+        self._stream.emit(CheckpointWritten(
+            place=here(), path=_path(file), holds_model="model" in holds,
+            holds_optimizer="optimizer" in holds,
+        ))  # fmt: skip
+
+    def _read(self, file: Any, found: Any, weights_only: bool | None) -> None:
+        path = _path(file)
+        ref = Ref("file", os.path.basename(path) or type(file).__name__)  # noqa: PTH119
+        states = list(_states(found, DEEPEST))
+        for _, state in states:
+            for _, tensor in _some_tensors(state):
+                self._files.add(tensor, ref)
+        holds = {kind for kind, _ in states}
+        self._stream.emit(CheckpointRead(
+            place=here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
+            holds_optimizer="optimizer" in holds,
+        ))  # fmt: skip
+
+
+def _matched(state: Any, result: Any) -> NamesMatched | None:
+    """Return how a state fitted a model, where it did not fit: with ``strict=True`` that would have raised."""
+    missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
+    if not isinstance(missing, list) or not isinstance(unexpected, list) or not isinstance(state, Mapping):
+        return None
+    absent, strange = cast("list[str]", missing), cast("list[str]", unexpected)
+    given = len(cast("Mapping[Any, Any]", state))
+    if not strange or not absent:
+        return None
+    matched = given - len(strange)
+    return NamesMatched(
+        given, len(absent) + matched, matched, *(("", "") if matched else (strange[0], _like(strange[0], absent)))
+    )
+
+
+def _like(name: str, others: list[str]) -> str:
+    """Return the name that ends as another one does, or that it ends in; the first where there is none."""
+    return next((each for each in others if name.endswith(each) or each.endswith(name)), others[0])
+
+
+def _memory(tensor: Any) -> int:
+    return tensor.untyped_storage()._cdata  # noqa: SLF001
+
+
+def _values(tensor: Tensor) -> tuple[float, ...]:
+    return tuple(tensor.reshape(-1)[:16].tolist()) if tensor.device.type == "cpu" else ()
+
+
+def _path(file: Any) -> str:
+    name = os.fspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", "")
+    return os.path.abspath(name) if isinstance(name, str) and name else ""  # noqa: PTH100
+
+
+def _parameter(module: nn.Module, key: str) -> Tensor | None:
+    """Return a parameter by its key; None for a buffer, which forwards change too, and for a key that was renamed."""
+    owner: Any = module
+    *names, last = key.split(".")
+    for name in names:
+        owner = vars(owner).get("_modules", {}).get(name)
+        if not isinstance(owner, nn.Module):
+            return None
+    return vars(owner).get("_parameters", {}).get(last)
+
+
+def _some_tensors(state: Any) -> list[tuple[str, Tensor]]:
+    """Return a few tensors of a state, from its beginning and its end: enough to know it again, part of it even."""
+    if not isinstance(state, Mapping):
+        found = [("", tensor) for tensor in _tensors(state, DEEPEST)]
+    elif "param_groups" in state:
+        found = [("", tensor) for tensor in _tensors(state["state"], DEEPEST)]
+    else:
+        pairs = cast("Mapping[Any, Any]", state).items()
+        found = [(str(key), value) for key, value in pairs if type(value) is Tensor and value.is_floating_point()]
+    return found if len(found) <= 4 else [*found[:2], *found[-2:]]
+
+
+def _tensors(thing: Any, depth: int) -> Iterator[Tensor]:
+    for part in _walk(thing, depth):
+        if isinstance(part, Tensor):
+            yield part
+
+
+def _walk(thing: Any, depth: int) -> Iterator[Any]:
+    """Yield what is in nested dictionaries and lists, and these themselves, up to a number of items."""
+    waiting, seen = [(thing, depth)], 0
+    while waiting and seen < MOST_ITEMS:
+        part, left = waiting.pop()
+        seen += 1
+        yield part
+        if left and isinstance(part, Mapping):
+            waiting.extend((value, left - 1) for value in cast("Mapping[Any, Any]", part).values())
+        elif left and type(part) in (list, tuple):
+            waiting.extend((value, left - 1) for value in part[:MOST_ITEMS])
+
+
+def _states(thing: Any, depth: int) -> Iterator[tuple[What, Any]]:
+    """Yield the states in a checkpoint, each with what it is of, as far as its keys tell."""
+    for part in _walk(thing, depth):
+        if isinstance(part, nn.Module):
+            yield "model", part
+        if not isinstance(part, Mapping) or not part:
+            continue
+        if "param_groups" in part and "state" in part:
+            yield "optimizer", part
+        elif ("last_epoch" in part and "base_lrs" in part) or "num_bad_epochs" in part:
+            yield "scheduler", part
+        elif all(isinstance(k, str) and isinstance(v, Tensor) for k, v in cast("Mapping[Any, Any]", part).items()):
+            yield "model", part

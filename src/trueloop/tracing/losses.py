@@ -1,0 +1,397 @@
+"""The losses of torch's own in the graph from which a backward starts.
+
+Nothing is patched: a loss leaves a node of its own name (``NllLossBackward0``) or a small pattern of nodes, which are
+the same however it was imported, wrapped or called. The walk goes through arithmetic only (sums of losses, weights,
+GradScaler's factor, means over samples), never into a model, so it is short. A loss within a compiled region is one
+opaque node and is not seen; nor is one written by hand, unless it computes exactly what torch's would.
+
+What a node has saved is looked at without being unpacked: hooks of the program on saved tensors (offloading,
+checkpointing) do not run.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+
+from trueloop.core.findings import Place
+from trueloop.tracing.broadcast_losses import paired_difference
+from trueloop.tracing.events import LossSeen
+from trueloop.tracing.saved_tensors import given_shape, made_shape, saved, unread
+from trueloop.tracing.torch_modes import are_aside
+
+MOST_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
+MOST_MAKERS: Final = 4
+NOTE: Final = "trueloop.loss"  # in a node's metadata: a `Note`
+REDUCTIONS: Final = ("none", "mean", "sum")
+KINDS: Final = {
+    "NllLoss": "nll",
+    "NllLoss2D": "nll",
+    "BinaryCrossEntropy": "bce",
+    "BinaryCrossEntropyWithLogits": "bce_with_logits",
+    "MseLoss": "mse",
+    "SmoothL1Loss": "smooth_l1",
+    "HuberLoss": "huber",
+    "CtcLoss": "ctc",
+    "CudnnCtcLoss": "ctc",
+}
+VIEWS: Final = frozenset(
+    (
+        *(
+            "Alias",
+            "AsStrided",
+            "Clone",
+            "Expand",
+            "Index",
+            "IndexSelect",
+            "MaskedSelect",
+            "Narrow",
+            "Permute",
+            "Reshape",
+        ),
+        *("ReshapeAlias", "Select", "Slice", "Split", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze"),
+        "View",
+    )
+)
+RESHAPED: Final = VIEWS - {"Expand", "Index", "IndexSelect", "MaskedSelect", "Narrow", "Select", "Slice", "Split"}
+ARITHMETIC: Final = VIEWS | {
+    "Add",
+    "Cat",
+    "Div",
+    "Exp",
+    "Mean",
+    "Mul",
+    "Neg",
+    "Pow",
+    "Rsub",
+    "Stack",
+    "Sub",
+    "Sum",
+    "Where",
+}
+
+
+class Note(NamedTuple):
+    """What a loss function was called with, left on the node it made."""
+
+    place: Place | None
+    shapes: tuple[tuple[int, ...], ...]
+    """Of its input and target, as given."""
+
+
+class Found(NamedTuple):
+    """A loss in the graph."""
+
+    kind: str
+    reduction: str
+    top: Any
+    """The node that receives the gradient of the loss as a whole."""
+    core: Any
+    """The node that holds its input and target, or nearest to them."""
+    source: Any
+    """The node that made its input; None where that has no gradient."""
+    divisor: float | None = None
+    """Of its mean, where it is known already."""
+
+
+class LossProbe:
+    """Reads the losses behind one backward, before and after it.
+
+    Args:
+        root: the tensor whose ``backward()`` is about to run; hooks that read the losses' weights are put on its graph,
+            and taken off by `after`.
+        weights: whether somebody wants to know the weights, and what a mean divides by.
+
+    Cost: 4 to 12 us; with the weights 4 us more for each loss. No device is waited for: numbers are read on the CPU
+    only.
+    """
+
+    __slots__ = ("_handles", "_losses", "_weights")
+
+    def __init__(self, root: Tensor, *, weights: bool = True) -> None:
+        found = _walk(root.grad_fn)
+        self._losses = tuple([_seen(each, weights) for each in found])
+        self._weights: list[float | None] = [None] * len(found)
+        self._handles: list[Any] = []
+        if weights and found and root.is_cpu and not _compiled_autograd() and not are_aside():
+            for place, each in enumerate(found):
+                self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
+
+    def losses(self) -> tuple[LossSeen, ...]:
+        """Return the losses, with ``weight`` None."""
+        return self._losses
+
+    def after(self, scale: float = 1.0) -> tuple[LossSeen, ...]:
+        """Return the losses with the weights they had in the backward that has run, and take the hooks off.
+
+        Args:
+            scale: a factor to be taken out of the weights: GradScaler's.
+        """
+        for handle in self._handles:
+            handle.remove()
+        for loss, weight in zip(self._losses, self._weights, strict=True):
+            loss.targets = None
+            loss.weight = None if weight is None else weight / scale
+        return self._losses
+
+
+def _note(weights: list[float | None], place: int, gradients: Sequence[Tensor | None]) -> None:
+    """Remember the gradient that comes into a loss, where it is one number; runs within the program's backward."""
+    gradient = gradients[0] if gradients else None
+    if type(gradient) is Tensor and gradient.numel() == 1 and gradient.device.type == "cpu":
+        weights[place] = gradient.item()
+
+
+def _compiled_autograd() -> bool:
+    """A hook would become part of what is compiled."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return module is not None and bool(getattr(module, "compiled_autograd_enabled", False))
+
+
+@cache
+def short(name: str) -> str:
+    """Make "Mean" of "MeanBackward1", "" for a node that is no derivative of an operation of torch."""
+    return name.rpartition("Backward")[0]
+
+
+def _name(node: Any) -> str:
+    return "" if node is None else short(node.name())
+
+
+def parent(node: Any, place: int = 0) -> Any:
+    """Return what made an input of a node; None where that needed no gradient."""
+    edges = node.next_functions
+    return edges[place][0] if place < len(edges) else None
+
+
+def first_parent(node: Any) -> Any:
+    """Return what made the first of its inputs that needs a gradient."""
+    return next((edge[0] for edge in node.next_functions if edge[0] is not None), None)
+
+
+# Finding --------------------------------------------------------------------------------------------------------
+
+
+def _walk(root: Any) -> list[Found]:
+    if root is None:
+        return []
+    found: list[Found] = []
+    queue: list[Any] = [root]
+    known = {root}
+    for node in queue:
+        name = _name(node)
+        pattern = PATTERNS.get(name)
+        loss = _plain(node, name, node) if name in KINDS else pattern(node) if pattern else None
+        if loss is not None:
+            found.append(loss)
+        elif name in ARITHMETIC and len(queue) < MOST_NODES:
+            for edge in node.next_functions:
+                if edge[0] is not None and edge[0] not in known:
+                    known.add(edge[0])
+                    queue.append(edge[0])
+    return found
+
+
+def _plain(node: Any, name: str, top: Any, reduced: str = "") -> Found:
+    """A loss that has a node of its own."""
+    reduction = reduced or REDUCTIONS[getattr(node, "_saved_reduction", 0)]
+    source = parent(node) if KINDS[name].startswith("bce") else first_parent(node)  # its target has a gradient, too
+    return Found(KINDS[name], reduction, top, node, source)
+
+
+def _mean(node: Any) -> Found | None:
+    below = parent(node)
+    while _name(below) in RESHAPED:  # a mean over selected samples is none over all of them
+        below = parent(below)
+    name = _name(below)
+    count = getattr(node, "_saved_self_sym_numel", None)
+    if name == "Div" and _name(parent(below)) in ("CtcLoss", "CudnnCtcLoss"):
+        return _plain(parent(below), "CtcLoss", node, "mean")
+    if name in KINDS and getattr(below, "_saved_reduction", 0) == 0:
+        return _plain(below, name, node, "mean")._replace(divisor=count)
+    if name == "Abs" and _name(parent(below)) == "Sub":
+        return Found("l1", "mean", node, below, first_parent(parent(below)), count)
+    if name == "Pow" and _name(parent(below)) == "Sub" and getattr(below, "_saved_exponent", 0) == 2:
+        return _squares(node, below)
+    return _divergence(node, below, "mean", count)
+
+
+def _squares(node: Any, below: Any) -> Found | None:
+    """A squared error written by hand: taken for a loss only where it is proven to be one, and broadcast."""
+    found = Found("mse", "mean", node, below, first_parent(parent(below)))
+    return found if _broadcast(found, None) is not None else None
+
+
+def _sum(node: Any) -> Found | None:
+    below = parent(node)
+    name = _name(below)
+    if name in KINDS and getattr(below, "_saved_reduction", 0) == 0:
+        return _plain(below, name, node, "sum")
+    if name == "Abs" and _name(parent(below)) == "Sub":
+        return Found("l1", "sum", node, below, first_parent(parent(below)))
+    return _divergence(node, below, "sum", None)
+
+
+def _divergence(node: Any, below: Any, reduction: str, count: float | None) -> Found | None:
+    """kl_div is target * log(target) - target * input, of which only the second half needs a gradient."""
+    if _name(below) != "Sub" or parent(below, 0) is not None or _name(parent(below, 1)) != "Mul":
+        return None
+    product = parent(below, 1)
+    if [made is None for made, _ in product.next_functions] != [True, False]:
+        return None
+    return Found("kl_div", reduction, node, product, first_parent(product), count)
+
+
+def _division(node: Any) -> Found | None:
+    below = parent(node)
+    count = getattr(node, "_saved_other", None)
+    if _name(below) == "Neg":
+        soft = _negative(below)
+        return soft._replace(top=node, reduction="mean", divisor=count) if soft and isinstance(count, int) else None
+    if _name(below) == "Sum" and _name(parent(below)) == "Sub":
+        return _divergence(node, parent(below), "mean", None)  # batchmean
+    return None
+
+
+def _negative(node: Any) -> Found | None:
+    """Cross-entropy with probabilities for targets: -(target * log_softmax(input)).sum()."""
+    product = parent(parent(node)) if _name(parent(node)) == "Sum" else None
+    if _name(product) != "Mul" or _name(parent(product)) != "LogSoftmax":
+        return None
+    return Found("nll", "sum", node, product, parent(product))
+
+
+def _smoothed(node: Any) -> Found | None:
+    """Label smoothing: (1 - s) * nll + s / classes * (sum over classes), which weigh 1 together."""
+    first, second = parent(node, 0), parent(node, 1)
+    if _name(first) != "Mul" or _name(second) != "Mul" or _name(parent(first)) not in ("NllLoss", "NllLoss2D"):
+        return None
+    kept, spread = getattr(first, "_saved_other", None), getattr(second, "_saved_other", None)
+    nll = parent(first)
+    shape = given_shape(nll)
+    if not isinstance(kept, float) or not isinstance(spread, float) or not shape:
+        return None
+    classes = shape[1 if len(shape) > 1 else 0]
+    return _plain(nll, "NllLoss", node) if abs(kept + spread * classes - 1) < 1e-6 else None
+
+
+PATTERNS: Final[dict[str, Callable[[Any], Found | None]]] = {
+    "Add": _smoothed,
+    "Div": _division,
+    "Mean": _mean,
+    "Neg": _negative,
+    "Sum": _sum,
+}
+
+
+# Reading --------------------------------------------------------------------------------------------------------
+
+
+def _seen(found: Found, counted: bool) -> LossSeen:
+    kind, source, core = found.kind, found.source, found.core
+    note: Note | None = found.top.metadata.get(NOTE) or core.metadata.get(NOTE)
+    logs = None
+    if kind == "nll":
+        logs = source
+        while _name(logs) in VIEWS:
+            logs = parent(logs)
+        if _name(logs) == "LogSoftmax":
+            kind, source = "cross_entropy", parent(logs)
+    shape = given_shape(core)
+    ignored = getattr(core, "_saved_ignore_index", None)
+    return LossSeen(
+        kind=kind,
+        reduction=found.reduction,
+        shape=shape,
+        count=_count(found, shape) if counted else None,
+        weight=None,
+        input_made_by=_makers(source, logs if kind == "cross_entropy" else None),
+        broadcast=_broadcast(found, note),
+        ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
+        targets=saved(core, "targets" if kind == "ctc" else "target"),
+        unread=unread(core, "target", "targets", "self"),
+        place=note and note.place,
+        class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved(core, "weight") is not None,
+        normalised=None if logs is None or ignored is None else _astray(logs, found.source, shape),
+    )
+
+
+def _count(found: Found, shape: tuple[int, ...] | None) -> float | None:
+    if found.divisor is not None or found.reduction != "mean":
+        return found.divisor
+    if found.kind == "nll":
+        total = saved(found.core, "total_weight")
+        return total.item() if total is not None and total.device.type == "cpu" and total.numel() == 1 else None
+    return None if shape is None or found.kind in ("kl_div", "ctc") else math.prod(shape)
+
+
+def _makers(node: Any, logs: Any) -> tuple[str, ...]:
+    """Name the operations before the input, views left out.
+
+    A softmax over anything but the classes is "softmax_elsewhere": over positions, or of which only a part was taken.
+    """
+    makers: list[str] = []
+    steps = 0
+    while node is not None and len(makers) < MOST_MAKERS and steps < 3 * MOST_MAKERS:
+        steps += 1
+        name = _name(node)
+        if name not in VIEWS:
+            if not name:
+                break
+            own = _size_along(node) if name == "Softmax" else None
+            elsewhere = name == "Softmax" and logs is not None and (own is None or own != _size_along(logs))
+            makers.append(_snake(name) + ("_elsewhere" if elsewhere else ""))
+        node = first_parent(node)
+    return tuple(makers)
+
+
+def _astray(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """Return the dimension and size a log-softmax is over, where these are not the classes of the loss behind it."""
+    own, along = made_shape(logs), getattr(logs, "_saved_dim", None)
+    if not own or not shape or len(shape) < 2 or along is None:
+        return None
+    along = along if along < len(own) else along - (1 << 64) + len(own)
+    if own != shape:  # reshaped in between: the size tells
+        while _name(source) in RESHAPED:
+            source = parent(source)
+        return (along, own[along]) if source is logs and own[along] != shape[1] else None
+    return (along, own[along]) if along != 1 and source is logs else None
+
+
+def _size_along(node: Any) -> int | None:
+    """How many values a softmax or log-softmax is over; None where that is not known."""
+    shape, along = made_shape(node), getattr(node, "_saved_dim", None)
+    if not shape or along is None:
+        return None
+    return shape[along if along < len(shape) else along - (1 << 64)]
+
+
+@cache
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def _broadcast(found: Found, note: Note | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of input and target before they were expanded against each other.
+
+    Not told where the program added an axis for it just before, with ``unsqueeze`` or ``[:, None]``: it wants pairs.
+    """
+    if found.kind not in ("mse", "smooth_l1", "huber", "l1") or found.source is None:
+        return None
+    source, core = found.source, found.core
+    made_by = parent(source) if _name(source) == "Expand" else source
+    if _name(made_by) == "Unsqueeze":
+        return None
+    below = parent(core) if found.kind == "l1" else core
+    if note is not None and len(note.shapes) == 2:
+        given, target = note.shapes if parent(below) is not None else note.shapes[::-1]  # mse_loss(target, prediction)
+        return (given, target) if given != target else None
+    if _name(core) in ("Abs", "Pow"):
+        own = made_shape(made_by)
+        return None if own is None else paired_difference(own, saved(core, "self"))
+    return None

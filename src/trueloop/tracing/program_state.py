@@ -1,0 +1,229 @@
+"""What is known of the watched program by now: the facts that one source learns and another one needs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trueloop.core.findings import Place
+from trueloop.tracing.events import Ref
+from trueloop.tracing.nonfinite.replay import Call
+from trueloop.tracing.object_facts import Facts
+
+CALLS: Final = 4  # a model, its loss, and the same of an adversary
+
+
+@dataclass(slots=True, kw_only=True)
+class Leftover:
+    """Gradients that were accumulated when a loader ended within a window."""
+
+    loader: Ref
+    batches: int
+    left: int
+    window: int
+    place: Place | None
+    marks: dict[int, tuple[weakref.ref[Tensor], int, int]]
+    """Parameter, by id -> it, its gradient by id, and that one's version."""
+    kept: bool = False
+    """They were still there at the next backward."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of one optimizer; but for the first two, of what happened since its latest step, seen in full."""
+
+    steps: int = 0
+    """So far, counted by the source of steps."""
+    trains: bool = False
+    """It has stepped in the thread that trains."""
+    backwards: int = 0
+    """That reached one of its parameters."""
+    norm_made: float | None = None
+    """Joint norm of its gradients after the latest backward, read in windows of several."""
+    cleared_at: Place | None = None
+    """The latest clearing of its parameters, after the latest backward that reached them."""
+    left: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
+    """One of its parameters, and the gradient that the latest backward left there."""
+    whole: bool = False
+    """It was watched in full since the step before, or since the optimizer was built."""
+
+    def begin(self, *, whole: bool) -> None:
+        """Begin the next window."""
+        self.backwards, self.cleared_at, self.norm_made, self.left, self.whole = 0, None, None, None, whole
+
+    def replaced(self) -> bool:
+        """True where the gradient is another object than the latest backward left: it was made by hand."""
+        parameter = self.left and self.left[0]()
+        gradient = None if parameter is None else parameter.grad
+        return self.left is not None and gradient is not None and self.left[1]() is not gradient
+
+
+class _Stay:
+    """Lies among what belongs to the thread that trains, and goes with it: no other one has its number yet."""
+
+    def __init__(self, program: Program, thread: int) -> None:
+        self._program, self._thread = program, thread
+
+    def __del__(self) -> None:
+        if self._program.thread == self._thread:
+            self._program.thread = None
+
+
+_numbers = itertools.count()
+
+
+@dataclass(slots=True)
+class Program:
+    """Grows while the program runs; keeps nothing of it alive."""
+
+    thread: int | None = None
+    """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
+    them from there at any moment. What others do is not followed."""
+    crowded: bool = False
+    """Another thread runs backward, too, and may train tomorrow what this one trains today: only gradients of models
+    that were called since the latest step are looked at."""
+    models: Facts[nn.Module, tuple[int, int]] = field(default_factory=Facts[nn.Module, tuple[int, int]])
+    """Outermost modules with parameters that were called -> the thread that called them last, by `number`, and the
+    updates before."""
+    structures: int = 0
+    """Times the parameters of a model were found to be others than before."""
+    optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
+    """That were built while watching, or have stepped."""
+    met: int = 0
+    """How many those have been so far, the dead ones included."""
+    drawn_from: Any = None
+    """The pass over a loader that gave the latest batch; it counts its own, see ``batch``."""
+    drawn_before: int = 0
+    """Batches drawn so far, from all loaders, but for those that this pass counts."""
+    drawn: frozenset[tuple[int, int]] | None = None
+    """First dimension and number of values of each tensor in the latest batch drawn while watching in full, if
+    somebody ``wants_drawn`` to be noted."""
+    wants_drawn: bool = False
+    anomaly_at: Place | None = None
+    """The latest switching on of ``detect_anomaly`` while watching in full."""
+    seeded_at: Place | None = None
+    """The latest ``torch.manual_seed`` since a shuffling loader was started."""
+    leftover: Leftover | None = None
+    """What a loader's end has left to be stepped."""
+    replicated: Callable[[], None] | None = None
+    """Called before each backward, where a model is replicated."""
+    calls: deque[Call] = field(default_factory=lambda: deque[Call](maxlen=CALLS))
+    """The newest calls of outermost modules that make a graph, noted while watching in full."""
+    suspects: tuple[Call, ...] = ()
+    """Of those, the ones before a loss that is not finite."""
+    replayed: bool = False
+    """Calls were made again, to find where such a value comes from: that is done once."""
+    in_forward: int = 0
+    """Depth of module calls; 0 = outside."""
+    dropped: bool = False
+    """Within the latest outermost module call, functional dropout acted because its module is in train mode."""
+    in_backward: int = 0
+    """Depth of backward; recomputation and reentrant checkpoints run inside."""
+    in_step: int = 0
+    """Depth of optimizer steps; a closure's forward and backward run inside."""
+    notes_losses: bool = True
+    """The losses of the next backward are wanted: where they are computed is to be noted."""
+    scaler: weakref.ref[Any] | None = None
+    """The GradScaler that scaled the newest loss, where it is enabled."""
+    stepping_scaler: weakref.ref[Any] | None = None
+    """The GradScaler that is just calling a step."""
+    autocast: str | None = None
+    """The type of autocast the newest call of a model ran under that made a graph."""
+    changes_thread: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Called before another thread trains: what is known of gradients is of no use, nor safe to look at."""
+    _own: threading.local = field(default_factory=threading.local)
+    _choosing: Any = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._left_behind)
+
+    def trains_here(self) -> bool:
+        """True on the thread that trains; where there is none, or it has ended, this one becomes it."""
+        here = threading.get_ident()
+        if self.thread is None:
+            with self._choosing:
+                if self.thread is None:
+                    self._becomes(here)
+        return self.thread == here
+
+    def number(self) -> int:
+        """Return a number of this thread that, unlike Python's own, is never given to another one."""
+        try:
+            return self._own.number
+        except AttributeError:
+            number = self._own.number = next(_numbers)
+            return number
+
+    def shared(self) -> None:
+        """Note that backward runs on another thread, unless that is torch's own, for the one that trains."""
+        here = threading.get_ident()
+        if not self.crowded:
+            self.crowded = not self.in_backward or any(each.ident == here for each in threading.enumerate())
+
+    @property
+    def loader(self) -> Ref | None:
+        """The loader that gave the latest batch."""
+        return None if self.drawn_from is None else self.drawn_from.loader
+
+    @property
+    def batch(self) -> int:
+        """Batches drawn so far, from all loaders."""
+        return self.drawn_before + (0 if self.drawn_from is None else self.drawn_from.index)
+
+    def draws_from(self, current: Any) -> None:
+        """Take note that the latest batch came from another pass than the one before; it is not counted yet."""
+        self.drawn_before = self.batch - current.index
+        self.drawn_from = current
+
+    def elsewhere(self) -> bool:
+        """True on another thread than the one that trains."""
+        return self.thread is not None and self.thread != threading.get_ident()
+
+    def mine(self) -> list[Optimizer]:
+        """Return the optimizers that have stepped in the thread that trains."""
+        return [optimizer for optimizer, known in self.optimizers.items() if known.trains]
+
+    def _left_behind(self) -> None:
+        """In a forked child no thread is the one that trains: nothing is watched there."""
+        self.thread = None
+        self._choosing = threading.RLock()
+
+    def _becomes(self, thread: int) -> None:
+        self._nobodys()
+        for forget in self.changes_thread:
+            forget()
+        number = self.number()
+        calls = [call for call in list(self.calls) if call.thread == number]  # others note theirs meanwhile
+        self.calls.clear()
+        self.calls.extend(calls)
+        self.suspects, self.leftover = (), None
+        self._own.stay = _Stay(self, thread)
+        self.thread = thread
+
+    def _nobodys(self) -> None:
+        for known in self.optimizers.facts():
+            if known.trains:
+                known.trains = False
+                known.begin(whole=False)
+
+    def begin(self) -> None:
+        """Forget what was going on when somebody listened before; what objects there are stays known."""
+        self.thread, self.crowded = None, False
+        self._nobodys()
+        self.calls.clear()
+        self.suspects, self.replayed = (), False
+        self.anomaly_at = None
+        self.in_forward = self.in_backward = self.in_step = 0
+        self.drawn, self.wants_drawn = None, False
+        self.drawn_before, self.drawn_from = self.batch, None
+        self.leftover = self.scaler = self.stepping_scaler = self.autocast = None

@@ -1,0 +1,373 @@
+"""Compares what several loaders can give, without asking a dataset for a sample: that could draw random numbers.
+
+Looked at are indices, through Subsets and wrappers down to the datasets they lead to, and the tables a dataset holds in
+memory. The work is done when a loader is started for the first time, and is bounded; only numbers are kept of it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Any, Final, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from trueloop.tracing.events import LoadersShare, Ref, ScaledTogether
+from trueloop.tracing.stream import Stream
+
+MOST_LOADERS: Final = 8  # living ones that a new one is compared with
+MOST_SAMPLES: Final = 2_000_000  # compared by index: 0.2 s
+MOST_ROWS: Final = 250_000  # compared by content: 0.1 s
+MOST_NUMBERS: Final = 5_000_000  # of tables whose mean is taken: 0.05 s
+FEWEST_FEATURES: Final = 8  # rows of fewer numbers are equal by chance, or by design: grids, flags
+LOOKED_AT: Final = 64  # numbers of a row that its digest is made of
+MOST_SECONDS: Final = 1.0  # for all comparisons of a run
+SHARE: Final = 0.001  # and of its length, in loops that build loaders without end
+EXACT: Final = 1e-5  # of a standard deviation: what float32 leaves of a mean that was subtracted
+WHOLE: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
+
+
+class Part(NamedTuple):
+    """Some samples of one dataset."""
+
+    base: Any
+    indices: Tensor | None
+    """Which, each once; None = all."""
+    size: int
+
+
+def parts_of(loader: Any) -> list[Part] | None:
+    """Return all samples a loader can give; None where its sampler or dataset does not tell."""
+    sampler = loader.sampler
+    if loader.batch_sampler is not None:
+        if type(loader.batch_sampler) is not BatchSampler:
+            return None
+        sampler = loader.batch_sampler.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    chosen = None
+    if type(sampler) is SubsetRandomSampler:
+        chosen = _integers(sampler.indices)
+        if chosen is None:
+            return None
+    elif type(sampler) not in WHOLE and not _shuffles_all(sampler, loader.dataset):
+        return None
+    return _parts(loader.dataset, chosen)
+
+
+def _shuffles_all(sampler: Any, dataset: Any) -> bool:
+    """True for a sampler derived from RandomSampler, to seed it, that gives as many samples as there are."""
+    return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == _size(dataset)
+
+
+def _parts(dataset: Any, chosen: Tensor | None) -> list[Part] | None:
+    if isinstance(dataset, ConcatDataset):
+        return None if chosen is not None else [p for part in dataset.datasets for p in _parts(part, None) or ()]
+    if isinstance(dataset, Subset):
+        own = _integers(dataset.indices)
+        if own is None:
+            return None
+        return _parts(dataset.dataset, own if chosen is None else own[chosen])
+    inner = _wrapped(dataset)
+    if inner is not None:
+        return _parts(inner, chosen)
+    size = _size(dataset)
+    if not 0 < size <= MOST_SAMPLES:
+        return None
+    indices = None if chosen is None else chosen.where(chosen >= 0, chosen + size).unique()
+    return [Part(dataset, indices, size if indices is None else len(indices))]
+
+
+def _wrapped(dataset: Any) -> Any:
+    """Look through a dataset that only transforms another one: it holds exactly one, of the same length."""
+    if isinstance(dataset, TensorDataset):
+        return None
+    inner = [value for value in getattr(dataset, "__dict__", {}).values() if isinstance(value, Dataset)]
+    return inner[0] if len(inner) == 1 and _size(inner[0]) == _size(dataset) else None
+
+
+def _size(dataset: Any) -> int:
+    return len(dataset) if hasattr(type(dataset), "__len__") else 0
+
+
+def _integers(indices: Any) -> Tensor | None:
+    if not hasattr(indices, "__len__") or not 0 < len(indices) <= MOST_SAMPLES:
+        return None
+    if isinstance(indices, Tensor):
+        return indices.detach().to("cpu", torch.int64) if indices.device.type == "cpu" else None
+    if hasattr(indices, "tolist"):  # numpy
+        indices = indices.tolist()
+    if isinstance(indices, range):
+        return torch.arange(indices.start, indices.stop, indices.step, device="cpu")
+    several = list(cast("Sequence[Any]", indices))
+    if not all(isinstance(index, int) for index in several[:64]):
+        several = [int(index) for index in several]
+    return torch.tensor(several, dtype=torch.int64, device="cpu")
+
+
+# Tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables_of(dataset: Any) -> list[Tensor]:
+    """Return the tables a dataset holds in memory, one row for each sample; of a user's class by length."""
+    if isinstance(dataset, TensorDataset):
+        found: Sequence[Any] = dataset.tensors
+    else:
+        found = list(getattr(dataset, "__dict__", {}).values())
+    size = _size(dataset)
+    tables = [table for value in found if (table := _table(value)) is not None]
+    return [table for table in tables if table.ndim and len(table) == size]
+
+
+def _table(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        usable = value.device.type == "cpu" and value.layout == torch.strided and not value.is_complex()
+        return value.detach() if usable else None
+    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray" and value.dtype.kind in "fiub":
+        if value.dtype.str[1:] not in {"f4", "f8", "f2", "i8", "i4", "i2", "u1", "b1"} or not value.dtype.isnative:
+            return None
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
+    return None
+
+
+def digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
+    """Return one number for each row; None where rows are too short to tell anything, or too many."""
+    if not tables or len(tables[0]) > MOST_ROWS or sum(table[0].numel() for table in tables) < FEWEST_FEATURES:
+        return None
+    total = torch.zeros(len(tables[0]), dtype=torch.int64, device="cpu")
+    state = 1
+    for table in tables:
+        flat = table.reshape(len(table), -1)
+        step = max(1, -(-flat.shape[1] // LOOKED_AT))
+        for column in flat[:, ::step].unbind(1):
+            state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+            total += _bits(column) * (state - (1 << 63))
+    return total if indices is None else total[indices]
+
+
+def _bits(column: Tensor) -> Tensor:
+    if column.is_floating_point():
+        # Equal numbers become equal ones in float64, whatever they were stored in. Those of images, n / 16 or whole,
+        # fill its highest bits only, and a product has no bit below the lowest that is set: so these are folded down.
+        bits = column.double().contiguous().view(torch.int64)
+        return bits ^ (bits >> 32)
+    return column.long()
+
+
+# Comparisons -----------------------------------------------------------------------------------------------------
+
+
+class _Known(NamedTuple):
+    loader: weakref.ref[Any]
+    ref: Ref
+
+
+class Comparison:
+    """Compares every loader with those before it, once, when it is started for the first time."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._known: list[_Known] = []
+        self._subsets: list[weakref.ref[Any]] = []
+        self._began_s = perf_counter()
+        self._spent_s = 0.0
+
+    def made(self, subset: Any) -> None:
+        """Remember that a Subset was made."""
+        self._subsets = [*(known for known in self._subsets[-63:] if known() is not None), weakref.ref(subset)]
+
+    def started(self, loader: Any, ref: Ref) -> None:
+        """Compare a loader with the others, and tell what they share, unless that has taken too much time by now."""
+        start = perf_counter()
+        self._known = [known for known in self._known[-MOST_LOADERS:] if known.loader() is not None]
+        known = list(self._known)
+        self._known.append(_Known(weakref.ref(loader), ref))
+        if self._spent_s > MOST_SECONDS + SHARE * (start - self._began_s):
+            return
+        mine = parts_of(loader)
+        if mine:
+            others = [(other.ref, parts) for other in known if (parts := parts_of(other.loader()))]
+            for other, parts in others:
+                self._compare(other, parts, ref, mine)
+            self._look_at_scale([*others, (ref, mine)])
+        self._spent_s += perf_counter() - start
+
+    def _compare(self, one: Ref, ones: list[Part], other: Ref, others: list[Part]) -> None:
+        shared, how, repeated = _shared_by_index(ones, others), "index", 0
+        if shared is None and len(ones) == len(others) == 1:
+            how = "content"
+            shared, repeated = _shared_by_content(ones[0], others[0])
+        if shared:
+            self._stream.emit(LoadersShare(
+                one=one, other=other, how=how, shared=shared, of_one=sum(p.size for p in ones),
+                of_other=sum(p.size for p in others), repeated=repeated, rest=self._rest(ones, others),
+            ))  # fmt: skip
+
+    def _rest(self, ones: list[Part], others: list[Part]) -> Ref | None:
+        """Find a Subset of what the larger of two has and the smaller, cut from it, has not."""
+        small, large = sorted((ones, others), key=lambda parts: sum(part.size for part in parts))
+        if len(small) != 1 or len(large) != 1 or large[0].indices is not None or small[0].indices is None:
+            return None
+        base, held = large[0].base, small[0].indices
+        for known in self._subsets:
+            subset = known()
+            if subset is None or subset.dataset is not base:
+                continue
+            indices = _integers(subset.indices)
+            if indices is None or len(indices) + small[0].size != large[0].size:
+                continue
+            if not torch.isin(indices, held).any():
+                return self._stream.registry.of(subset)
+        return None
+
+    def _look_at_scale(self, loaders: list[tuple[Ref, list[Part]]]) -> None:
+        single = [(ref, parts[0]) for ref, parts in loaders if len(parts) == 1]
+        moments = {id(base): _moments(base) for base in {id(part.base): part.base for _, part in single}.values()}
+        for bases in _groups([id(part.base) for _, part in single]):
+            tables = [table for base in bases if (table := moments[base]) is not None]
+            whole = bool(tables) and len(tables) == len(bases)
+            if len(tables) > 1 and any(_scaled_together([table]) or bool(table.whole.all()) for table in tables):
+                continue  # one that is centred by itself: together with others it proves nothing
+            samples = _scaled_together(tables) if whole else None
+            if samples is None:
+                continue
+            told = [(ref, part) for ref, part in single if id(part.base) in bases]
+            if len(told) > 1:
+                self._stream.emit(ScaledTogether(
+                    loaders=tuple(ref for ref, _ in told), samples=samples,
+                    off=tuple(_off(part) for _, part in told),
+                ))  # fmt: skip
+            return
+
+
+def _groups(bases: list[int]) -> Iterator[set[int]]:
+    """Yield the datasets that may be parts of one: the newest, each with the newest, the newest few."""
+    if bases:
+        yield {bases[-1]}
+        yield from ({base, bases[-1]} for base in bases[:-1])
+        yield from (set(bases[-n:]) for n in range(3, len(bases) + 1))
+
+
+def _shared_by_index(ones: list[Part], others: list[Part]) -> int | None:
+    """Return how many samples two have in common; None where they have no dataset in common."""
+    pairs = [(one, other) for one in ones for other in others if one.base is other.base]
+    if not pairs:
+        return None
+    shared = 0
+    for one, other in pairs:
+        if one.indices is None or other.indices is None:
+            shared += min(one.size, other.size)
+        else:
+            shared += int(torch.isin(other.indices, one.indices).sum())
+    return shared
+
+
+def _shared_by_content(one: Part, other: Part) -> tuple[int, int]:
+    """Return how many samples of ``other`` are equal to one of ``one``, and how many repeat one of their own."""
+    if type(one.base) is not type(other.base):
+        return 0, 0
+    tables = tables_of(one.base), tables_of(other.base)
+    shapes = [[(table.shape[1:], table.dtype) for table in some] for some in tables]
+    if shapes[0] != shapes[1]:
+        return 0, 0
+    mine, theirs = digests(tables[0], one.indices), digests(tables[1], other.indices)
+    if mine is None or theirs is None:
+        return 0, 0
+    found = torch.isin(theirs, mine)
+    shared = int(found.sum())
+    if shared and not _really_equal(tables, (one, other), (mine, theirs), found):
+        return 0, 0
+    return shared, len(mine) - len(mine.unique()) + len(theirs) - len(theirs.unique())
+
+
+def _really_equal(
+    tables: tuple[list[Tensor], list[Tensor]],
+    parts: tuple[Part, Part],
+    rows: tuple[Tensor, Tensor],
+    found: Tensor,
+) -> bool:
+    """Compare a few whole rows whose digests, made of some of their numbers, are equal."""
+    for there in found.nonzero().flatten()[:: max(1, int(found.sum()) // 16)].tolist():
+        here = int((rows[0] == rows[1][there]).nonzero()[0])
+        places = [
+            position if part.indices is None else int(part.indices[position])
+            for part, position in zip(parts, (here, there), strict=True)
+        ]
+        if not all(torch.equal(a[places[0]], b[places[1]]) for a, b in zip(*tables, strict=True)):
+            return False
+    return True
+
+
+def _inputs(base: Any) -> Tensor | None:
+    """The first table of numbers with more than one feature, which models are fed with."""
+    for table in tables_of(base):
+        if table.is_floating_point() and table.ndim > 1 and 1 < table.numel() <= MOST_NUMBERS:
+            return table.reshape(len(table), -1)
+    return None
+
+
+class _Moments(NamedTuple):
+    """Of a table: rows, and for each feature the sum, the sum of squares, and whether all numbers are whole."""
+
+    rows: int
+    total: Tensor
+    squares: Tensor
+    whole: Tensor
+
+
+def _moments(base: Any) -> _Moments | None:
+    table = _inputs(base)
+    if table is None:
+        return None
+    numbers = table.double()
+    return _Moments(len(table), numbers.sum(0), numbers.square().sum(0), (table == table.round()).all(0))
+
+
+def _scaled_together(tables: Sequence[_Moments]) -> int | None:
+    """Return how many samples there are where some tables, put together, are centred and scaled exactly."""
+    if len({len(table.total) for table in tables}) != 1:
+        return None
+    rows, features = sum(table.rows for table in tables), len(tables[0].total)
+    whole = torch.stack([table.whole for table in tables]).all(0)
+    total = torch.stack([table.total for table in tables]).sum(0)
+    squares = torch.stack([table.squares for table in tables]).sum(0)
+    if rows < 32 or bool(whole.all()):  # whole numbers: a design of +1 and -1
+        return None
+    by_feature = _exact(rows, total, squares)
+    as_one = by_feature or _exact(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
+    return rows if as_one else None
+
+
+def _exact(n: int, total: Tensor, squares: Tensor) -> bool:
+    """True where every feature that varies has mean 0 and deviation 1, whether divided by n or by n - 1."""
+    mean = total / n
+    deviation = (squares / n - mean.square()).clamp_min(0).sqrt()
+    varies = deviation > 1e-6
+    mean, deviation = mean[varies].abs(), deviation[varies]
+    if not len(mean) or not bool(deviation.isfinite().all()):
+        return False
+    scaled = any(float((deviation * factor - 1).abs().max()) < EXACT for factor in (1.0, (n / (n - 1)) ** 0.5))
+    return scaled and float(mean.max()) < EXACT
+
+
+def _off(part: Part) -> float:
+    table = _inputs(part.base)
+    if table is None:
+        return 0.0
+    rows = table if part.indices is None else table[part.indices]
+    return float(rows.double().mean(0).square().mean().sqrt())

@@ -1,0 +1,208 @@
+"""Puts a run together in the one order that is right: freeze, move, then the optimizer over what is left to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidConfig, InvalidModel
+from trueloop.training.compiled.compiled_step import WholeUpdate
+from trueloop.training.compiled.step_graph import Ingredients
+from trueloop.training.config import TrainConfig
+from trueloop.training.distributed.ddp import Replicas
+from trueloop.training.distributed.parallel import Alone, Parallel
+from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.distributed.sync_batchnorm import synchronise_batchnorm
+from trueloop.training.loop import Assembly
+from trueloop.training.memory.channels_last import use_channels_last
+from trueloop.training.memory.oom_retry import Halving
+from trueloop.training.memory.recompute import enable_recompute
+from trueloop.training.memory.transfer import bringing
+from trueloop.training.objective import Objective, as_objective
+from trueloop.training.optimizers.parameter_groups import build_optimizer, check_optimizer, check_trainable, freeze
+from trueloop.training.optimizers.schedule import GivenSchedule, RateSchedule, Schedule
+from trueloop.training.optimizers.weight_average import WeightAverage
+from trueloop.training.precision.mixed_precision import LossScale, autocast
+from trueloop.training.precision.nonfinite_guard import Guard
+from trueloop.training.update import Update, make_update
+from trueloop.training.window import Counts
+
+MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+MakeScheduler = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+def assemble(
+    model: nn.Module,
+    objective: Any,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    updates_per_epoch: int | None,
+    given: Given | None = None,
+    processes: Processes = ALONE,
+) -> Assembly:
+    """Build everything the loop turns.
+
+    Args:
+        model: moved to ``device`` and frozen in place.
+        objective: as for `as_objective`.
+        config: validated settings.
+        device: where it runs.
+        updates_per_epoch: the horizon of the schedule; None for a stream.
+        given: the user's own optimizer, scheduler or counts.
+        processes: that share the run; all of them assemble it.
+
+    Raises:
+        InvalidConfig, InvalidModel: parts that do not fit together, named.
+    """
+    given = given or Given()
+    _prepare(model, config, device, processes)
+    _check_loss_parameters(model, objective)
+    objective = as_objective(objective)
+    objective.to(device)
+    forward = cast("nn.Module", torch.compile(model)) if config.compile else model
+    parallel = _parallel(model, forward, objective, config, processes)
+    optimizer = _optimizer(model, config, given)
+    check_optimizer(model, optimizer)
+    context = autocast(config.precision, device)
+    horizon_epochs = config.schedule.horizon_epochs or config.epochs
+    updates = None if updates_per_epoch is None else updates_per_epoch * horizon_epochs
+    guard = Guard(model, config.guard)
+    return Assembly(
+        model=model,
+        forward=forward,
+        objective=objective,
+        parallel=parallel,
+        counts=given.counts,
+        optimizer=optimizer,
+        update=_update(optimizer, config, parallel),
+        schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
+        scale=LossScale(device, enabled=config.precision == "fp16"),
+        guard=guard,
+        halving=Halving(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
+        average=None if config.ema is None else WeightAverage(model, config.ema),
+        device=device,
+        on_host=device.type == "cpu",
+        bring=bringing(device),
+        autocast=lambda: context,
+        whole=_whole((model, objective, optimizer), config, given, processes),
+    )
+
+
+def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
+    """Make the model what is trained, before anything refers to its parameters."""
+    freeze(model, config.freeze)
+    if config.recompute:
+        enable_recompute(model)
+    if config.channels_last:
+        if config.parallel.engine == "fsdp" and processes.size > 1:
+            raise InvalidConfig(
+                "channels_last is on, and the parameters are to be sharded (parallel.engine = fsdp).",
+                why="FSDP takes parameters in row-major order only.",
+                fix="Set channels_last = false, or parallel.engine = ddp.",
+            )
+        use_channels_last(model)
+    model.to(device)
+    if config.parallel.sync_batchnorm:
+        synchronise_batchnorm(model, device, processes)
+    if not model.training:
+        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+
+
+def _parallel(
+    model: nn.Module, forward: nn.Module, objective: Objective, config: TrainConfig, processes: Processes
+) -> Parallel:
+    if processes.size == 1:
+        return Alone(forward, objective)
+    if config.parallel.engine == "fsdp":
+        from trueloop.training.distributed.fsdp import Sharded
+
+        return Sharded(model, forward, objective, processes)
+    return Replicas(
+        model, forward, objective, processes, find_unused=config.parallel.find_unused_parameters == "always"
+    )
+
+
+def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, parallel: Parallel) -> Update:
+    if parallel.sharded:
+        from trueloop.training.distributed.fsdp import Sharded, ShardedUpdate
+
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return ShardedUpdate(
+            optimizer, parameters, config.clip, cast("Sharded", parallel), guarded=config.guard.enabled
+        )
+    return make_update(optimizer, config.clip, guarded=config.guard.enabled)
+
+
+def _whole(
+    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, given: Given, processes: Processes
+) -> WholeUpdate | None:
+    if not config.compile:
+        return None
+    model, objective, optimizer = parts
+    refusals = (
+        (config.precision == "fp16", "fp16 needs a loss scale."),
+        (config.recompute, "recompute decides anew in every pass what is kept."),
+        (given.counts is not None, "its counts are declared beforehand."),
+        (processes.size > 1, f"{processes.size} processes share it."),
+    )
+    made_of = Ingredients(
+        model=model,
+        objective=objective,
+        clip=config.clip,
+        guarded=config.guard.enabled,
+        autocast=torch.bfloat16 if config.precision == "bf16" else None,
+    )
+    return WholeUpdate(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
+
+
+class Given:
+    """What the user brings instead of a setting.
+
+    Args:
+        optimizer: function of the trainable parameters.
+        scheduler: function of the optimizer; stepped once per update.
+        counts: function of a batch, see `window.Counts`.
+    """
+
+    def __init__(
+        self,
+        optimizer: MakeOptimizer | None = None,
+        scheduler: MakeScheduler | None = None,
+        counts: Counts | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.counts = counts
+
+
+def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
+    """Refuse a loss with parameters of its own: nobody would train, clear or save them."""
+    if not isinstance(objective, nn.Module):
+        return
+    held = {id(parameter) for parameter in model.parameters()}
+    loose = [name for name, p in objective.named_parameters() if p.requires_grad and id(p) not in held]
+    if loose:
+        raise InvalidModel(
+            f"The loss {type(objective).__name__} has trainable parameters of its own: {', '.join(loose[:5])}.",
+            why="The optimizer holds the model's parameters only, so these would never be trained or saved.",
+            fix="Make the loss a submodule of the model, and give a function (model, batch) that uses it there.",
+        )
+
+
+def _optimizer(model: nn.Module, config: TrainConfig, given: Given) -> torch.optim.Optimizer:
+    if given.optimizer is None:
+        return build_optimizer(model, config.optim)
+    check_trainable(model)
+    return given.optimizer([p for p in model.parameters() if p.requires_grad])
+
+
+def _schedule(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, given: Given, updates: int | None, per_epoch: int | None
+) -> RateSchedule:
+    if given.scheduler is not None:
+        return GivenSchedule(given.scheduler(optimizer))
+    return Schedule(optimizer, config.schedule, updates=updates, updates_per_epoch=per_epoch)

@@ -1,0 +1,1 @@
+"""Checkpoints: written atomically, verified when read, resumed bitwise."""

@@ -1,0 +1,244 @@
+"""One checkpoint's folder on disk: how it is written, and every check on reading it back.
+
+model.safetensors      the tensors of each part of the state
+optimizer.safetensors
+shard-00001-*          what each process holds, of tensors that several share; see shards.py
+state.json             everything that is not a tensor, and where the tensors belong
+manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
+
+Nothing is made of a file before its bytes are those that were written. What an earlier schema wrote is read by the
+steps in `MIGRATIONS`, one version at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from trueloop.core.errors import CheckpointError
+from trueloop.core.sealed_json import sealed, unsealed
+from trueloop.training.checkpoint.durable_files import FileStamp, damaged, sync, unreadable, write_synced
+
+if TYPE_CHECKING:  # a manifest is read, and its files are checked, where torch is not installed
+    from torch import Tensor
+
+    from trueloop.training.checkpoint.state_tree import Json
+
+SCHEMA = 2  # 2: tensors may lie in shards
+MANIFEST, STATE = "manifest.json", "state.json"
+PackedState: TypeAlias = "Mapping[str, tuple[Json, Mapping[str, Tensor]]]"
+
+Beside: TypeAlias = "Callable[[Path], Mapping[str, FileStamp]]"
+"""Writes more files into the folder it is given, through to the disk, and says what they must be."""
+
+FILE = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*\.(safetensors|json)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step from a schema to the next one. The checksums were taken before it, of what was written."""
+
+    manifest: Callable[[dict[str, Any]], dict[str, Any]]
+    """The manifest's JSON object in, the same as the next schema would say it out; its "schema" sees to itself."""
+    state: Callable[[dict[str, Any]], dict[str, Any]]
+    """The whole state in, tensors included; as the next schema would have saved it out."""
+
+
+# From schema -> the step to the one after it; schema 1 is the first.
+MIGRATIONS: dict[int, Migration] = {1: Migration(manifest=lambda manifest: manifest, state=lambda state: state)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One whole checkpoint on disk."""
+
+    path: Path
+    """Its folder."""
+    update: int
+    """Updates done when it was saved."""
+    epoch: int
+    """Epoch it was saved in, as the loop counts."""
+    metrics: Mapping[str, float]
+    """The latest evaluation it belongs to: {"val/loss": 0.1}."""
+
+
+class NewerSchemaError(CheckpointError):
+    """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
+
+
+def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, beside: Beside | None = None) -> None:
+    """Write every file of a checkpoint through to the disk, the manifest last.
+
+    Args:
+        folder: exists and is empty.
+        parts: what `state.pack` gave, by name; the name of a part is the name of its tensor file.
+        checkpoint: what the manifest is to say.
+        beside: writes what else belongs to it, first.
+
+    Raises:
+        OSError: as the system says; partial files are left.
+    """
+    from trueloop.training.checkpoint.state_tree import pack
+    from trueloop.training.checkpoint.tensor_file import write_tensors
+
+    stamps = dict(beside(folder)) if beside else {}
+    stamps |= {
+        f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors, {"format": "pt"})
+        for name, (_, tensors) in parts.items()
+        if tensors
+    }
+    trees = json.dumps({name: tree for name, (tree, _) in parts.items()}, allow_nan=False)
+    stamps[STATE] = write_synced(folder / STATE, [trees.encode()])
+    manifest = {
+        "schema": SCHEMA,
+        "update": checkpoint.update,
+        "epoch": checkpoint.epoch,
+        "metrics": pack(dict(checkpoint.metrics))[0],
+        "files": {name: asdict(stamp) for name, stamp in stamps.items()},
+    }
+    write_synced(folder / MANIFEST, [sealed(manifest)])
+    sync(folder)
+
+
+def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
+    """Check a checkpoint without reading its files: manifest sound, each file there and of the right size.
+
+    Raises:
+        OSError: as the system says.
+        CheckpointError: this is not a whole checkpoint.
+        NewerSchemaError: a newer trueloop wrote it.
+    """
+    manifest, steps = _opened(path)
+    for step in steps:
+        manifest = step.manifest(manifest)
+    try:
+        stamps = {name: FileStamp(**stamp) for name, stamp in manifest["files"].items()}
+        checkpoint = Checkpoint(
+            path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=_metrics(manifest["metrics"])
+        )
+    except (LookupError, TypeError, AttributeError, ValueError, struct.error) as error:
+        raise damaged(path, f"{MANIFEST} makes no sense ({error!r})") from error
+    for name, stamp in stamps.items():
+        _check_file(path, name, stamp)
+    if STATE not in stamps:
+        raise damaged(path, f"{MANIFEST} does not name {STATE}")
+    return checkpoint, stamps
+
+
+def verify(path: Path) -> Checkpoint:
+    """Check every byte of a checkpoint against its manifest, without making anything of it; needs no torch.
+
+    Raises:
+        CheckpointError: this is not a whole checkpoint, or it cannot be read.
+        NewerSchemaError: a newer trueloop wrote it.
+
+    Cost: one read of all files.
+    """
+    try:
+        checkpoint, stamps = read_manifest(path)
+        for name, stamp in stamps.items():
+            _check_content(path, name, stamp)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return checkpoint
+
+
+def read_folder(path: Path) -> dict[str, Any]:
+    """Read the whole state, every byte checked against the manifest before anything is made of it.
+
+    What lies in shards is checked as well but not read: `state.InShards` stands for it, `shards` reads it.
+
+    Raises:
+        OSError: as the system says.
+        CheckpointError: this is not a whole checkpoint.
+        NewerSchemaError: a newer trueloop wrote it.
+    """
+    from trueloop.training.checkpoint.state_tree import unpack
+
+    _, stamps = read_manifest(path)
+    _, steps = _opened(path)
+    content = (path / STATE).read_bytes()
+    if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
+        raise damaged(path, f"{STATE} does not match its checksum")
+    trees: dict[str, Any] = json.loads(content)
+    files = [f"{name}.safetensors" for name in trees]
+    with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs at this time
+        shards = [name for name in stamps if name not in (STATE, *files)]
+        checks = pool.map(_check_content, repeat(path), shards, [stamps[name] for name in shards])
+        tensors = pool.map(_tensors, repeat(path), files, repeat(stamps))
+        state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
+        list(checks)  # raises what they raised
+    for step in steps:
+        state = step.state(state)
+    return state
+
+
+def _metrics(packed: dict[str, Any]) -> dict[str, float]:
+    """Undo what `state.pack` does to metrics: one that is not finite is written as the bytes of its double."""
+    numbers = packed["dict"]
+    return {
+        name: struct.unpack(">d", bytes.fromhex(value["float"]))[0] if isinstance(value, dict) else float(value)
+        for name, value in numbers.items()
+    }
+
+
+def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
+    """Return the manifest as it was written, after checking its seal, and the steps to today's schema."""
+    if not (path / MANIFEST).is_file():
+        raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
+    content = (path / MANIFEST).read_bytes()
+    manifest = unsealed(content)
+    if manifest is None:
+        raise damaged(path, f"{MANIFEST} does not match its own checksum")
+    return manifest, _steps(path, manifest.get("schema"))
+
+
+def _steps(path: Path, schema: object) -> list[Migration]:
+    """Return what leads from a schema to today's, in order."""
+    if not isinstance(schema, int) or schema > SCHEMA or any(old not in MIGRATIONS for old in range(schema, SCHEMA)):
+        raise NewerSchemaError(
+            f"{path} was written with checkpoint schema {schema!r}; this trueloop knows {SCHEMA}.",
+            why="Another trueloop wrote it, most likely a newer one, and what it means by it is not known here.",
+            fix="Upgrade: pip install -U trueloop",
+        )
+    return [MIGRATIONS[old] for old in range(schema, SCHEMA)]
+
+
+def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
+    if not FILE.fullmatch(name):
+        raise damaged(path, f"{MANIFEST} names what cannot be a file of it: {name!r}")
+    try:
+        found = (path / name).lstat()
+    except FileNotFoundError:
+        raise damaged(path, f"{name} is missing") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise damaged(path, f"{name} is not a plain file")
+    if found.st_size != stamp.size:
+        raise damaged(path, f"{name} has {found.st_size} bytes instead of {stamp.size}")
+
+
+def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
+    with (path / name).open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != stamp.sha256:
+            raise damaged(path, f"{name} does not match its checksum")
+
+
+def _tensors(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
+    """Read the tensors of one part, none where it has none."""
+    from trueloop.training.checkpoint.tensor_file import read_tensors
+
+    if name not in stamps:
+        return {}
+    file = read_tensors(path / name)
+    if file.stamp != stamps[name]:
+        raise damaged(path, f"{name} does not match its checksum")
+    return file.tensors

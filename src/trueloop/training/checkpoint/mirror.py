@@ -1,0 +1,183 @@
+"""The checkpoints of a run in object storage, where nothing can be renamed.
+
+    URL/checkpoints/update-000000123/model.safetensors ... manifest.json
+
+The manifest goes up last and is removed first: a checkpoint without one is not there. Only files that lie under the
+very manifest they belong to are taken for uploaded. What comes back is checked as every checkpoint is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
+from trueloop.training.checkpoint.checkpoints import FOLDER, CheckpointFolder
+from trueloop.training.checkpoint.manifest import FILE, MANIFEST, Checkpoint, NewerSchemaError, read_manifest
+
+Found = tuple[Checkpoint, dict[str, Any]]
+
+
+class MirrorError(CheckpointError):
+    """The storage cannot be read or written now: training goes on without it, and later saves try again."""
+
+
+class Mirror:
+    """One run's checkpoints in one place of an object store; one run at a time may write there.
+
+    Args:
+        url: as fsspec knows them: "s3://bucket/run", "gs://bucket/run", "file:///mnt/backup/run".
+
+    Raises:
+        MissingExtra: fsspec is not installed.
+        InvalidConfig: the protocol is unknown, or its own package is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs, path = _file_system(url)
+        self._root = f"{path.rstrip('/')}/checkpoints"
+        self._compared: set[str] = set()
+
+    def sync(self, kept: Sequence[Checkpoint]) -> None:
+        """Upload what is missing of these, newest first, then remove what is not among them.
+
+        Args:
+            kept: the local ones, oldest first; one that is removed here meanwhile is left out.
+
+        Raises:
+            MirrorError: the storage refuses; what was missing still is.
+
+        Cost: blocks for the upload; a listing per checkpoint where there is nothing to do.
+        """
+        with self._talking("written"):
+            for checkpoint in reversed(kept):
+                try:
+                    self._upload(checkpoint)
+                except (OSError, CheckpointError):
+                    if checkpoint.path.exists():
+                        raise
+            for name in self._folders() - {checkpoint.path.name for checkpoint in kept}:
+                self._remove(name)
+
+    def clear(self) -> None:
+        """Remove every checkpoint, as a run that starts over must.
+
+        Raises:
+            MirrorError: the storage refuses.
+        """
+        self.sync([])
+
+    def load_newer(self, than: int, folder: CheckpointFolder) -> tuple[Found | None, list[str]]:
+        """Bring the newest whole checkpoint home.
+
+        Args:
+            than: only of later updates.
+            folder: adopts it.
+
+        Returns:
+            The checkpoint as it now lies in the folder, and its state; and a sentence on each that was passed over.
+
+        Raises:
+            MirrorError: the storage does not answer.
+            NewerSchemaError: a newer trueloop wrote it.
+        """
+        problems: list[str] = []
+        for update, name in self._whole():
+            if update <= than:
+                break
+            try:
+                return folder.adopt(update, lambda into, name=name: self._download(name, into)), problems
+            except (MirrorError, NewerSchemaError):
+                raise
+            except CheckpointError as error:
+                problems.append(f"{self.url}: {name} cannot be used. {error.what}")
+        return None, problems
+
+    def _upload(self, checkpoint: Checkpoint) -> None:
+        name, path = checkpoint.path.name, checkpoint.path
+        _, stamps = read_manifest(path)
+        manifest = (path / MANIFEST).read_bytes()
+        there = self._sizes(name)
+        if MANIFEST not in there:
+            there = {}  # left by an upload that was cut off, of this checkpoint or of another run's
+        elif name not in self._compared and self._fs.cat_file(self._at(name, MANIFEST)) != manifest:
+            self._fs.rm_file(self._at(name, MANIFEST))
+            there = {}
+        for file, size in (*((file, stamp.size) for file, stamp in stamps.items()), (MANIFEST, len(manifest))):
+            if there.get(file) != size:
+                self._fs.put_file(str(path / file), self._at(name, file))
+        self._compared.add(name)
+
+    def _remove(self, name: str) -> None:
+        if MANIFEST in self._sizes(name):
+            self._fs.rm_file(self._at(name, MANIFEST))
+        with suppress(FileNotFoundError):  # where folders are only prefixes, the last file took it along
+            self._fs.rm(self._at(name), recursive=True)
+        self._compared.discard(name)
+
+    def _whole(self) -> list[tuple[int, str]]:
+        """Return update and name of all that have a manifest, newest first."""
+        with self._talking("read"):
+            names = [name for name in self._folders() if MANIFEST in self._sizes(name)]
+        places = [(match, name) for name in names if (match := FOLDER.fullmatch(name))]
+        newest = sorted(places, key=lambda place: (int(place[0][1]), int(place[0][2] or 1)), reverse=True)
+        return [(int(match[1]), name) for match, name in newest]
+
+    def _download(self, name: str, into: Path) -> None:
+        with self._talking("read"):
+            for file in self._sizes(name):
+                self._fs.get_file(self._at(name, file), str(into / file))
+
+    def _folders(self) -> set[str]:
+        return {name for name in self._listed(self._root) if FOLDER.fullmatch(name)}
+
+    def _sizes(self, name: str) -> dict[str, int]:
+        """Return the bytes of each file of one checkpoint, as far as they are there."""
+        return {file: size for file, size in self._listed(self._at(name)).items() if FILE.fullmatch(file)}
+
+    def _listed(self, path: str) -> dict[str, int]:
+        self._fs.invalidate_cache()
+        try:
+            return {PurePosixPath(entry["name"]).name: entry["size"] for entry in self._fs.ls(path, detail=True)}
+        except FileNotFoundError:
+            return {}
+
+    def _at(self, name: str, file: str = "") -> str:
+        return "/".join(filter(None, (self._root, name, file)))
+
+    @contextmanager
+    def _talking(self, done: str) -> Generator[None]:
+        """Turn whatever the storage raises, of which every package has its own kinds, into one."""
+        try:
+            yield
+        except Exception as error:
+            raise MirrorError(
+                f"The mirror {self.url} could not be {done}: {type(error).__name__}: {error}",
+                why="Without it, the checkpoints are on this machine only.",
+                fix="Check the address, the credentials and the network; or set checkpoint.mirror to none.",
+            ) from error
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations
+    except ImportError:
+        raise MissingExtra("fsspec", "train") from None
+    protocol = url.partition("://")[0]
+    try:
+        return url_to_fs(url, **({"auto_mkdir": True} if protocol in ("file", "local") else {}))
+    except ImportError as error:
+        package = known_implementations[protocol]["class"].partition(".")[0]
+        raise InvalidConfig(
+            f"checkpoint.mirror is {url!r}, but {package!r}, which speaks {protocol}://, is not installed.",
+            fix=f"pip install {package}",
+        ) from error
+    except ValueError as error:
+        raise InvalidConfig(
+            f"checkpoint.mirror is {url!r}: {error}.",
+            fix='It must be an address that fsspec knows, such as "s3://bucket/run" or "file:///mnt/backup/run".',
+        ) from error

@@ -1,0 +1,75 @@
+"""Opening an epoch again where another process had begun it, so that its order is the same.
+
+The order of a plain shuffling DataLoader is drawn from random generators when an epoch is opened. So their state is
+kept from that moment; a resumed run puts it back, opens the epoch, lets it skip, and only then goes on with the
+generators as they were in mid-epoch. A source that knows its own position (`Positioned`) need not skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, cast
+
+from trueloop.core.protocols import BatchSource, MicroBatch, Positioned, Rewindable
+from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.seeding import capture_generators, restore_generators
+
+
+class Order:
+    """Remembers how the epoch in hand was opened.
+
+    Args:
+        source: asked only where its order hangs on generators (`Rewindable`).
+        processes: that all have to draw the same order.
+    """
+
+    def __init__(self, source: BatchSource, processes: Processes = ALONE) -> None:
+        self._source = source
+        self._processes = processes
+        self._opened: Mapping[str, Any] | None = None
+
+    def open(self, epoch: int, skip_updates: int) -> Iterator[MicroBatch]:
+        """Return the epoch's micro-batches, from ``skip_updates`` on."""
+        source = self._source
+        if not isinstance(source, Rewindable):
+            return source.epoch(epoch, skip_updates)
+        here = capture_generators()
+        if not skip_updates or self._opened is None:
+            self._opened = self._processes.share({"generators": here, "order": source.order_state()})
+            if self._processes.size == 1:
+                return source.epoch(epoch, skip_updates)
+            return self._alike(source, epoch, skip_updates, here)
+        restore_generators(self._opened["generators"])
+        source.load_order_state(self._opened["order"])
+        micros = source.epoch(epoch, skip_updates)
+        restore_generators(here)
+        return micros
+
+    def _alike(self, source: Rewindable, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
+        """Open an epoch with the first process's generators; the others then go on with their own."""
+        assert self._opened is not None
+        restore_generators(self._opened["generators"])
+        source.load_order_state(self._opened["order"])
+        micros = cast("BatchSource", source).epoch(epoch, skip_updates)
+        first = list(islice(micros, 1))  # a sampler draws its order when it is asked for its first index
+        if not self._processes.first:
+            restore_generators(here)
+        return chain(first, micros)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to open this epoch, or the next one, alike."""
+        source = self._source
+        return {
+            "opened": self._opened,
+            "now": source.order_state() if isinstance(source, Rewindable) else None,
+            "position": source.position_state() if isinstance(source, Positioned) else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what an earlier process saved; nothing, where it had another kind of source."""
+        if isinstance(self._source, Rewindable) and state["now"] is not None:
+            self._opened = state["opened"]
+            self._source.load_order_state(state["now"])
+        if isinstance(self._source, Positioned) and state.get("position") is not None:
+            self._source.load_position_state(state["position"])

@@ -1,0 +1,274 @@
+"""What makes a run this run: saved with every checkpoint, compared before a run is resumed.
+
+A checkpoint continued with another batch size, other data or edited code trains on without an error, and is neither the
+old run nor a new one. So all that decides a run's weights is written down by name, and `CONSEQUENCES` says of every
+name what a change of it means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import nn
+
+from trueloop.core.errors import CheckpointError
+from trueloop.core.json_text import from_json
+from trueloop.training.checkpoint.manifest import STATE, Checkpoint
+from trueloop.training.checkpoint.state_tree import unpack
+from trueloop.training.config import TrainConfig
+from trueloop.training.distributed.dtensors import layers
+from trueloop.training.loop import Assembly
+from trueloop.version import __version__
+
+Identity = Mapping[str, Any]
+"""Dotted name -> JSON-ready value: settings as in `TrainConfig`, and the facts listed at the end of `CONSEQUENCES`."""
+
+Consequence = Literal["harmless", "inexact", "breaking"]
+
+CONSEQUENCES: Mapping[str, Consequence] = {
+    # harmless: the weights after every update stay bitwise those of the undisturbed run
+    # inexact: the same run, but other roundings or other random masks
+    # breaking: another run
+    "epochs": "harmless",  # more of the same; fewer than done, and a moved horizon, are `RunState.resume`'s to say
+    "effective_batch": "breaking",
+    "micro_batch": "inexact",
+    "drop_last": "breaking",
+    "seed": "breaking",
+    "seeding": "harmless",  # once a run has begun, its generators are put back to where they were saved
+    "deterministic": "inexact",
+    "device": "harmless",  # the device it resolves to is a fact of its own: "on.device"
+    "threads": "harmless",  # likewise: "on.threads"
+    "workers": "harmless",
+    "optim.name": "breaking",
+    "optim.lr": "breaking",
+    "optim.weight_decay": "breaking",
+    "optim.decay_all": "breaking",
+    "optim.betas": "breaking",
+    "optim.eps": "breaking",
+    "optim.momentum": "breaking",
+    "optim.nesterov": "breaking",
+    "schedule.name": "breaking",
+    "schedule.warmup": "breaking",
+    "schedule.floor": "breaking",
+    "schedule.step_epochs": "breaking",
+    "schedule.gamma": "breaking",
+    "schedule.horizon_epochs": "harmless",  # as epochs
+    "precision": "breaking",
+    "clip": "breaking",
+    "freeze": "breaking",
+    "ema": "breaking",
+    "monitor.metric": "breaking",  # the best value so far is one of the old metric
+    "monitor.mode": "breaking",
+    "monitor.patience": "harmless",
+    "monitor.min_delta": "harmless",
+    "checkpoint.every_epochs": "harmless",
+    "checkpoint.every_updates": "harmless",
+    "checkpoint.keep_last": "harmless",
+    "checkpoint.keep_best": "harmless",
+    "checkpoint.final": "harmless",
+    "checkpoint.blocking": "harmless",
+    "checkpoint.mirror": "harmless",
+    "guard.enabled": "breaking",
+    "guard.max_in_a_row": "harmless",
+    "guard.locate": "harmless",
+    "parallel.engine": "inexact",
+    "parallel.find_unused_parameters": "harmless",
+    "parallel.sync_batchnorm": "breaking",
+    "parallel.patience_s": "harmless",
+    "parallel.silence_s": "harmless",
+    "compile": "inexact",
+    "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
+    "channels_last": "inexact",
+    "out_of_memory": "harmless",  # what it did to a run is saved with it
+    "evaluate_every_epochs": "harmless",
+    # Facts. A name that is not here goes by its longest beginning that is.
+    "options": "breaking",  # the recipe's own settings
+    "code": "breaking",  # one fact per file of the user's, see `source_code`
+    "model": "breaking",
+    "objective": "breaking",
+    "optimizer": "breaking",  # one the user brought, with its defaults
+    "data": "breaking",  # fingerprints of train and val, the sampler, how ready batches are put together
+    "data.test": "harmless",  # measured once, at the end
+    "on": "inexact",  # device, threads, processes, torch, trueloop
+}
+
+# After one of these the epoch in hand has another order: what was drawn of it says nothing about what is left.
+_ORDER = ("seed", "effective_batch", "drop_last", "data.train", "data.sampler", "data.labels", "data.batches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One name with two values; a value that one side does not have is the text "absent"."""
+
+    name: str
+    was: Any
+    now: Any
+    consequence: Consequence
+
+    def __str__(self) -> str:
+        return f"{self.name}: was {_shown(self.was)}, is {_shown(self.now)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """All that differs between a saved run and the present one."""
+
+    all: tuple[Difference, ...] = ()
+
+    def of(self, consequence: Consequence) -> list[Difference]:
+        """Return those with this consequence."""
+        return [difference for difference in self.all if difference.consequence == consequence]
+
+    def __contains__(self, name: str) -> bool:
+        return any(difference.name == name for difference in self.all)
+
+    @property
+    def same_run(self) -> bool:
+        """True where going on ends in bitwise the weights that were asked for then."""
+        return not self.decisive
+
+    @property
+    def decisive(self) -> list[Difference]:
+        """All that may lead to other weights at the end."""
+        horizon = ("epochs", "schedule.horizon_epochs")
+        return [each for each in self.all if each.consequence != "harmless" or each.name in horizon]
+
+    @property
+    def reorder(self) -> bool:
+        """True where the data, or their order, is not the one in which the saved epoch was begun."""
+        return any(each.name.startswith(_ORDER) for each in self.all)
+
+    def refuse(self) -> None:
+        """Let nothing but the same run go on.
+
+        Raises:
+            CheckpointError: something breaking differs; every difference is shown.
+        """
+        if breaking := self.of("breaking"):
+            raise CheckpointError(
+                "The run in this folder was another one:\n  " + "\n  ".join(map(str, breaking)),
+                why="Continued like this it would be neither the old run nor a new one.",
+                fix="Undo the change; or --fresh to start over (Trainer(fresh=True)), in another folder to keep both; "
+                "or --allow-change to go on anyway (Trainer(allow_change=True)).",
+            )
+
+
+def identify(
+    config: TrainConfig, parts: Assembly, *, objective: object, given: Mapping[str, Any], own_optimizer: bool
+) -> Identity:
+    """Return the identity of an assembled run.
+
+    Args:
+        config: its settings.
+        parts: assembled from them.
+        objective: as the user gave it.
+        given: facts by name that only the caller knows: "code", "data", "options"; nested at will.
+        own_optimizer: the user brought it, so that `config.optim` says nothing about it.
+    """
+    settings = asdict(config) | {"micro_batch": config.micro_batch or config.effective_batch}
+    facts: dict[str, Any] = {
+        **settings,
+        "model": _digest(_layers(parts.model, batchnorm_alike=config.parallel.sync_batchnorm)),
+        "objective": _objective(objective),
+        "on": {
+            "device": parts.device.type,
+            "threads": torch.get_num_threads(),
+            "processes": parts.parallel.processes.size,
+            "torch": str(torch.__version__),
+            "trueloop": __version__,
+        },
+        **given,
+    }
+    if own_optimizer:
+        facts["optimizer"] = f"{type(parts.optimizer).__name__} {parts.optimizer.defaults}"
+    return dict(_leaves(facts))
+
+
+def compare(saved: Identity, present: Identity) -> Differences:
+    """Return what differs, in the order of the present run.
+
+    Args:
+        saved: as it was saved. A setting that it does not know, because it is newer, had its default.
+        present: as `identify` gives it.
+    """
+    saved = {name: value for name, value in _leaves(asdict(TrainConfig())) if name in present} | dict(saved)
+    names = dict.fromkeys([*present, *saved])
+    pairs = ((name, saved.get(name, "absent"), present.get(name, "absent")) for name in names)
+    return Differences(
+        all=tuple(
+            Difference(name=name, was=was, now=now, consequence=consequence(name))
+            for name, was, now in pairs
+            if not _same(name, was, now)
+        )
+    )
+
+
+def consequence(name: str) -> Consequence:
+    """Look a name up by its longest known beginning; what is not known at all is breaking."""
+    while name not in CONSEQUENCES and "." in name:
+        name = name.rpartition(".")[0]
+    return CONSEQUENCES.get(name, "breaking")
+
+
+def saved_identity(checkpoint: Checkpoint) -> Identity | None:
+    """Read the identity alone from a checkpoint, without its tensors and without their checksums.
+
+    Returns:
+        None where it cannot be read, or holds none.
+    """
+    try:
+        return unpack(from_json((checkpoint.path / STATE).read_bytes())["identity"], {})
+    except (OSError, ValueError, LookupError, CheckpointError):
+        return None
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(cast("Mapping[str, Any]", value), f"{above}{key}.")
+        else:  # through JSON: a tuple is a list there, and has to be one here to be equal to it
+            yield f"{above}{key}", json.loads(json.dumps(value, default=str))
+
+
+def _same(name: str, was: Any, now: Any) -> bool:
+    if name.startswith("code.") and isinstance(was, str) and isinstance(now, str):
+        # Of the bytes and of the syntax: either shows that nothing changed, see `source_code.fingerprint`.
+        return any(before == after for before, after in zip(was.split("/"), now.split("/"), strict=False))
+    return json.dumps(was) == json.dumps(now)  # so that a NaN equals itself and True is not 1
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, cast("list[Any]", value))) or "empty"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _objective(objective: object) -> str:
+    """Say what a loss is: its name and arguments, and a digest of what tensors it holds."""
+    if not isinstance(objective, nn.Module):
+        return getattr(objective, "__qualname__", type(objective).__qualname__)
+    plain = {
+        name: value
+        for name, value in vars(objective).items()
+        if type(value) in (bool, int, float, str) and name != "training" and not name.startswith("_")
+    }
+    tensors = [buffer.detach().cpu().tolist() for _, buffer in objective.named_buffers()]
+    words = [f"{name}={value}" for name, value in plain.items()] + ([_digest(str(tensors))] if tensors else [])
+    return f"{type(objective).__name__}({', '.join(words)})"
+
+
+def _layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
+    """Show a model's layers and their arguments, the same on any number of processes."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", layers(model))
+    # One process trains with what was built; several, with what was made of it.
+    return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", text) if batchnorm_alike else text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,203 @@
+"""The files of shards, which torch.distributed.checkpoint writes and reads in its safetensors form.
+
+Its own form is never used: the index of that is a pickle. Each process writes one file, which names the offsets of all
+it holds; nothing else says what lies where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem
+
+from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
+from trueloop.core.json_text import from_json
+from trueloop.training.checkpoint.durable_files import FileStamp, damaged, unreadable
+from trueloop.training.checkpoint.manifest import read_manifest
+from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.tensor_file import read_tensors
+from trueloop.training.distributed.processes import Processes
+
+if TYPE_CHECKING:  # not in every torch
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+SHARD: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors")
+_PLACES: Final = "DCP_SHARDING_INFO"  # where torch writes in each file, as JSON: name -> {"saved_offsets": [...]}
+
+
+def safetensors_form() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
+    """Return torch's writer and reader, of which early versions wrote on one process only.
+
+    Raises:
+        InvalidConfig: torch is too old for it.
+        MissingExtra: safetensors is not installed.
+    """
+    if find_spec("safetensors") is None:
+        raise MissingExtra("safetensors", "train")
+    try:
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+    except ImportError:
+        pass
+    else:
+        if "save_distributed" in signature(HuggingFaceStorageWriter).parameters:
+            return HuggingFaceStorageWriter, HuggingFaceStorageReader
+    raise InvalidConfig(
+        f'parallel is "fsdp", and torch {torch.__version__} has no distributed checkpoints of safetensors.',
+        why="What it has instead unpickles what it reads, which can run any code.",
+        fix='Install torch 2.13; or train without a run folder, or with parallel.engine = "ddp".',
+    )
+
+
+def write_parts(sharded: Mapping[str, Tensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
+    """Write what this process holds of sharded tensors, through to the disk; called on all of them.
+
+    Args:
+        sharded: DTensors by name, the same names on every process.
+        folder: exists, for all of them.
+        processes: that hold the parts.
+
+    Returns:
+        Size and checksum of every process's file.
+
+    Raises:
+        OSError: the system refuses, on some process.
+        CheckpointError: torch refuses.
+
+    Cost: this process's parts are on the host twice at once, as torch makes a file in memory first.
+    """
+    writing, _ = safetensors_form()
+    files = _Stamping()
+    writer = writing(str(folder), save_distributed=True)
+    writer.fs = files
+    with _in_words(f"The shards of {folder.name} could not be written"):
+        processes.in_touch(lambda: dcp.save(dict(sharded), storage_writer=writer))
+    return {name: stamp for each in processes.gather(files.stamps()) for name, stamp in each.items()}
+
+
+def read_parts(tensors: dict[str, Any], folder: Path, files: Sequence[str], processes: Processes) -> None:
+    """Fill DTensors from shards, each process its own parts; called on all of them.
+
+    Args:
+        tensors: by name; filled in place, however they were cut when they were saved.
+        folder: that holds the shards, for all of them.
+        files: their names.
+        processes: that share the tensors.
+
+    Raises:
+        CheckpointError: they cannot be read, on some process.
+    """
+    _, reading = safetensors_form()
+    reader = reading(str(folder))
+    reader.fs = _Only(files)
+    try:
+        with _in_words(f"The shards in {folder} could not be read"):
+            processes.in_touch(lambda: dcp.load(tensors, storage_reader=reader))
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def read_whole(folder: Path, wanted: Mapping[str, InShards]) -> dict[str, Tensor]:
+    """Read whole tensors from all shards of a checkpoint; on any one process, without torch's reader.
+
+    Raises:
+        CheckpointError: a shard is not what was written, or is missing.
+
+    Cost: reads every shard, one at a time.
+    """
+    tensors = {name: torch.empty(record.shape, dtype=record.dtype) for name, record in wanted.items()}
+    missing = {name: tensor.numel() for name, tensor in tensors.items()}
+    try:
+        _, stamps = read_manifest(folder)
+        for file in filter(SHARD.fullmatch, stamps):
+            shard = read_tensors(folder / file)
+            if shard.stamp != stamps[file]:
+                raise damaged(folder, f"{file} does not match its checksum")
+            places = from_json(shard.metadata[_PLACES])
+            for name in tensors.keys() & shard.tensors.keys():
+                missing[name] -= _place(tensors[name], shard.tensors[name], places[name]["saved_offsets"])
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise damaged(folder, f"its shards make no sense ({error!r})") from error
+    lacking = [name for name, count in missing.items() if count]
+    if lacking:
+        raise damaged(folder, f"its shards do not hold all of {lacking[0]!r}")
+    return tensors
+
+
+def _place(whole: Tensor, part: Tensor, starts: Sequence[int]) -> int:
+    """Put a part where it belongs; return how much of the whole it is."""
+    if part.dtype != whole.dtype:
+        raise ValueError(f"{part.dtype} instead of {whole.dtype}")
+    ends = [start + size for start, size in zip(starts, part.shape, strict=True)]
+    whole[tuple(map(slice, starts, ends))].copy_(part)
+    return part.numel()
+
+
+@contextmanager
+def _in_words(what: str) -> Generator[None]:
+    """Turn what torch raises, which no `except Exception` sees, into our own; and a system's error back into it."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        if isinstance(cause, OSError):
+            raise cause from error  # worded with the folder's own name, see `CheckpointFolder`
+        raise CheckpointError(f"{what}, by process {rank}: {cause}") from error
+
+
+class _Stamping(FileSystem):
+    """Writes files and takes the checksum of the very bytes, on their way."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Hashed] = {}
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Generator[io.IOBase]:
+        raw = self._files[Path(path).name] = _Hashed(path, "xb")
+        with io.BufferedWriter(raw) as stream:
+            yield stream
+
+    def stamps(self) -> dict[str, FileStamp]:
+        return {name: file.stamp() for name, file in self._files.items()}
+
+
+class _Hashed(io.FileIO):
+    """A file that is written from its start to its end."""
+
+    def __init__(self, path: Any, mode: str) -> None:
+        super().__init__(path, mode)
+        self._digest, self._size = hashlib.sha256(), 0
+
+    def write(self, data: Any, /) -> int:
+        """Write, and count what the system has taken."""
+        written = super().write(data)
+        self._digest.update(memoryview(data).cast("B")[:written])
+        self._size += written
+        return written
+
+    def stamp(self) -> FileStamp:
+        """Return what the file must be."""
+        return FileStamp(size=self._size, sha256=self._digest.hexdigest())
+
+
+class _Only(FileSystem):
+    """Shows certain files of a folder: torch's reader takes every safetensors file there is for a shard."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def ls(self, path: Any) -> list[str]:
+        return [str(Path(path) / name) for name in self._names]

@@ -1,0 +1,318 @@
+"""A training state as JSON and named tensors: exact in both directions, with nothing executable in between.
+
+JSON holds the tree. Whatever JSON cannot say exactly is an object whose first key is its tag:
+
+    {"dict": {...}}            text keys; {"dict": [[key, value], ...]} where some key is not text
+    {"OrderedDict": ...}       with "metadata": what a module's state_dict carries along; {"Counter": ...}
+    {"tuple": [...]}           a JSON array alone is a list
+    {"int": "0x..."}           beyond 64 bits
+    {"float": "7ff8..."}       not finite: the eight bytes of the IEEE double
+    {"bytes": "..."}           base64
+    {"tensor": name}           with "stride" unless row-major, "dtype" where safetensors has no such type
+    {"array": name}, {"scalar": "hex bytes"}    NumPy, with "dtype" and, for an array, "shape"
+    {"sharded": name}          with "shape" and "dtype": every process wrote a part of it, see `shards`
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import operator
+import re
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import CheckpointError
+from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Path: TypeAlias = tuple[object, ...]
+
+MAX_DEPTH = 100  # far beyond any real state; a tree that contains itself ends here and not in the interpreter
+
+_MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+_KEY_TYPES = (str, int, bool, float, bytes, type(None))
+# The types safetensors has no name for, and the type their memory is written as.
+_WRITTEN_AS: dict[torch.dtype, torch.dtype] = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+if hasattr(torch, "float4_e2m1fn_x2"):  # since torch 2.8
+    _WRITTEN_AS[torch.float4_e2m1fn_x2] = torch.uint8
+_STORABLE = {*DTYPE_NAMES, *_WRITTEN_AS}
+_WRITTEN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _WRITTEN_AS}
+_PLAIN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_NAMES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InShards:
+    """Stands in a tree where a tensor belongs of which every process holds a part."""
+
+    name: str
+    """In the shards; tied tensors have one."""
+    shape: tuple[int, ...]
+    """Of the whole."""
+    dtype: torch.dtype
+
+
+def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None) -> tuple[Json, dict[str, Tensor]]:
+    """Split a state into JSON and tensors, from which `unpack` builds it again bit for bit.
+
+    Args:
+        tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
+            `InShards`, and NumPy numbers or numeric arrays.
+        at: where the tree hangs, for the error message only.
+        copy: let no tensor share memory with the tree, so that the state may change while they are written. What an
+            earlier call returned is overwritten where it fits ({} where there was none): memory that the process
+            already has is filled seven times faster than new memory.
+
+    Returns:
+        The JSON value, and the tensors by name: the path in the tree, joined with dots. They are contiguous, on the
+        CPU, and without ``copy`` share memory with the tree where that already holds: write them before the state
+        changes. Entries that are the very same tensor (tied weights) are one tensor here, copied once, and after
+        `unpack`. Tensors that merely overlap are stored each in full.
+
+    Raises:
+        CheckpointError: something else is in the tree; names its path and type.
+    """
+    packer = _Packer(at, copy)
+    return packer.node(tree, ()), packer.tensors
+
+
+def unpack(packed: Json, tensors: Mapping[str, Tensor]) -> Any:
+    """Build the tree that `pack` was given; tensors come back on the CPU.
+
+    Args:
+        packed: the JSON value.
+        tensors: by name; they are used as they are, not copied, unless their strides have to be restored.
+
+    Raises:
+        CheckpointError: the JSON is not what `pack` writes, or names a tensor that is not there.
+    """
+    try:
+        return _Unpacker(tensors).node(packed)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, StopIteration, struct.error) as error:
+        raise CheckpointError(
+            f"The state is not readable: {type(error).__name__}: {error}",
+            why="It was not written by trueloop, or it was changed since.",
+            fix="Take another checkpoint.",
+        ) from error
+
+
+class _Packer:
+    """One walk over one tree."""
+
+    def __init__(self, at: str, copy: Mapping[str, Tensor] | None) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._at = at
+        self._reused = copy
+        self._names: dict[object, str] = {}
+
+    def node(self, value: Any, path: Path) -> Json:
+        if len(path) > MAX_DEPTH:
+            raise self._refused(path[:5], f"is nested deeper than {MAX_DEPTH} levels, or contains itself")
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind in _PACKERS:
+            return _PACKERS[kind](self, value, path)
+        if kind is np.ndarray or isinstance(value, np.generic):
+            return self.numpy(value, path)
+        article = "an" if kind.__name__[0].lower() in "aeiou" else "a"
+        raise self._refused(path, f"is {article} {kind.__name__}")
+
+    def integer(self, value: int, path: Path) -> Json:
+        return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+
+    def number(self, value: float, path: Path) -> Json:
+        return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+
+    def binary(self, value: bytes, path: Path) -> Json:
+        return {"bytes": base64.b64encode(value).decode()}
+
+    def sequence(self, value: list[Any], path: Path) -> Json:
+        return [self.node(item, (*path, index)) for index, item in enumerate(value)]
+
+    def fixed(self, value: tuple[Any, ...], path: Path) -> Json:
+        return {"tuple": [self.node(item, (*path, index)) for index, item in enumerate(value)]}
+
+    def mapping(self, value: dict[Any, Any], path: Path) -> Json:
+        tag = type(value).__name__
+        for key in value:
+            if type(key) not in _KEY_TYPES:
+                raise self._refused(path, f"has a key that is a {type(key).__name__}: {key!r}")
+        if all(type(key) is str for key in value):
+            return {tag: {key: self.node(item, (*path, key)) for key, item in value.items()}}
+        return {tag: [[self.node(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
+
+    def ordered(self, value: OrderedDict[Any, Any], path: Path) -> Json:
+        packed = cast("dict[str, Json]", self.mapping(value, path))
+        # A module's state_dict carries the version of every submodule in this attribute.
+        if "_metadata" in vars(value):
+            packed["metadata"] = self.node(vars(value)["_metadata"], (*path, "_metadata"))
+        return packed
+
+    def numpy(self, value: np.ndarray[Any, Any] | np.generic, path: Path) -> Json:
+        if value.dtype.kind not in "biufc":
+            raise self._refused(path, f"is a NumPy array of {value.dtype}")
+        if isinstance(value, np.generic):
+            return {"scalar": value.tobytes().hex(), "dtype": value.dtype.str}
+        stored = torch.from_numpy(np.frombuffer(bytearray(value.tobytes()), dtype=np.uint8))
+        return {"array": self._store(stored, path), "dtype": value.dtype.str, "shape": list(value.shape)}
+
+    def tensor(self, value: Tensor, path: Path) -> Json:
+        if value.layout is not torch.strided or value.is_meta or value.dtype not in _STORABLE:
+            complaint = f"is a tensor of {value.dtype}, {value.layout}, on {value.device}: not plain memory"
+            raise self._refused(path, complaint)
+        if value.requires_grad:
+            raise self._refused(path, "is a tensor that requires a gradient, so it belongs to a graph; detach() it")
+        memory = value.data_ptr() if value.numel() else id(value)
+        same = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
+        if same not in self._names:
+            self._names[same] = self._store(value.resolve_conj().resolve_neg(), path)
+        packed: dict[str, Json] = {"tensor": self._names[same]}
+        if not value.is_contiguous():
+            # Fused optimizers walk parameter and moments by raw memory: the moments must keep the parameter's layout.
+            packed["stride"] = list(torch.empty_like(value, device="meta").stride())
+        if value.dtype in _WRITTEN_AS:
+            packed["dtype"] = str(value.dtype).removeprefix("torch.")
+        return packed
+
+    def in_shards(self, value: InShards, path: Path) -> Json:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"sharded": value.name, "shape": list(value.shape), "dtype": dtype}
+
+    def _store(self, tensor: Tensor, path: Path) -> str:
+        stem = ".".join(map(str, path)).encode("utf-8", "backslashreplace").decode() or "tensor"
+        name, copy = stem, 1
+        while name in self.tensors or name == RESERVED:
+            copy += 1
+            name = f"{stem}#{copy}"
+        plain = tensor.cpu().contiguous() if self._reused is None else self._copied(name, tensor, self._reused)
+        self.tensors[name] = _writable(plain)
+        return name
+
+    def _copied(self, name: str, tensor: Tensor, earlier: Mapping[str, Tensor]) -> Tensor:
+        """Fill the memory of an earlier copy, or new memory."""
+        memory = earlier.get(name)
+        if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        return memory.copy_(tensor)
+
+    def _refused(self, path: Path, complaint: str) -> CheckpointError:
+        where = ".".join(map(str, (self._at, *path) if self._at else path)) or "The state"
+        return CheckpointError(
+            f"{where} {complaint}.",
+            why="A checkpoint holds data only, so that loading one never runs code and gives the same bits back.",
+            fix="Save what it is made of: dicts, lists, tuples, numbers, text, bytes, tensors.",
+        )
+
+
+_PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
+    int: _Packer.integer,
+    float: _Packer.number,
+    bytes: _Packer.binary,
+    list: _Packer.sequence,
+    tuple: _Packer.fixed,
+    dict: _Packer.mapping,
+    Counter: _Packer.mapping,
+    OrderedDict: _Packer.ordered,
+    Tensor: _Packer.tensor,
+    InShards: _Packer.in_shards,
+}
+
+
+def _writable(plain: Tensor) -> Tensor:
+    """The same memory, as a type that safetensors knows."""
+    written_as = _WRITTEN_AS.get(plain.dtype)
+    if written_as is None:
+        return plain
+    return torch.view_as_real(plain) if plain.is_complex() else plain.view(written_as)
+
+
+class _Unpacker:
+    """One walk back; each tensor is handed out as one object, however many entries name it."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._built: dict[str, Tensor] = {}
+
+    def node(self, packed: Any) -> Any:
+        if isinstance(packed, list):
+            return [self.node(item) for item in packed]
+        if isinstance(packed, dict):
+            return _UNPACKERS[next(iter(packed))](self, packed)
+        return packed
+
+    def integer(self, packed: dict[str, Any]) -> int:
+        return int(packed["int"], 16)
+
+    def number(self, packed: dict[str, Any]) -> float:
+        return struct.unpack(">d", bytes.fromhex(packed["float"]))[0]
+
+    def binary(self, packed: dict[str, Any]) -> bytes:
+        return base64.b64decode(packed["bytes"], validate=True)
+
+    def fixed(self, packed: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(self.node(item) for item in packed["tuple"])
+
+    def mapping(self, packed: dict[str, Any]) -> dict[Any, Any]:
+        tag, items = next(iter(packed.items()))
+        pairs = items.items() if isinstance(items, dict) else ((self.node(key), item) for key, item in items)
+        tree = _MAPPINGS[tag]()
+        for key, item in pairs:
+            tree[key] = self.node(item)
+        if "metadata" in packed:
+            tree._metadata = self.node(packed["metadata"])  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SLF001
+        return tree
+
+    def scalar(self, packed: dict[str, Any]) -> np.generic:
+        return np.frombuffer(bytes.fromhex(packed["scalar"]), dtype=_numpy_dtype(packed["dtype"]))[0]
+
+    def array(self, packed: dict[str, Any]) -> np.ndarray[Any, Any]:
+        memory = bytearray(self._tensors[packed["array"]].numpy().tobytes())
+        return np.frombuffer(memory, dtype=_numpy_dtype(packed["dtype"])).reshape(packed["shape"])
+
+    def in_shards(self, packed: dict[str, Any]) -> InShards:
+        shape = tuple(map(operator.index, packed["shape"]))
+        return InShards(name=packed["sharded"], shape=shape, dtype=_PLAIN_NAMES[packed["dtype"]])
+
+    def tensor(self, packed: dict[str, Any]) -> Tensor:
+        name = packed["tensor"]
+        if name not in self._built:
+            self._built[name] = self._build(packed)
+        return self._built[name]
+
+    def _build(self, packed: dict[str, Any]) -> Tensor:
+        tensor = self._tensors[packed["tensor"]]
+        if "dtype" in packed:
+            dtype = _WRITTEN_NAMES[packed["dtype"]]
+            tensor = torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
+        if "stride" in packed:
+            strided = torch.empty_strided(tensor.shape, packed["stride"], dtype=tensor.dtype, device="cpu")
+            tensor = strided.copy_(tensor)
+        return tensor
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    """One of the types that `pack` writes: np.dtype alone also parses lists, fields and objects."""
+    if not re.fullmatch(r"[<>|][biufc]\d{1,2}", name):
+        raise ValueError(f"no numeric type: {name!r}")
+    return np.dtype(name)
+
+
+_UNPACKERS: dict[str, Callable[[_Unpacker, dict[str, Any]], Any]] = {
+    "int": _Unpacker.integer,
+    "float": _Unpacker.number,
+    "bytes": _Unpacker.binary,
+    "tuple": _Unpacker.fixed,
+    **dict.fromkeys(_MAPPINGS, _Unpacker.mapping),
+    "tensor": _Unpacker.tensor,
+    "array": _Unpacker.array,
+    "scalar": _Unpacker.scalar,
+    "sharded": _Unpacker.in_shards,
+}

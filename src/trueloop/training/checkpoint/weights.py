@@ -1,0 +1,99 @@
+"""A model's weights in one plain safetensors file, which any tool can load."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import InvalidModel
+from trueloop.core.json_text import from_json
+from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
+from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED, read_tensors, write_tensors
+
+
+def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
+    """Write weights so that the file is at any instant the old one, or the new one, whole.
+
+    Tied tensors are stored once; the metadata entry "aliases" (JSON) maps their other names to the stored one.
+
+    Args:
+        weights: a module, or its state_dict.
+        path: the file; its folder is made where missing.
+
+    Raises:
+        CheckpointError: the file cannot be written; what was there before still is.
+        InvalidModel: an entry is not a dense tensor of a type that safetensors knows.
+    """
+    entries = weights.state_dict() if isinstance(weights, nn.Module) else weights
+    tensors, aliases = _without_aliases(entries)
+    metadata = {"format": "pt"} | ({"aliases": json.dumps(aliases)} if aliases else {})
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write_tensors(temporary, tensors, metadata)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; names that were tied when it was saved share one tensor again.
+
+    Returns:
+        Tensors on the CPU by name.
+
+    Raises:
+        CheckpointError: the file cannot be read, or is not a whole safetensors file.
+    """
+    try:
+        file = read_tensors(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        aliases = from_json(file.metadata.get("aliases", "{}"))
+        return file.tensors | {alias: file.tensors[name] for alias, name in aliases.items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise damaged(path, f"its map of tied tensors is wrong ({error!r})") from error
+
+
+def _without_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, contiguous on the CPU, and the other names it goes by."""
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first_name: dict[object, str] = {}
+    for name, value in entries.items():
+        _check(name, value)
+        memory = value.data_ptr() if value.numel() else name
+        same = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
+        stored = first_name.setdefault(same, name)
+        if stored == name:
+            tensors[name] = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        else:
+            aliases[name] = stored
+    return tensors, aliases
+
+
+def _check(name: str, value: Tensor) -> None:
+    what = ""
+    if not isinstance(cast("object", value), Tensor):
+        what = f"of type {type(value).__name__}"
+    elif value.layout is not torch.strided or value.is_meta or value.dtype not in DTYPE_NAMES:
+        what = f"a tensor of {value.dtype}, {value.layout}, on {value.device}"
+    elif name == RESERVED:
+        what = "named as the format's own header"
+    if what:
+        raise InvalidModel(
+            f"The entry {name!r} of the state_dict is {what}.",
+            why="A safetensors file holds named dense tensors of the common types only.",
+            fix="Convert it, or leave it out of the state_dict.",
+        )

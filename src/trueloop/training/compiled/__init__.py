@@ -1,0 +1,1 @@
+"""The update as one compiled program."""

@@ -1,0 +1,1 @@
+"""Several processes: DDP, FSDP2, collectives and rendezvous."""

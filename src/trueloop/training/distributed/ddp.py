@@ -1,0 +1,194 @@
+"""Every process holds the whole model: torch's DistributedDataParallel, fed with sums.
+
+DDP divides by the number of processes what it has added up. Here that is taken back by the one division at the
+window's end, so that the gradient is the sum over all samples divided by the count of all, however unevenly they are
+spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trueloop.core.errors import InvalidModel
+from trueloop.training.distributed.piggyback_reduce import ROOM, Carrier, fitting
+from trueloop.training.distributed.processes import Numbers, Processes
+from trueloop.training.distributed.replica_sync import Buffers, start_alike
+from trueloop.training.objective import Loss, Objective
+
+_TAKES: Final = signature(DistributedDataParallel.__init__).parameters
+_NEW: Final = "forward_sync_buffers" in _TAKES  # since torch 2.13
+_OWN_BUFFERS: Final[dict[str, Any]] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+_ALIKE: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in _TAKES else {}  # before 2.7 it syncs once more
+
+
+class Replicas:
+    """Runs each window on all processes and leaves the same gradients on each; a `parallel.Parallel`.
+
+    The first window's gradients are added up by one collective call, which shows what parameters a window uses; DDP is
+    built from that, and looks for unused ones only where there are some. Buffers that training changes (statistics of
+    BatchNorm) are the first process's after every window, as with plain DDP.
+
+    Args:
+        model: on its device; its parameters and buffers become the first process's.
+        forward: the model, or its compiled twin over the same parameters.
+        objective: what is minimised.
+        processes: more than one.
+        find_unused: in every window; otherwise where the first one leaves a parameter unused.
+
+    Raises:
+        InvalidModel: the processes have built different models.
+    """
+
+    sharded = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: nn.Module,
+        objective: Objective,
+        processes: Processes,
+        *,
+        find_unused: bool = False,
+    ) -> None:
+        self.processes = processes
+        self.together = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+        self._find_unused = find_unused
+        start_alike(model, processes)
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        dtype = fitting(self._trained)
+        self._step = _Step(forward, objective, Carrier(dtype, processes.size) if dtype else None)
+        self._message: Tensor | None = None
+        self._ddp: DistributedDataParallel | None = None
+        self._buffers = Buffers(model, processes)
+        self._nothing = nullcontext()
+
+    def __call__(self, batch: Any) -> Sequence[Loss]:
+        """Run forward pass and loss on this process's share."""
+        (self._ddp or self._step)(batch)
+        return self._step.take()
+
+    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+        """Hold DDP back from every micro-batch but the last."""
+        return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
+
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Let them travel with the gradients; apart from them in the first window, or where they do not fit."""
+        carrier, given = self._step.carrier, self.processes.with_wish(numbers)
+        if self._ddp is None or carrier is None or len(given) > ROOM:
+            return self.processes.begin_total(numbers)
+        self._message = carrier.load([float(number) for number in given])
+        return lambda: self.processes.without_wish(carrier.unload(len(given)))
+
+    def backward(self, root: Tensor) -> None:
+        """Run backward; what was loaded is the gradient of the carrier, in the first bucket that DDP sends off."""
+        carried, message, self._message = self._step.told.carried, self._message, None
+        if carried is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
+            root.backward()
+        else:
+            message = torch.zeros_like(carried) if message is None else message
+            torch.autograd.backward((root, carried), (None, message))
+
+    def finish(self) -> None:
+        """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
+        if self._ddp is None:
+            self._ddp = self._build()
+        else:
+            _check_reduced(self._ddp)
+        self._buffers.follow()
+
+    def settle(self) -> None:
+        """Give every process the first one's buffers, before they are looked at or saved."""
+        self._buffers.settle()
+
+    def close(self) -> None:
+        """Drop DDP: torch aborts the process now and then where it outlives the group of processes."""
+        self._ddp = None
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """DDP has divided by the number of processes already."""
+        return divisor / self.processes.size
+
+    def _build(self) -> DistributedDataParallel:
+        here = [float(p.grad is not None) for p in self._trained]
+        using = [float(users) for users in self.processes.total(here)]
+        for parameter, users in zip(self._trained, using, strict=True):
+            if users and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        _average([p.grad for p in self._trained if p.grad is not None], self.processes.size)
+        self._step.looked_through = any(users != self.processes.size for users in using) or self._find_unused
+        return DistributedDataParallel(
+            self._step,
+            **_OWN_BUFFERS,
+            **_ALIKE,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self._step.looked_through,
+        )
+
+
+def _check_reduced(ddp: DistributedDataParallel) -> None:
+    try:
+        ddp._check_reducer_finalized()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented there
+    except RuntimeError as error:
+        raise InvalidModel(
+            "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
+            why=str(error).split("\n", 1)[0],
+            fix='Set parallel.find_unused_parameters = "always", for a model that is not used whole every time.',
+        ) from error
+
+
+class _Step(nn.Module):
+    """Forward pass and loss as one module. DDP sees what backward starts from: the sums, and the carrier."""
+
+    def __init__(self, forward: nn.Module, objective: Objective, carrier: Carrier | None) -> None:
+        super().__init__()
+        self.model = forward
+        self.carrier = carrier
+        if carrier is not None:
+            self.sums_and_counts = carrier.parameter
+        self._objective = objective
+        self.told = _Told()
+        self.looked_through = False
+        """DDP looks for parameters that no output depends on."""
+
+    def forward(self, batch: Any) -> tuple[Tensor, ...]:
+        told = self.told
+        told.terms = self._objective(self.model, batch)
+        sums = tuple(term.sum for term in told.terms)
+        if self.carrier is None:
+            return sums
+        told.carried = self.carrier.parameter
+        if self.looked_through:
+            told.carried = told.carried.view(-1)  # DDP finds it by a node in the graph
+        return (*sums, told.carried)
+
+    def take(self) -> Sequence[Loss]:
+        terms, self.told.terms = self.told.terms, ()
+        return terms
+
+
+class _Told:
+    """What a step leaves behind; no module, which takes its time over every attribute that is set."""
+
+    __slots__ = ("carried", "terms")
+
+    def __init__(self) -> None:
+        self.terms: Sequence[Loss] = ()
+        self.carried: Tensor | None = None
+
+
+def _average(tensors: Sequence[Tensor], processes: int) -> None:
+    """Do by hand, once, what DDP does from the second window on."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike]).div_(processes)
+        dist.all_reduce(flat)
+        for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+            tensor.copy_(values.view_as(tensor))

@@ -1,0 +1,189 @@
+"""Every process holds a part of every block: torch's FSDP2, `fully_shard`, fed with sums.
+
+Parameters, gradients and moments are DTensors, cut along their first dimension. What reads them as a whole (the norm,
+a checkpoint) asks all processes; everything else works on the part that lies here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn, cast
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from trueloop.core.errors import InvalidConfig, InvalidModel
+from trueloop.training.distributed.dtensors import local
+from trueloop.training.distributed.processes import Numbers, Processes
+from trueloop.training.distributed.replica_sync import Buffers, start_alike
+from trueloop.training.memory.recompute import repeated_blocks
+from trueloop.training.objective import Loss, Objective
+from trueloop.training.optimizers.foreach import divide, total_norm_on_host
+from trueloop.training.update import Outcome, gradients_of
+
+
+class Sharded:
+    """Runs each window on all processes, each with its part of the model; a `parallel.Parallel`.
+
+    The repeated blocks of the model are sharded one by one, the rest with the root: what `recompute.repeated_blocks`
+    finds, which is what a transformer's layers are.
+
+    Args:
+        model: on its device; its parameters become DTensors, cut from the first process's.
+        forward: the model, or its compiled twin over the same parameters.
+        objective: what is minimised.
+        processes: more than one.
+
+    Raises:
+        InvalidConfig: this torch shards on accelerators only.
+        InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
+    """
+
+    sharded = together = True
+
+    def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
+        if processes.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+            raise InvalidConfig(
+                f"torch {torch.__version__} shards models on accelerators only.",
+                fix='Use torch 2.7 or later, or set parallel.engine = "ddp".',
+            )
+        self.processes = processes
+        start_alike(model, processes)
+        self.mesh = init_device_mesh(processes.device.type, (processes.size,))
+        try:
+            for block in repeated_blocks(model).values():
+                fully_shard(block, mesh=self.mesh)
+            self._root = fully_shard(model, mesh=self.mesh)
+        except (ValueError, NotImplementedError) as error:
+            raise InvalidModel(
+                f"{type(model).__name__} cannot be sharded: {error}",
+                why='parallel.engine = "fsdp" cuts every parameter along its first dimension, as it lies in memory.',
+                fix='Change that parameter, or set parallel.engine = "ddp".',
+            ) from error
+        self._forward, self._objective = forward, objective
+        self._buffers = Buffers(model, processes)
+        self._nothing = nullcontext()
+        self._closes = True  # as FSDP begins
+        self._measured: Sequence[Tensor] = ()
+        self._gradients: tuple[list[Tensor], float] = [], math.nan
+
+    def measure(self, parameters: Sequence[Tensor]) -> None:
+        """Tell whose gradients `take` is about."""
+        self._measured = parameters
+
+    def take(self) -> tuple[list[Tensor], float]:
+        """Return what lies here of the window's gradients, and the square of their joint norm over all processes."""
+        taken, self._gradients = self._gradients, ([], math.nan)
+        return taken
+
+    def __call__(self, batch: Any) -> Sequence[Loss]:
+        """Run forward pass and loss on this process's share."""
+        return self._objective(self._forward, batch)
+
+    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+        """Let gradients add up here until the window's last micro-batch, and scatter their sums then."""
+        if closes != self._closes:
+            self._root.set_requires_gradient_sync(closes)
+            self._closes = closes
+        return self._nothing
+
+    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+        """Wait for the gradients: their norm and the first process's statistics go along, in one message for all.
+
+        What it returns raises InvalidModel where the processes have used different parameters.
+        """
+
+        def total() -> Numbers:
+            with torch.no_grad():  # the part as it lies there; with gradients it would be a step of a graph
+                parts = [local(gradient) for gradient in gradients_of(self._measured)]
+            norm = total_norm_on_host(parts)
+            used = [parameter.grad is not None for parameter in self._measured]
+            mark = float(crc32(bytes(used)))  # below 2**32: as float64 it adds up exactly
+            told = [*numbers, norm * norm, mark]
+            *sums, square, marks = self.processes.total_and_spread(told, self._buffers.moving())
+            if float(marks) != mark * self.processes.size:
+                self._refuse(used)
+            self._gradients = parts, float(square)
+            return sums
+
+        return total
+
+    def backward(self, root: Tensor) -> None:
+        """Run backward."""
+        root.backward()
+
+    def finish(self) -> None:
+        """Nothing to wait for: backward has ended with gradients that are scattered."""
+
+    def settle(self) -> None:
+        """Give every process the first one's buffers, before they are looked at or saved."""
+        self._buffers.settle()
+
+    def close(self) -> None:
+        """Nothing to let go of: the model itself is sharded."""
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """FSDP has divided by the number of processes already."""
+        return divisor / self.processes.size
+
+    def _refuse(self, used: Sequence[bool]) -> NoReturn:
+        """Name a parameter that some processes have used in this window, and others have not."""
+        everywhere = self.processes.gather(used)
+        place = next(place for place, users in enumerate(zip(*everywhere, strict=True)) if len(set(users)) > 1)
+        users = [each[place] for each in everywhere]
+        names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
+        raise InvalidModel(
+            f"In this window {names[id(self._measured[place])]} got a gradient on process {users.index(True)}, and "
+            f"none on process {users.index(False)}.",
+            why="FSDP adds gradients up in the order in which they come: here, those of different parameters.",
+            fix='Use every parameter on every process, or set parallel.engine = "ddp" and '
+            'parallel.find_unused_parameters = "always".',
+        )
+
+
+class ShardedUpdate:
+    """The end of a window over parameters of which every process holds a part; an `update.Update`.
+
+    Args:
+        optimizer: over DTensors.
+        parameters: all of them.
+        clip: upper bound of the joint norm over all processes, or None.
+        sharded: adds their norm up over all processes.
+        guarded: skip what is not finite.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[Tensor],
+        clip: float | None,
+        sharded: Sharded,
+        *,
+        guarded: bool = True,
+    ) -> None:
+        self._optimizer, self._parameters, self._sharded = optimizer, parameters, sharded
+        sharded.measure(parameters)
+        self._bound = math.inf if clip is None else clip
+        self._guarded = guarded
+
+    def clear(self) -> None:
+        """Drop every gradient."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self, divisor: Tensor | float) -> Outcome:
+        """Divide, clip and step, by the norm of all parts."""
+        parts, square = self._sharded.take()
+        count = float(divisor)
+        norm = math.sqrt(square) / count if count else math.nan
+        finite = math.isfinite(norm)
+        if not count or (self._guarded and not finite):
+            return Outcome(norm, 1.0)
+        divide(parts, count * max(1.0, norm / self._bound) if finite else count)
+        self._optimizer.step()
+        return Outcome(norm, 0.0)

@@ -1,0 +1,245 @@
+"""Which of several processes this is, as the launcher says: torchrun, SLURM's srun, Kubernetes, or variables by hand.
+
+A launcher speaks through the environment. Half of its variables are often there without it (a shell in an allocation, a
+notebook on a compute node, a variable left over), and whoever believes those waits for processes that never come.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trueloop.core.errors import InvalidConfig
+
+Launcher = Literal["torchrun", "slurm", "kubernetes", "environment"]
+
+DEFAULT_PORT = 29500  # torchrun's own
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+# Above Linux's ephemeral ports (32768 to 60999), so that no outgoing connection has taken it; as JAX does.
+_SLURM_PORTS = range(61440, 65536)
+# Step numbers that are no step of srun's own: the script of sbatch, the shell of salloc, and SLURM's other two.
+_NO_STEP = range(0xFFFFFFF0, 2**32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The place of this process among those of one run."""
+
+    rank: int
+    """Of this process among all, from 0."""
+    size: int
+    """Processes in all."""
+    local_rank: int
+    """Of this process on its machine, from 0: the number of its GPU."""
+    local_size: int
+    """Processes on this machine; as many as are known of, where nobody says."""
+    node: int
+    """Of this machine, from 0."""
+    nodes: int
+    """Machines in all."""
+    address: str
+    """Host of rank 0, where all meet."""
+    port: int
+    """Port on that host."""
+    restarts: int = 0
+    """Times the launcher has started all processes again."""
+    by: Launcher
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+    """Say which process of how many this is; None = alone, whatever variables lie about.
+
+    Under torchrun there is an answer also for a single process (``size`` 1: an elastic job may shrink to it). Any other
+    job of one process is None: there is nobody to meet.
+
+    Args:
+        environment: variables by name.
+
+    Raises:
+        InvalidConfig: half of what a launcher says is missing, or contradicts itself; names the variable.
+    """
+    said = _Said(environment)
+    step = _in_step(environment)
+    if "TORCHELASTIC_RUN_ID" in environment or _by_hand(said, in_step=step):
+        found = _by_variables(said)
+        return None if found.size == 1 and found.by != "torchrun" else found
+    return _by_slurm(said) if step else None
+
+
+def started_again(environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether torchrun has restarted this process, or SLURM has requeued its job: the same command line anew.
+
+    Args:
+        environment: variables by name.
+    """
+    counts = (environment.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return any(count.isdigit() and int(count) > 0 for count in counts)
+
+
+class _Said:
+    """The environment, read as numbers; a bad one is named."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._environment.get(name, "").strip())  # `RANK= python ...` is how a shell unsets it
+
+    def text(self, *names: str) -> str:
+        return next((self._environment[name].strip() for name in names if name in self), "")
+
+    def number(self, name: str, default: int | None = None, *, below: int | None = None, of: str = "") -> int:
+        if name not in self and default is not None:
+            return default
+        text = self.text(name)
+        if not re.fullmatch(r"[0-9]{1,18}", text):
+            raise _broken(f"{name} is {text!r}, not a whole number." if text else f"{name} is not set.")
+        if below is not None and int(text) >= below:
+            raise _broken(f"{name} is {text}, but {of} is {below}.")
+        return int(text)
+
+
+def _broken(what: str) -> InvalidConfig:
+    return InvalidConfig(
+        what,
+        why="The environment says that this process is one of several (RANK, WORLD_SIZE), but not how they meet.",
+        fix="Start with torchrun or `trueloop train RECIPE --processes N`, which set everything; or unset RANK and "
+        "WORLD_SIZE to train alone.",
+    )
+
+
+def _by_hand(said: _Said, *, in_step: bool) -> bool:
+    """Whether RANK and WORLD_SIZE are meant; an indexed Job of Kubernetes says JOB_COMPLETION_INDEX for the first."""
+    ranked = "RANK" in said or ("JOB_COMPLETION_INDEX" in said and "WORLD_SIZE" in said)
+    if ranked or "WORLD_SIZE" not in said:
+        return ranked
+    # A script of sbatch often exports WORLD_SIZE and MASTER_ADDR and leaves the rank to SLURM_PROCID.
+    if not in_step and said.number("WORLD_SIZE") > 1:
+        raise _broken(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but RANK is not set.")
+    return False
+
+
+def _by_variables(said: _Said) -> Launched:
+    """Read torchrun's variables; those that others do not set have one sensible value or another."""
+    size = said.number("WORLD_SIZE")
+    if size < 1:
+        raise _broken("WORLD_SIZE is 0.")
+    name = "RANK" if "RANK" in said else "JOB_COMPLETION_INDEX"
+    rank = said.number(name, below=size, of="WORLD_SIZE")
+    address = said.text("MASTER_ADDR")
+    if size > 1 and not address:
+        raise _broken("MASTER_ADDR is not set.")
+    by = _launcher(said)
+    # Kubernetes runs one process in a pod. By hand on one machine, which localhost is, the rank is the local one. What
+    # exports RANK=$SLURM_PROCID in a task of srun may leave the local one to SLURM.
+    here = by == "environment" and address in (*_LOCAL, "")
+    local_rank = said.number("LOCAL_RANK", rank if here else said.number("SLURM_LOCALID", 0))
+    local_size = said.number("LOCAL_WORLD_SIZE", size if here else local_rank + 1)
+    if local_rank >= local_size:
+        raise _broken(f"LOCAL_RANK is {local_rank}, but LOCAL_WORLD_SIZE is {local_size}.")
+    return Launched(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        node=said.number("GROUP_RANK", rank // local_size),
+        nodes=said.number("GROUP_WORLD_SIZE", -(-size // local_size)),
+        address=address or "localhost",
+        port=said.number("MASTER_PORT", DEFAULT_PORT, below=65536, of="the number of ports"),
+        restarts=said.number("TORCHELASTIC_RESTART_COUNT", 0),
+        by=by,
+    )
+
+
+def _launcher(said: _Said) -> Launcher:
+    if "TORCHELASTIC_RUN_ID" in said:
+        return "torchrun"
+    if "KUBERNETES_SERVICE_HOST" in said or "JOB_COMPLETION_INDEX" in said:
+        return "kubernetes"
+    return "environment"
+
+
+def address_towards(host: str, port: int) -> str:
+    """Return this machine's address in the network in which another host is; "" where there is no way to it.
+
+    Args:
+        host: name or address.
+        port: any; nothing is sent.
+    """
+    try:
+        family, kind, protocol, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+# SLURM -----------------------------------------------------------------------------------------------------------
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    """Whether srun has started this process as one of several.
+
+    SLURM_NTASKS is no sign of it: that is what the job was given, and stands in the shell of salloc, in the script of
+    sbatch and in a notebook as well. What srun sets in each task is SLURM_STEP_NUM_TASKS.
+    """
+    step, tasks = environment.get("SLURM_STEP_ID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
+    if not (step.isdigit() and tasks.isdigit() and "SLURM_PROCID" in environment):
+        return False
+    return int(step) not in _NO_STEP and int(tasks) > 1
+
+
+def _by_slurm(said: _Said) -> Launched:
+    size = said.number("SLURM_STEP_NUM_TASKS")
+    if said.number("WORLD_SIZE", size) != size:
+        raise _broken(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but srun has started {size} tasks.")
+    node = said.number("SLURM_NODEID", 0)
+    nodes = said.number("SLURM_STEP_NUM_NODES", said.number("SLURM_NNODES", 1))
+    local_rank = said.number("SLURM_LOCALID", 0)
+    here = tasks_per_node(said.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    # Where the script of sbatch names the meeting place, that is the one; it may lie in another network.
+    address = said.text("MASTER_ADDR") or first_host(
+        said.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    )
+    if not address:
+        raise InvalidConfig(
+            f"SLURM_JOB_NODELIST is {said.text('SLURM_JOB_NODELIST')!r}: no host can be read from it.",
+            why=f"The {size} tasks of srun meet on the first host of the job.",
+            fix="In the batch script: export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)",
+        )
+    job = said.number("SLURM_JOB_ID", 0) + said.number("SLURM_STEP_ID", 0)
+    return Launched(
+        rank=said.number("SLURM_PROCID", below=size, of="SLURM_STEP_NUM_TASKS"),
+        size=size,
+        local_rank=local_rank,
+        local_size=here[node] if node < len(here) else local_rank + 1,
+        node=node,
+        nodes=nodes,
+        address=address,
+        port=said.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"),
+        restarts=said.number("SLURM_RESTART_COUNT", 0),
+        by="slurm",
+    )
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of a list as SLURM writes it: "node[007-012,020],gpu3" -> "node007"; "" for nonsense.
+
+    Args:
+        nodes: SLURM_JOB_NODELIST. Several brackets multiply, and the last one runs fastest, so that the first host has
+            the first number of each.
+    """
+    first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+(?=,|$)", nodes)
+    host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0]) if first else ""
+    return host if re.fullmatch(r"[\w.-]+", host) else ""
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Return the tasks on each node, from SLURM's short form: "2(x3),1" -> [2, 2, 2, 1]; empty for nonsense."""
+    parts = [re.fullmatch(r"([0-9]+)(?:\(x([0-9]{1,6})\))?", part) for part in text.split(",")]
+    return [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))] if all(parts) else []

@@ -1,0 +1,205 @@
+"""How the processes of a run find one another, and what lets each notice that another's machine is gone.
+
+A process that ends closes its connections, and gloo says so at once. A machine that loses power, or a cable that is
+cut, closes nothing: whoever waits for an answer then waits as long as gloo has patience. So the kernel is told to look
+after these connections: it asks the other side's kernel, which answers also while that process computes for an hour.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+import torch.distributed as dist
+
+from trueloop.core.errors import ProcessLost
+from trueloop.core.formatting import counted
+from trueloop.training.distributed.launcher_env import Launched, address_towards
+
+PATIENCE_S: Final = 1800.0
+"""Seconds a process waits for the others: as long as the slowest evaluation or save of one of them may take."""
+SILENCE_S: Final = 60.0
+"""Seconds without a sign of another machine after which it counts as lost: longer than a switch takes to restart."""
+
+_LOOK_S: Final = 0.02  # between two looks at who has come
+_NEW_EVERY_S: Final = 5.0  # between two looks for new connections
+
+
+def meet(here: Launched, backend: str, *, patience_s: float = PATIENCE_S, silence_s: float = SILENCE_S) -> None:
+    """Join the processes of a run in torch's default group.
+
+    Args:
+        here: this process among them.
+        backend: as torch's `init_process_group` takes it.
+        patience_s: how long to wait for the others, now and in every exchange.
+        silence_s: how long a machine may show no sign of life, on Linux.
+
+    Raises:
+        ProcessLost: the others do not come; names who.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost peer is told by us, once
+    if here.nodes > 1:
+        _choose_interface(here)
+    patience, before = timedelta(seconds=patience_s), _open_sockets()
+    try:
+        store = _fresh(_store(here, patience), here, patience_s)
+        dist.init_process_group(backend, store=store, rank=here.rank, world_size=here.size, timeout=patience)
+    except (RuntimeError, ValueError) as error:
+        raise ProcessLost(
+            f"Process {here.rank} of {here.size} could not meet the others at {here.address}:{here.port}.",
+            why=str(error).split("\n", 1)[0],
+            fix="Check that the host and port can be reached from every machine, and that all processes were started.",
+        ) from error
+    look_after(_open_sockets() - before, silence_s)
+
+
+def _store(here: Launched, patience: timedelta) -> dist.Store:
+    """Torchrun has a store running at that address; elsewhere the first process opens it."""
+    elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return dist.TCPStore(
+        here.address,
+        here.port,
+        here.size,
+        is_master=here.rank == 0 and not elsewhere,
+        timeout=patience,
+        wait_for_workers=False,
+        multi_tenant=not elsewhere,
+    )
+
+
+def _fresh(store: dist.Store, here: Launched, patience_s: float) -> dist.Store:
+    """Agree on a part of the store that no earlier attempt has written to.
+
+    Since torch 2.5, torchrun keeps one store for all restarts, and gloo reads from it where the others listen: after a
+    restart, that may be where they have listened before. The number of restarts does not tell attempts apart, because
+    each machine counts its own. So every process brings a word that nobody has used, and the first one answers it.
+    """
+    desk, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
+    if here.rank:
+        desk.set(f"here/{here.rank}", own)
+        chosen = desk.get(f"chosen/{own}").decode()
+        desk.set(f"heard/{chosen}/{here.rank}", "")
+        return dist.PrefixStore(chosen, store)
+    missing, deadline = range(1, here.size), time.monotonic() + patience_s
+    while missing := _greet(desk, own, missing):
+        if time.monotonic() > deadline:
+            names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+            raise ProcessLost(
+                f"{counted(len(missing), 'process')} of {here.size} did not come to {here.address}:{here.port}: "
+                f"rank {names}.",
+                why=f"The first one has waited {patience_s:.0f} s (parallel.patience_s).",
+                fix="See what those processes say, and that all were started and can reach that address.",
+            )
+        time.sleep(_LOOK_S)
+    return dist.PrefixStore(own, store)
+
+
+def _greet(desk: dist.Store, chosen: str, missing: Sequence[int]) -> list[int]:
+    """Answer those who have come; return those who have not heard it yet. What a dead process left is answered, too."""
+    for rank in missing:
+        if desk.check([f"here/{rank}"]):
+            desk.set(f"chosen/{desk.get(f'here/{rank}').decode()}", chosen)
+    return [rank for rank in missing if not desk.check([f"heard/{chosen}/{rank}"])]
+
+
+def _choose_interface(here: Launched) -> None:
+    """Point gloo to the network that leads to the others, where this machine's name only means itself (127.0.1.1).
+
+    Gloo listens at the address that the name of the machine stands for, which on Debian is often a loopback one.
+    """
+    try:
+        named = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        named = set[str]()
+    if any(not ip_address(each.partition("%")[0]).is_loopback for each in named):
+        return
+    name = _interface_of(address_towards(here.address, here.port))
+    if name:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def _interface_of(address: str) -> str:
+    """Return the name of the network interface with an IPv4 address; "" where it is not found."""
+    if sys.platform != "linux":
+        return ""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # one without an address
+                asked = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                if socket.inet_ntoa(asked[20:24]) == address:
+                    return name
+    return ""
+
+
+# Signs of life ---------------------------------------------------------------------------------------------------
+
+
+def _open_sockets() -> set[tuple[int, str]]:
+    """Return every socket of this process: descriptor and the kernel's name, as a descriptor may be used again."""
+    found: set[tuple[int, str]] = set()
+    for path in Path("/proc/self/fd").iterdir() if sys.platform == "linux" else ():
+        with suppress(OSError):  # closed meanwhile: the folder's own, to begin with
+            target = str(path.readlink())
+            if target.startswith("socket:"):
+                found.add((int(path.name), target))
+    return found
+
+
+def look_after(sockets: set[tuple[int, str]], silence_s: float) -> None:
+    """Have the kernel end connections over which nothing is answered any more; on Linux only.
+
+    Args:
+        sockets: descriptors, as `_open_sockets` names them.
+        silence_s: how long nothing may be answered.
+    """
+    if sys.platform != "linux":
+        return
+    ask_s = max(1, round(silence_s / 4))
+    options = {
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): ask_s,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): ask_s,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): max(1, round(1000 * silence_s)),
+    }
+    libc = ctypes.CDLL(None)  # a socket object of Python's could change how gloo's descriptor blocks
+    for descriptor, _ in sockets:
+        for (level, option), value in options.items():
+            libc.setsockopt(descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4)  # others than TCP refuse
+
+
+@contextmanager
+def looking_after(silence_s: float) -> Generator[None]:
+    """Look after every connection that is made inside, by whatever thread; for torchrun's own store.
+
+    Args:
+        silence_s: how long nothing may be answered.
+    """
+    known, over = _open_sockets(), Event()
+
+    def look() -> None:
+        seen = known
+        while not over.wait(_NEW_EVERY_S):
+            now = _open_sockets()
+            look_after(now - seen, silence_s)
+            seen = now
+
+    Thread(target=look, daemon=True, name="connections").start()
+    try:
+        yield
+    finally:
+        over.set()

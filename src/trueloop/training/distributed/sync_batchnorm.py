@@ -1,0 +1,51 @@
+"""BatchNorm over all processes' micro-batches: torch's SyncBatchNorm, put in before the model is shared."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - their one common base
+
+from trueloop.core.errors import InvalidConfig, InvalidModel
+from trueloop.training.distributed.processes import Processes
+
+
+def synchronise_batchnorm(model: nn.Module, device: torch.device, processes: Processes) -> list[str]:
+    """Replace every BatchNorm layer by one that normalises by the statistics of all processes' micro-batches together.
+
+    Parameters and buffers stay the same objects, and names stay as they were. A single process is left alone. What
+    only stands in (see `seams.stands_in`), in an epoch's last window, is in the statistics as well.
+
+    Args:
+        model: on its device; modified.
+        device: where it runs.
+        processes: that share the run.
+
+    Returns:
+        The names of the layers replaced.
+
+    Raises:
+        InvalidConfig: there are several processes, on a device for which torch does not have it.
+        InvalidModel: the model itself is a BatchNorm layer.
+    """
+    names = [name for name, module in model.named_modules() if _to_replace(module)]
+    if processes.size == 1 or not names:
+        return []
+    if device.type not in ("cuda", "xpu", "hpu"):
+        raise InvalidConfig(
+            f"parallel.sync_batchnorm is on, and the device is {device.type!r}.",
+            why="torch has SyncBatchNorm for GPUs only.",
+            fix="Leave it off: BatchNorm then normalises by each process's own micro-batch. Or train on GPUs.",
+        )
+    if "" in names:
+        raise InvalidModel(
+            f"parallel.sync_batchnorm is on, but the model itself is a {type(model).__name__}.",
+            why="It would have to be replaced by another module, which would be trained in its place.",
+            fix="Put it into an nn.Sequential.",
+        )
+    nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return names
+
+
+def _to_replace(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)

@@ -1,0 +1,1 @@
+"""Evaluation: metrics, and which result is the best so far."""

@@ -1,0 +1,213 @@
+"""Evaluation: no graph, no update, every mode as it was, and means over items instead of over batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import reduce
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
+from trueloop.core.protocols import MicroBatch, stands_in
+from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.evaluation.metrics import Mergeable, Metric, merged
+from trueloop.training.memory.device import move
+from trueloop.training.objective import Loss, as_objective
+from trueloop.training.optimizers.foreach import is_half, precise
+from trueloop.training.seeding import preserved_generators
+
+MetricFactories = Mapping[str, Callable[[], Metric]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What one pass over a dataset gave."""
+
+    metrics: Mapping[str, float]
+    """Means over all items: "loss", and every metric that is one number."""
+    tables: Mapping[str, Any]
+    """Metrics that are more than a number, such as a confusion matrix."""
+    batches: int
+    """That were measured, on all processes together."""
+    seconds: float
+    """The pass took."""
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    objective: Any,
+    *,
+    metrics: MetricFactories | None = None,
+    device: torch.device | None = None,
+    context: AbstractContextManager[Any] | None = None,
+    processes: Processes = ALONE,
+) -> Evaluation:
+    """Measure a model on data.
+
+    Args:
+        model: put into eval mode for the pass; afterwards every submodule has the mode it had before.
+        batches: an iterable of batches, as the objective takes them; or of `MicroBatch`, which may stand in.
+        objective: as for `as_objective`.
+        metrics: name -> factory of a metric with ``update(output, target)`` and ``compute()``.
+        device: where the batches go; None = where the model's first parameter is.
+        context: autocast; may be re-entered.
+        processes: that have a share of the batches each, as many batches everywhere; all get the result of all.
+
+    Returns:
+        The mean of each loss over all items (several terms: their weighted sum as "loss" and each by its name) and the
+        metrics. The numbers do not depend on the batch size, but for rounding in the model itself.
+
+    Raises:
+        InvalidData: no batch at all.
+        InvalidModel: metrics are asked for, but the objective does not tell output and target.
+
+    Random generators are left as they were, so that evaluating more often does not change the training.
+    """
+    objective = as_objective(objective)
+    device = device or _device_of(model)
+    objective.to(device)
+    if "loss" in (metrics or {}):
+        raise InvalidConfig('A metric is called "loss", which is the name of the objective.', fix="Call it otherwise.")
+    live = {name: _apart(factory()) for name, factory in (metrics or {}).items()}
+    started, totals = perf_counter(), _Totals()
+    with eval_mode(model), preserved_generators(), torch.no_grad(), context or nullcontext():
+        for batch in batches:
+            data, counts = (batch.data, not stands_in(batch)) if isinstance(batch, MicroBatch) else (batch, True)
+            terms = objective(model, move(data, device))
+            if counts:
+                totals.add(terms)
+                _update(live, terms[0])
+    if processes.size > 1:
+        totals = _merged(totals, processes)
+        live = {name: merged(metric, processes) for name, metric in live.items()}
+    if not totals.batches:
+        raise InvalidData("There is no batch to evaluate on.", fix="Check the dataset's length and drop_last.")
+    numbers, tables = totals.means(), dict[str, Any]()
+    for name, metric in live.items():
+        _file(name, metric.compute(), numbers, tables)
+    return Evaluation(metrics=numbers, tables=tables, batches=totals.batches, seconds=perf_counter() - started)
+
+
+def measuring(metrics: MetricFactories, processes: Processes) -> Processes:
+    """Return those that share the held-out data: all; or each alone with all of it, where a metric cannot be merged."""
+    return processes if all(isinstance(make(), Mergeable) for make in metrics.values()) else ALONE
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Generator[None]:
+    """Put the model into eval mode, and afterwards every submodule back into its own mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+class _Totals:
+    """Sums and counts per term, sums in float64: the order of batches leaves no trace in the printed digits."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._terms: list[Loss] = []
+        self._sums: list[Tensor] = []
+        self._counts: list[Tensor | float] = []
+
+    def add(self, terms: Any) -> None:
+        self.batches += 1
+        sums = [precise(term.sum.detach()) for term in terms]
+        # A sum-reduced loss has no count of its own; it is shown per batch item of nothing, that is, as the sum.
+        counts = [0.0 if term.count is None else _to_add(term.count) for term in terms]
+        if not self._terms:
+            self._terms, self._sums, self._counts = [_light(term) for term in terms], sums, counts
+            return
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)]
+        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+
+    def plus(self, other: _Totals) -> _Totals:
+        """Add what another process has measured."""
+        if not self._terms or not other._terms:
+            return self if self._terms else other
+        self.batches += other.batches
+        self._sums = [a + b for a, b in zip(self._sums, other._sums, strict=True)]
+        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        return self
+
+    def on_host(self) -> _Totals:
+        """Bring every number to the host, from where it can travel."""
+        self._terms = [replace(term, sum=term.sum.cpu()) for term in self._terms]
+        self._sums = [total.cpu() for total in self._sums]
+        self._counts = [float(count) for count in self._counts]
+        return self
+
+    def means(self) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        weighted: list[float] = []
+        for term, sums, count in zip(self._terms, self._sums, self._counts, strict=True):
+            divisor = 1.0 if term.count is None else float(count)
+            mean = float(sums) / divisor if divisor else math.nan
+            weighted += [mean * term.weight] if divisor else []  # what counts nothing adds nothing, as in training
+            if len(self._terms) > 1:
+                numbers[self._name(term)] = mean
+        return {**numbers, "loss": sum(weighted) if weighted else math.nan}
+
+    def _name(self, term: Loss) -> str:
+        """The term's name, with its place where another has the same or where it would hide the total."""
+        names = [other.name for other in self._terms]
+        unique = names.count(term.name) == 1 and term.name != "loss"
+        return term.name if unique else f"{term.name}_{self._terms.index(term)}"
+
+
+def _merged(totals: _Totals, processes: Processes) -> _Totals:
+    return reduce(_Totals.plus, processes.gather(totals.on_host()))
+
+
+def _to_add(count: Tensor | float) -> Tensor | float:
+    return precise(count) if isinstance(count, Tensor) and is_half(count) else count
+
+
+def _apart(metric: Metric) -> Metric:
+    """Keep a torchmetrics object from adding itself up over processes, which is done here where it is wanted."""
+    if hasattr(metric, "sync_on_compute"):
+        metric.sync_on_compute = False  # pyright: ignore[reportAttributeAccessIssue]
+    return metric
+
+
+def _light(term: Loss) -> Loss:
+    """The term without its tensors' graphs, outputs or batch: only name, weight and whether it has a count."""
+    return Loss(sum=term.sum.detach(), count=None if term.count is None else 1.0, weight=term.weight, name=term.name)
+
+
+def _update(live: Mapping[str, Metric], term: Loss) -> None:
+    if live and (term.output is None or term.target is None):
+        raise InvalidModel(
+            f"The metrics {', '.join(live)} need the model's output and the target, which the objective does not tell.",
+            fix="Return Loss(sum=..., count=..., output=output, target=target) from the objective.",
+        )
+    for metric in live.values():
+        metric.update(term.output, term.target)
+
+
+def _file(name: str, value: Any, numbers: dict[str, float], tables: dict[str, Any]) -> None:
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        for key, part in cast("Mapping[str, Any]", value).items():
+            _file(f"{name}/{key}", part, numbers, tables)
+    elif isinstance(value, (int, float)):
+        numbers[name] = float(value)
+    else:
+        tables[name] = value
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return first.device if first is not None else torch.device("cpu")

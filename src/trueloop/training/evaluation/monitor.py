@@ -1,0 +1,161 @@
+"""Which evaluation was the best so far, and whether to go on."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from trueloop.core.errors import CheckpointError, InvalidConfig
+from trueloop.training.config import MonitorConfig
+
+
+class Judgement(NamedTuple):
+    """What one evaluation means for the run."""
+
+    best: bool
+    """It is the best so far."""
+    stop: bool
+    """Patience has run out."""
+
+
+class Monitor:
+    """Follows one metric over the evaluations of a run.
+
+    An evaluation is best when it beats all before it; the first finite one always does. It restarts patience when
+    it beats the one that last did by more than ``min_delta``. A value that is not finite does neither. The run stops at
+    the evaluation that makes ``patience`` of them in a row without a restart.
+
+    Raises:
+        InvalidConfig: patience below 1, a min_delta that is negative or not finite, or an unknown mode.
+    """
+
+    def __init__(self, config: MonitorConfig) -> None:
+        _check_settings(config)
+        self._config: Final = config
+        self._without_improvement = 0
+        self._reference: float | None = None
+        self.best_value: float | None = None
+        """The best value so far; None before the first finite one."""
+        self.best_update: int | None = None
+        """The update after which it was measured."""
+
+    def check(self, splits: Collection[str], names: Collection[str] | None) -> None:
+        """Refuse, before anything is trained, a metric that no evaluation will measure.
+
+        Args:
+            splits: what is evaluated: {"val"}.
+            names: what is measured on each; None where that is not known beforehand.
+
+        Raises:
+            InvalidConfig: the metric's split or name is not among them.
+        """
+        split, _, name = self._config.metric.partition("/")
+        if not splits and self._config.patience is None:
+            return  # nothing to judge by, and nothing that asks for a judgement
+        if split not in splits:
+            raise InvalidConfig(
+                f"monitor.metric is {self._config.metric!r}, but {split!r} is not evaluated during training.",
+                why=f"Evaluated are: {', '.join(sorted(splits)) or 'no data at all'}.",
+                fix="Give a val set, or monitor what is evaluated; without one, leave monitor.patience out.",
+            )
+        if names is not None and name.split("/")[0] not in names:
+            self._pick({f"{split}/{known}": 0.0 for known in names})
+
+    def observe(self, metrics: Mapping[str, float], update: int) -> Judgement:
+        """Judge one evaluation.
+
+        Args:
+            metrics: every metric measured, by its name in the journal: {"val/loss": 0.1, "val/accuracy": 0.97}.
+            update: the update after which it was measured.
+
+        Raises:
+            InvalidConfig: the monitored metric is not among them; the message lists those that are.
+        """
+        value = float(self._pick(metrics))
+        best = self._improves(value, self.best_value, by=0.0)
+        if best:
+            self.best_value, self.best_update = value, update
+        restart = self._improves(value, self._reference, by=self._config.min_delta)
+        if restart:
+            self._reference = value
+        self._without_improvement = 0 if restart else self._without_improvement + 1
+        return Judgement(best=best, stop=self.exhausted)
+
+    @property
+    def exhausted(self) -> bool:
+        """True where patience has run out."""
+        patience = self._config.patience
+        return patience is not None and self._without_improvement >= patience
+
+    def why_stopped(self) -> str:
+        """Say which number did not improve, for how long, and what the best was."""
+        best = (
+            f"the best is {self.best_value:.6g}, after update {self.best_update}"
+            if self.best_value is not None
+            else ("it was never finite")
+        )
+        return f"{self._config.metric} did not improve in {self._without_improvement} evaluations; {best}."
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the exact state, JSON-ready."""
+        return {
+            "metric": self._config.metric,
+            "mode": self._config.mode,
+            "best_value": self.best_value,
+            "best_update": self.best_update,
+            "reference": self._reference,
+            "without_improvement": self._without_improvement,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where ``state`` left off; patience and min_delta may have changed meanwhile.
+
+        Raises:
+            CheckpointError: it followed another metric, or in the other direction.
+        """
+        theirs, mine = (state["metric"], state["mode"]), (self._config.metric, self._config.mode)
+        if theirs != mine:
+            raise CheckpointError(
+                f"The checkpoint has the {theirs[1]} of {theirs[0]!r}; this run monitors the {mine[1]} of {mine[0]!r}.",
+                why="The two cannot be compared, so the best checkpoint would be chosen wrongly.",
+                fix=f"Set monitor.metric = {theirs[0]!r} and monitor.mode = {theirs[1]!r}, or start a new run.",
+            )
+        self.best_value = state["best_value"]
+        self.best_update = state["best_update"]
+        self._reference = state["reference"]
+        self._without_improvement = state["without_improvement"]
+
+    def _pick(self, metrics: Mapping[str, float]) -> float:
+        name = self._config.metric
+        if name in metrics:
+            return metrics[name]
+        near = difflib.get_close_matches(name, metrics, n=1)
+        raise InvalidConfig(
+            f"monitor.metric is {name!r}, which no evaluation measured.",
+            why=f"Measured were: {', '.join(metrics) or 'none at all'}.",
+            fix=f"Did you mean {near[0]!r}?" if near else "Set monitor.metric to one of them.",
+        )
+
+    def _improves(self, value: float, over: float | None, *, by: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        return over is None or (over - value if self._config.mode == "min" else value - over) > by
+
+
+def _check_settings(config: MonitorConfig) -> None:
+    if config.mode not in ("min", "max"):
+        raise InvalidConfig(f"monitor.mode is {config.mode!r}.", fix='Set "min" where less is better, else "max".')
+    if config.patience is not None and config.patience < 1:
+        raise InvalidConfig(
+            f"monitor.patience is {config.patience}.",
+            why="The run would stop whatever its first evaluation says.",
+            fix="Set 1 evaluation or more, or leave it out to never stop early.",
+        )
+    if not 0 <= config.min_delta < math.inf:
+        raise InvalidConfig(
+            f"monitor.min_delta is {config.min_delta}.",
+            why="A worse value would count as an improvement, or none ever would.",
+            fix="Set 0 or a small positive number, in units of the metric.",
+        )

@@ -1,0 +1,400 @@
+"""A whole training run around the loop: evaluate, judge, save, stop, resume.
+
+The loop knows updates; this module knows epochs, checkpoints and reporters. Saving and stopping happen at update
+boundaries only, so that a saved state is always the state between two updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from torch import Tensor
+
+from trueloop.core.errors import CheckpointError, ProcessLost, TrueloopError
+from trueloop.core.protocols import (
+    BatchSource,
+    Evaluated,
+    Noted,
+    Reporter,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    UpdatesDone,
+)
+from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
+from trueloop.training.checkpoint.mirror import Mirror
+from trueloop.training.checkpoint.resume_epoch import Order
+from trueloop.training.checkpoint.run_identity import Identity
+from trueloop.training.checkpoint.run_state import Position, Remark, RunState
+from trueloop.training.checkpoint.saver import Saver
+from trueloop.training.checkpoint.sharded import check_seen, load_together, save_together, take_apart
+from trueloop.training.compiled.compiled_loop import train_epoch
+from trueloop.training.config import TrainConfig
+from trueloop.training.distributed.processes import ALONE, as_lost
+from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, measuring
+from trueloop.training.evaluation.monitor import Judgement, Monitor
+from trueloop.training.interrupt import Interrupt
+from trueloop.training.loop import Assembly
+from trueloop.training.memory.device_memory import Weighing, peak_memory_mib
+from trueloop.training.objective import Criterion, TorchLoss
+from trueloop.training.precision.skipped_update import agreed, look_into
+from trueloop.training.profiling.layer_norms import LayerNorms
+from trueloop.training.result import FitResult
+from trueloop.training.update_buffer import Ledger
+
+TELL_TOGETHER: Final = 8  # updates; several processes look after skipped ones at the same time
+
+
+class Fit:
+    """One run, from its first update or from a checkpoint, to its end.
+
+    Args:
+        parts: what the loop turns.
+        config: the settings.
+        source: training data.
+        held_out: split name ("val") -> batches to evaluate on after epochs; each pass iterates it anew.
+        metrics: beside the loss, on every split.
+        checkpoints: where the state is saved; None = nowhere, and on every process but the first.
+        reporters: hear what happens.
+    """
+
+    def __init__(
+        self,
+        parts: Assembly,
+        config: TrainConfig,
+        source: BatchSource,
+        *,
+        held_out: Mapping[str, Iterable[Any]],
+        metrics: MetricFactories,
+        checkpoints: CheckpointFolder | None,
+        reporters: Sequence[Reporter],
+    ) -> None:
+        self.parts = parts
+        self._processes = self._together = parts.parallel.processes
+        self.state = RunState(parts, Monitor(config.monitor), Order(source, self._processes))
+        self._config = config
+        self._source = source
+        self._held_out = held_out
+        self._metrics = metrics
+        self._checkpoints = checkpoints
+        mirror = Mirror(config.checkpoint.mirror) if checkpoints and config.checkpoint.mirror else None
+        blocking = config.checkpoint.blocking
+        self._saver = Saver(checkpoints, blocking=blocking, mirror=mirror) if checkpoints else None
+        self._reporters = reporters
+        self._saving = self._processes.share(checkpoints is not None)
+        self._measuring = measuring(metrics, self._processes)
+        self._ledger = Ledger(every=None if self._processes.size == 1 else TELL_TOGETHER)
+        self._saved_at = (-1, -1)
+        self._problems: list[str] = []
+        self._resumed: list[Remark] = []
+        self._started = perf_counter()
+        self._weighing = Weighing(parts.device)
+        self._layer_norms = LayerNorms(parts.model)
+
+    @property
+    def position(self) -> Position:
+        """How far the run is."""
+        return self.state.position
+
+    def run(self, *, name: str, facts: Mapping[str, Any]) -> FitResult:
+        """Train to the end, or until told to stop.
+
+        Args:
+            name: of the run, for people.
+            facts: JSON-ready description, see `RunStarted`.
+
+        Raises:
+            TrueloopError: with the run's last whole checkpoint left on disk.
+        """
+        single = isinstance(self.parts.objective, (TorchLoss, Criterion))  # a function may return terms of any name
+        self.state.monitor.check(self._held_out, {"loss", *self._metrics} if single else None)
+        start = self.position.update
+        per_epoch = self._source.updates_per_epoch
+        total = None if per_epoch is None else per_epoch * self._config.epochs
+        self.report(RunStarted(name=name, epochs=self._config.epochs, updates=total, start_update=start, facts=facts))
+        for problem in self._problems:
+            self._note("checkpoint_passed_over", problem)
+        for remark in self._resumed:
+            self._note(*remark)
+        with Interrupt() as interrupt:
+            try:
+                reason = self._epochs(interrupt)
+                self._end_saving()
+            except BaseException as error:  # inside, as torchrun's SIGTERM to those that are left must not cut it short
+                lost = as_lost(error, self._processes)
+                self._leave(lost or error)
+                if lost:
+                    raise lost from error
+                raise
+            finally:
+                self.parts.parallel.close()
+        return self._result(reason, start)
+
+    def _leave(self, error: BaseException) -> None:
+        """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
+        self._together = ALONE  # the others are elsewhere
+        lasts: list[Callable[[], None]] = [self._end_saving, self._tell, lambda: self.report(self._ended("failed"))]
+        if isinstance(error, ProcessLost):
+            lasts.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
+        for last in lasts:
+            try:
+                last()
+            except (TrueloopError, OSError) as lost:
+                error.add_note(f"Beside it: {lost}")
+
+    def _epochs(self, interrupt: Interrupt) -> str:
+        position = self.position
+        if self.state.monitor.exhausted:  # stopped early by an earlier process: the same command stays stopped
+            return "early_stop"
+        while position.epoch < self._config.epochs:
+            if self._processes.agree_to_stop(interrupt.requested is not None) or not self._one_epoch(interrupt):
+                return self._stop(interrupt)
+            position.epoch += 1
+            position.update_in_epoch = 0
+            best, stop = self._evaluate_if_due()
+            due = position.epoch % self._config.checkpoint.every_epochs == 0
+            if best or stop or due or position.epoch == self._config.epochs:
+                self._save()
+            if stop:
+                return "early_stop"
+        return "finished"
+
+    def _stop(self, interrupt: Interrupt) -> str:
+        """Save between two updates and say who asked."""
+        self._save()
+        self._end_saving()
+        asked = self._processes.gather((interrupt.requested, interrupt.signal))
+        reason, signal = next(((word, name) for word, name in asked if word), ("interrupted", ""))
+        who = "Ctrl-C" if reason == "interrupted" else signal
+        self._note(reason, f"Stopped by {who} after update {self.position.update}; everything is saved.")
+        return reason
+
+    def _one_epoch(self, interrupt: Interrupt) -> bool:
+        """Train one epoch, or what is left of it; False when told to stop."""
+        position, every = self.position, self._config.checkpoint.every_updates
+        batches = self.state.order.open(position.epoch, position.update_in_epoch)
+        for done in train_epoch(self.parts, batches, update=position.update):
+            position.update += 1
+            position.update_in_epoch += 1
+            if self._ledger.add(done, update=position.update, epoch=position.epoch + 1):
+                self._tell()
+            if every and position.update % every == 0:
+                self._save()
+            if self._told_to_stop(interrupt):
+                return False
+        self._tell()
+        return True
+
+    def _told_to_stop(self, interrupt: Interrupt) -> bool:
+        """Several processes stop after the same update: that in which all have heard of it."""
+        if self._processes.size == 1:
+            return interrupt.requested is not None
+        self._processes.stop_wanted = interrupt.requested is not None
+        return self._processes.stop_agreed
+
+    def _tell(self) -> None:
+        """Pass on what the ledger holds, and look after every update that was not finite."""
+        entries = self._ledger.take()
+        if entries and self._reporters:
+            rows = [entry.row for entry in entries]
+            layers = self._layer_norms.now_and_then(rows[-1].grad_norm)
+            self.report(UpdatesDone(rows=rows, memory_mib=self._weighing.now_and_then(), layers=layers))
+        self._tell_saved()
+        for halved in self.parts.halving.take():
+            self._note("out_of_memory", halved.message, halved.details, update=halved.update)
+        for told in self.parts.whole.take() if self.parts.whole else ():
+            self._note(*told)
+        if self._together is not self._processes:
+            return  # it may take all of them to run a window again
+        for entry in entries:
+            self.parts.guard.count(skipped=entry.row.skipped)
+            if entry.row.skipped:
+                incident = agreed(look_into(self.parts, entry), self._together)
+                self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
+                self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
+
+    def _evaluate_if_due(self) -> Judgement:
+        """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""
+        last = self.position.epoch == self._config.epochs
+        if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
+            return Judgement(best=False, stop=False)
+        self.parts.parallel.settle()
+        results = {split: self.measure(batches) for split, batches in self._held_out.items()}
+        for split, result in results.items():
+            self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
+        self.position.measured_at = self.position.update
+        judgement = self.state.monitor.observe(self.position.metrics, self.position.update)
+        self.parts.schedule.after_evaluation(self.position.metrics[self._config.monitor.metric])
+        for split, result in results.items():
+            self.tell_evaluation(split, result, best=judgement.best)
+        if judgement.stop:
+            self._note("early_stop", self.state.monitor.why_stopped())
+        return judgement
+
+    def measure(self, batches: Iterable[Any]) -> Evaluation:
+        """Evaluate the weights as they would be shipped: averaged where an average is kept."""
+        parts = self.parts
+        with parts.average.applied() if parts.average else nullcontext():
+            return evaluate(
+                parts.forward,
+                parts.halving.cut(batches),
+                parts.objective,
+                metrics=self._metrics,
+                device=parts.device,
+                context=parts.autocast(),
+                processes=self._measuring,
+            )
+
+    def tell_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
+        """Report one evaluation."""
+        position = self.position
+        self.report(
+            Evaluated(
+                update=position.update,
+                epoch=position.epoch,
+                split=split,
+                metrics=result.metrics,
+                tables=result.tables,
+                seconds=result.seconds,
+                best=best,
+            )
+        )
+
+    def _save(self) -> None:
+        """Save the whole state, unless this very position is saved already."""
+        self._tell()
+        position = self.position
+        here = (position.epoch, position.update)
+        if not self._saving or self._saved_at == here:
+            return
+        self.parts.parallel.settle()
+        measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
+        state, sharded = take_apart(self.state.state_dict())
+        about = {"update": position.update, "epoch": position.epoch, "metrics": measured}
+        save = partial(self._saver.save, state, **about) if self._saver else None
+        save_together(save, sharded, self._processes)
+        self._saved_at = here
+        self._tell_saved()
+
+    def _tell_saved(self) -> None:
+        """Pass on which checkpoints have become whole."""
+        for event in self._saver.take() if self._saver else ():
+            self.report(event)
+
+    def _end_saving(self) -> None:
+        """Wait until everything saved is whole on disk."""
+        try:
+            if self._saver:
+                self._saver.close()
+        finally:
+            self._tell_saved()
+
+    def resume(self, identity: Identity | None = None, *, allow_change: bool = False) -> None:
+        """Continue from the newest whole checkpoint, where there is one.
+
+        Args:
+            identity: of this run, from `identify`; saved with every checkpoint from now on.
+            allow_change: continue also where the checkpoint is another run's.
+
+        Raises:
+            InvalidConfig: fewer epochs are asked for than are done.
+            CheckpointError: it is another run's.
+        """
+        self.state.identity = identity or {}
+        if not self._saving:
+            return
+        check_seen(self._checkpoints, self.parts.parallel)
+        found = self._saver.load_latest() if self._saver else None
+        self._problems = self._saver.problems() if self._saver else []
+        state = load_together(found, self.parts.parallel)
+        if state is not None:
+            self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
+            self._saved_at = (self.position.epoch, self.position.update)
+
+    def final_weights(self) -> dict[str, Tensor]:
+        """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
+        chosen = load_together(self._best_state(), self.parts.parallel)
+        if chosen is not None:
+            self.state.load_weights(chosen)
+        return self.state.shipped_weights()
+
+    def _best_state(self) -> tuple[Checkpoint, Mapping[str, Any]] | None:
+        """Read the best checkpoint, where that is what is shipped and it is not what the model already is."""
+        found: tuple[Checkpoint, Mapping[str, Any]] | None = None
+        shipped: int | None = self.position.update  # None: what is missing has been told
+        while self._checkpoints and self._config.checkpoint.final == "best":
+            best = self._checkpoints.best()
+            if best is None or best.update == self.position.update:
+                break
+            try:
+                loaded = self._checkpoints.load(best)
+                found = best, {"model": loaded["model"], "average": loaded["average"]}
+                shipped = best.update if shipped is not None else None
+                break
+            except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
+                self._note("checkpoint_passed_over", str(damaged))
+                shipped = None
+        if shipped is not None:
+            self._miss_best(shipped)
+        return found
+
+    def _miss_best(self, shipped: int) -> None:
+        """Say so where the best checkpoint should be shipped and is not there any more."""
+        best = self.state.monitor.best_update
+        if self._checkpoints and self._config.checkpoint.final == "best" and best not in (None, shipped):
+            where = self._checkpoints.path_of(best)
+            self._note("best_missing", f"The best checkpoint {where} is not there; update {shipped} is shipped.")
+
+    def test(self, batches: Iterable[Any]) -> dict[str, float]:
+        """Evaluate the model as it is now, once, on the test set."""
+        parts = self.parts
+        result = evaluate(
+            parts.forward, parts.halving.cut(batches), parts.objective, metrics=self._metrics,
+            device=parts.device, context=parts.autocast(), processes=self._measuring,
+        )  # fmt: skip
+        self.tell_evaluation("test", result, best=False)
+        return {f"test/{name}": value for name, value in result.metrics.items()}
+
+    def best(self) -> Checkpoint | None:
+        """Return the whole checkpoint with the best monitored value, where one was saved."""
+        return self._checkpoints.best() if self._checkpoints else None
+
+    def end(self, reason: str) -> None:
+        """Tell the reporters that everything is on disk."""
+        self.report(self._ended(reason))
+
+    def report(self, event: RunEvent) -> None:
+        """Pass one event to every reporter."""
+        for reporter in self._reporters:
+            reporter.report(event)
+
+    def _note(self, kind: str, message: str, details: Mapping[str, Any] | None = None, update: int = -1) -> None:
+        update = self.position.update if update < 0 else update
+        self.report(Noted(update=update, kind=kind, message=message, details=details or {}))
+
+    def _ended(self, reason: str) -> RunEnded:
+        return RunEnded(
+            update=self.position.update,
+            reason=reason,
+            seconds=perf_counter() - self._started,
+            peak_memory_mib=peak_memory_mib(self.parts.device),
+        )
+
+    def _result(self, reason: str, start: int) -> FitResult:
+        best = self._processes.share(self.best())
+        return FitResult(
+            reason=reason,
+            update=self.position.update,
+            epochs=self.position.epoch,
+            metrics=dict(self.position.metrics),
+            best_value=self.state.monitor.best_value,
+            best_update=self.state.monitor.best_update,
+            best_checkpoint=best.path if best else None,
+            skipped=self.parts.guard.skipped,
+            seconds=perf_counter() - self._started,
+            resumed_from=start,
+        )

@@ -1,0 +1,142 @@
+"""What a torch.nn loss with reduction="mean" divides by, loss by loss.
+
+Accumulating means is wrong as soon as micro-batches differ in what they average over; accumulating sums and counts is
+right always. So each loss is computed with reduction="sum" and its divisor is derived from the target, exactly as the
+torch kernels define it (torch/nn/functional.py and aten's LossNLL.cpp).
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import InvalidData, InvalidModel
+from trueloop.training.optimizers.foreach import is_half
+
+# The mean of these runs over every element of the output.
+_PER_ELEMENT = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
+    nn.SoftMarginLoss, nn.HingeEmbeddingLoss, nn.PoissonNLLLoss, nn.KLDivLoss,
+)  # fmt: skip
+# The mean of these runs over the rows (N, C) -> N.
+_PER_ROW = (nn.MultiMarginLoss, nn.MultiLabelMarginLoss, nn.MultiLabelSoftMarginLoss)
+# Class indices, optionally weighted, optionally ignored.
+_PER_TARGET = (nn.CrossEntropyLoss, nn.NLLLoss)
+
+KNOWN_LOSSES = (*_PER_ELEMENT, *_PER_ROW, *_PER_TARGET)
+
+
+def summed(loss: nn.Module) -> nn.Module:
+    """Return a copy of a torch.nn loss that adds up instead of averaging; weights are shared.
+
+    Raises:
+        InvalidModel: the loss has reduction="none", which leaves open what the window's loss is.
+    """
+    if loss.reduction == "none":
+        raise InvalidModel(
+            f"{type(loss).__name__}(reduction='none') does not say how a window of losses becomes one number.",
+            fix="Use reduction='mean' or 'sum', or give a function (model, batch) -> (sum, count).",
+        )
+    twin = copy.copy(loss)
+    vars(twin)["reduction"] = "sum"
+    return twin
+
+
+def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> Tensor | float | None:
+    """Return what ``loss`` divides its sum by to get its mean over this micro-batch.
+
+    Args:
+        loss: one of `KNOWN_LOSSES`, as the user made it.
+        total: its sum, 0-d, with its graph where there is one.
+        output: what the model returned, any shape the loss takes.
+        target: its target.
+
+    Returns:
+        A number where the shapes tell; a 0-d tensor on the target's device where the values do; None for
+        reduction="sum", which divides by nothing.
+
+    Cost: no host synchronisation.
+    """
+    if loss.reduction == "sum":
+        return None
+    if isinstance(loss, _PER_TARGET):
+        # torch's own kernel counts as it sums and keeps the count for its backward: no need to count again, unless it
+        # has counted in a half.
+        node = None if torch.compiler.is_compiling() else total.grad_fn  # there is none in a compiled update
+        counted = getattr(node, "_saved_total_weight", None)
+        return _targets(loss, output, target) if counted is None or is_half(counted) else counted
+    if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
+        return output.shape[0]
+    if isinstance(loss, _PER_ROW):
+        return output.shape[0] if output.dim() > 1 else 1
+    return output.numel()
+
+
+def _targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
+    if target.is_floating_point():  # class probabilities: the mean runs over positions, whatever the class weights
+        return output.numel() / output.shape[1 if output.dim() > 1 else 0]
+    target = target.long()  # as torch's kernel has it: in uint8, 156 is an ignore_index of -100
+    counted = target != loss.ignore_index
+    if loss.weight is None:
+        return torch.count_nonzero(counted)
+    weight = loss.weight.float() if is_half(loss.weight) else loss.weight
+    if torch.compiler.is_compiling():  # the same without a tensor whose shape only its values tell
+        return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum()
+    return weight[target[counted]].sum()
+
+
+def check_pair(loss: nn.Module, output: object, target: object) -> None:
+    """Refuse an output and a target that the loss would broadcast, misread or reject.
+
+    Raises:
+        InvalidData: shapes or labels that do not fit, with their values.
+        InvalidModel: the model's output is not a tensor.
+
+    Cost: reads the labels' range on the host; called on the first window and after an error, never per update.
+    """
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        raise InvalidModel(
+            f"{type(loss).__name__} needs tensors, but the model returned {type(output).__name__} and the target is "
+            f"{type(target).__name__}.",
+            fix="Give a function (model, batch) -> mean | (sum, count) that picks the tensors.",
+        )
+    if isinstance(loss, _PER_TARGET) and not target.is_floating_point():
+        _check_labels(loss, output, target)
+    elif isinstance(loss, _PER_ELEMENT) and output.shape != target.shape:
+        raise InvalidData(
+            f"The model's output has shape {tuple(output.shape)} but the target has {tuple(target.shape)}.",
+            why=f"{type(loss).__name__} would broadcast one against the other and average over "
+            "the wrong pairs, without an error.",
+            fix="Make both the same shape: output.squeeze(-1), or target.unsqueeze(-1).",
+        )
+
+
+def _check_labels(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> None:
+    class_dim = 1 if output.dim() > 1 else 0
+    expected = output.shape[:class_dim] + output.shape[class_dim + 1 :]
+    if target.shape != expected:
+        hint = "Class indices have the output's shape without its class dimension (dimension 1)."
+        if output.dim() == 3 and target.shape == output.shape[:2]:
+            hint = "The classes are in the last dimension: use output.transpose(1, 2), or flatten both."
+        raise InvalidData(
+            f"The target has shape {tuple(target.shape)} but an output of shape {tuple(output.shape)} "
+            f"needs {tuple(expected)}.",
+            fix=hint,
+        )
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise InvalidData(
+            f"The target holds class indices of dtype {target.dtype}.",
+            why=f"{type(loss).__name__} takes class indices as int64.",
+            fix="target.long()",
+        )
+    classes, target = output.shape[class_dim], target.long()  # in uint8, 156 is an ignore_index of -100
+    wrong = (target != loss.ignore_index) & ((target < 0) | (target >= classes))
+    if bool(wrong.any()):
+        value = int(target[wrong][0])
+        raise InvalidData(
+            f"Label {value} is out of range: the model has {classes} outputs, so labels run from 0 to {classes - 1}.",
+            why=f"{int(wrong.sum())} of {target.numel()} labels in this batch are out of range.",
+            fix="Renumber the labels, give the model more outputs, or mark them with ignore_index.",
+        )

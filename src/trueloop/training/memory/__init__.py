@@ -1,0 +1,1 @@
+"""Device and host memory: transfers, out-of-memory retries, activation checkpointing."""

@@ -1,0 +1,61 @@
+"""Channels-last: the weights of convolutions with the channels of one pixel side by side, as fast kernels want them.
+
+The weight decides: where it lies so, a convolution brings its input into the same layout and answers in it, and what
+follows keeps it (ATen/native/ConvUtils.h, `cudnn_conv_use_channels_last` and `mkldnn_conv_use_channels_last`). So
+batches need no change, and shapes and values stay what they were.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import InvalidModel
+
+_FORMATS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CONVOLUTIONS: Final = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
+
+
+def use_channels_last(model: nn.Module) -> list[str]:
+    """Lay out the weights of a model's two- and three-dimensional convolutions channels-last.
+
+    Args:
+        model: its parameters stay the same objects, with the same values and shapes.
+
+    Returns:
+        The names of those convolutions.
+
+    Raises:
+        InvalidModel: there is none.
+
+    Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+    """
+    found = {name: module for name, module in model.named_modules() if isinstance(module, _CONVOLUTIONS)}
+    if not found:
+        raise InvalidModel(
+            f"channels_last is on, but {type(model).__name__} has no convolution.",
+            why="Looked for were layers of two or three dimensions, such as nn.Conv2d; nothing else gains from it.",
+            fix="Set channels_last = false.",
+        )
+    for module in found.values():
+        weight = module.weight
+        weight.data = weight.data.contiguous(memory_format=_FORMATS[weight.dim()])
+    return list(found)
+
+
+def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give what an optimizer keeps per parameter the parameter's own layout.
+
+    Fused kernels walk parameter and moments by raw memory. A state that was saved by a run with another layout would be
+    read in the wrong order, without an error.
+    """
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if _lies_otherwise(value, parameter):
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _lies_otherwise(value: Any, parameter: Any) -> bool:
+    return isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride()

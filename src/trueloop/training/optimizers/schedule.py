@@ -1,0 +1,270 @@
+"""The learning rate of every update, as a pure function of the update's index.
+
+A schedule that counts its own steps can be stepped twice, resumed at the wrong place or counted in micro-batches.
+Here the loop says which update is next and the rate follows, so resuming needs nothing but the index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from trueloop.core.errors import CheckpointError, InvalidConfig
+from trueloop.training.config import ScheduleConfig
+
+CLIMB = 0.3  # OneCycleLR's defaults: pct_start,
+START, END = 1 / 25, 1 / 25 / 1e4  # 1 / div_factor and that over final_div_factor, as shares of the peak,
+MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # max_momentum and base_momentum
+
+
+class RateSchedule(Protocol):
+    """What the loop asks of a schedule, its own or one the user made."""
+
+    def set(self, update: int) -> None:
+        """Put the rates of ``update`` (counted from 0) in place, before it is taken."""
+        ...
+
+    def advance(self) -> None:
+        """Hear that the optimizer took (or had to skip) one update."""
+        ...
+
+    def after_evaluation(self, value: float) -> None:
+        """Hear the monitored metric."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up, or check, what a checkpoint kept."""
+        ...
+
+
+class Schedule:
+    """Warm-up and one of five shapes over a known number of updates; holds no counter.
+
+    Warm-up is ``W = round(warmup * updates)`` updates, at most all but one. Update ``u < W`` has the factor
+    ``(u + 1) / (W + 1)``, so none runs at rate 0 and the peak stands at ``W``. The shape follows over the other
+    ``n = updates - W``, as ``SequentialLR([LinearLR(start_factor=1 / (W + 1), total_iters=W), shape], [W])`` has it:
+    ``StepLR``, ``CosineAnnealingLR(T_max=n)`` or ``LinearLR(total_iters=n)``, the last two down to ``floor``.
+    ``onecycle`` is ``OneCycleLR`` with its defaults, momentum included where the optimizer has one; it climbs by
+    itself, so ``warmup`` is the share of that climb (``pct_start``), 0.3 where it is 0.
+
+    Past the horizon the rate stays at its final value, ``floor`` of the peak for cosine and linear, and never climbs
+    again; with ``floor=0`` nothing is learnt there. ``step`` and ``constant`` have no end and go on as they are.
+
+    Args:
+        optimizer: its groups' ``lr`` are read once, now, as the peak rates; a group added later needs a new schedule.
+        config: shape, warm-up share and floor.
+        updates: updates in the whole run; None where the data has no known length.
+        updates_per_epoch: windows in one epoch; None likewise; needed by ``step`` only.
+
+    Raises:
+        InvalidConfig: a setting out of range, or a horizon that the shape needs and nobody knows.
+
+    Source: Loshchilov & Hutter, 2017, arXiv:1608.03983 (cosine); Smith & Topin, 2018, arXiv:1708.07120 (onecycle).
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        config: ScheduleConfig,
+        *,
+        updates: int | None,
+        updates_per_epoch: int | None,
+    ) -> None:
+        self._optimizer: Final = optimizer
+        self._config: Final = config
+        self._updates: Final = updates
+        self._updates_per_epoch: Final = updates_per_epoch
+        self._rates: Final = [float(group["lr"]) for group in optimizer.param_groups]
+        self._last_factor: float | None = None
+        _check_settings(config, self._rates)
+        _check_horizon(config, updates, updates_per_epoch)
+        own_climb = config.name == "onecycle"
+        self._warmup: Final = 0 if own_climb else min(round(config.warmup * (updates or 0)), (updates or 1) - 1)
+        self._shape: Final[Callable[[int], float]] = {
+            "constant": self._constant,
+            "step": self._step,
+            "cosine": self._cosine,
+            "linear": self._linear,
+            "onecycle": partial(self._onecycle, start=START, peak=1.0, end=END),
+        }[config.name]
+
+    def factor(self, update: int) -> float:
+        """Return the rate of ``update`` (counted from 0) as a share of the peak; pure."""
+        if update < self._warmup:
+            return (update + 1) / (self._warmup + 1)
+        return self._shape(update - self._warmup)
+
+    def set(self, update: int) -> None:
+        """Write the rates of ``update`` (counted from 0) into the optimizer, before it is taken.
+
+        A rate held in a tensor is filled in place, so that a captured graph sees it.
+
+        Cost: about a microsecond per group; no host synchronisation; nothing is written where nothing changed.
+        """
+        factor = self.factor(update)
+        for group, peak in zip(self._optimizer.param_groups, self._rates, strict=True):
+            rate = peak * factor
+            held = group["lr"]
+            if isinstance(held, torch.Tensor):
+                if factor != self._last_factor:  # comparing with the tensor would wait for the device
+                    held.fill_(rate)
+            elif held != rate:
+                group["lr"] = rate
+        self._last_factor = factor
+        if self._config.name == "onecycle":
+            self._set_momentum(self._onecycle(update, start=MOMENTUM_HIGH, peak=MOMENTUM_LOW, end=MOMENTUM_HIGH))
+
+    def advance(self) -> None:
+        """Do nothing: the next rate follows from the next index."""
+
+    def after_evaluation(self, value: float) -> None:
+        """Do nothing: the rate does not depend on the metric."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what makes the rates what they are, JSON-ready; there is no position to keep."""
+        return {
+            "config": {name: value for name, value in asdict(self._config).items() if name != "horizon_epochs"},
+            "updates": self._updates,
+            "updates_per_epoch": self._updates_per_epoch,
+            "base_rates": self._rates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Check that this schedule is the one the checkpoint was trained with, but for its length.
+
+        A run that is trained longer than planned goes on under the longer schedule, from the rate that has at this
+        update; the caller says so.
+
+        Raises:
+            CheckpointError: it is another one; the message names what differs.
+        """
+        self._last_factor = None
+        mine = self.state_dict()
+        if differing := [key for key in mine if key != "updates" and mine[key] != state.get(key)]:
+            raise CheckpointError(
+                "The learning-rate schedule is not the checkpoint's: "
+                + "; ".join(f"{key} was {state.get(key)}, is {mine[key]}" for key in differing)
+                + ".",
+                why="The rate would jump at the resumed update and the run would be neither the old one nor a new one.",
+                fix="Resume with the settings of the run (the batch size sets the updates per epoch), or start over.",
+            )
+
+    def _constant(self, after: int) -> float:  # one signature for all shapes
+        return 1.0
+
+    def _step(self, after: int) -> float:
+        return self._config.gamma ** (after // (self._config.step_epochs * cast("int", self._updates_per_epoch)))
+
+    def _share(self, after: int) -> float:
+        return min(1.0, after / (cast("int", self._updates) - self._warmup))
+
+    def _cosine(self, after: int) -> float:
+        floor = self._config.floor
+        return floor + (1 - floor) * (1 + math.cos(math.pi * self._share(after))) / 2
+
+    def _linear(self, after: int) -> float:
+        return 1 - (1 - self._config.floor) * self._share(after)
+
+    def _onecycle(self, update: int, *, start: float, peak: float, end: float) -> float:
+        updates = cast("int", self._updates)
+        top = (self._config.warmup or CLIMB) * updates - 1  # may lie between two updates, or before the first
+        if update < top:
+            return _anneal(start, peak, update / top)
+        return _anneal(peak, end, min(1.0, (update - top) / (updates - 1 - top)))
+
+    def _set_momentum(self, momentum: float) -> None:
+        for group in self._optimizer.param_groups:
+            if "betas" in group:
+                group["betas"] = (momentum, *group["betas"][1:])
+            elif "momentum" in group:
+                group["momentum"] = momentum
+
+
+class GivenSchedule:
+    """A torch scheduler the user made, stepped once per update after the optimizer's step.
+
+    ``ReduceLROnPlateau`` is stepped with the monitored metric after every evaluation instead.
+
+    Raises:
+        InvalidConfig: ``scheduler`` is no torch scheduler.
+    """
+
+    def __init__(self, scheduler: LRScheduler) -> None:
+        given = cast("object", scheduler)  # an annotation holds nobody back
+        if not isinstance(given, LRScheduler):
+            raise InvalidConfig(
+                f"The schedule is a {type(given).__name__}, not a torch.optim.lr_scheduler.LRScheduler.",
+                fix="Pass a scheduler built over the run's optimizer, or none and set `schedule` in the config.",
+            )
+        self.scheduler: Final = scheduler
+        # Or torch warns of a wrong order where the first update is skipped: its step was not called, and rightly so.
+        scheduler.optimizer._opt_called = True  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+    def set(self, update: int) -> None:
+        """Do nothing: the scheduler wrote the rates when it was stepped."""
+
+    def advance(self) -> None:
+        """Step the scheduler."""
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+
+    def after_evaluation(self, value: float) -> None:
+        """Hand the metric to a scheduler that waits for a plateau; the others do not hear it."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's own state."""
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hand the scheduler its own state."""
+        self.scheduler.load_state_dict(state)
+
+
+def _anneal(start: float, end: float, share: float) -> float:
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * share))
+
+
+def _check_settings(config: ScheduleConfig, rates: list[float]) -> None:
+    names = ("constant", "step", "cosine", "linear", "onecycle")
+    checks = [
+        (config.name in names, f"schedule.name is {config.name!r}.", f"Choose one of {', '.join(names)}."),
+        (0 <= config.warmup < 1, f"schedule.warmup is {config.warmup}.", "Set a share of all updates, in [0, 1)."),
+        (0 <= config.floor < 1, f"schedule.floor is {config.floor}.", "Set a share of the peak rate, in [0, 1)."),
+        (0 < config.gamma < math.inf, f"schedule.gamma is {config.gamma}.", "Set a factor above 0, such as 0.1."),
+        (config.step_epochs >= 1, f"schedule.step_epochs is {config.step_epochs}.", "Set 1 epoch or more."),
+        *((0 < rate < math.inf, f"The learning rate is {rate}.", "Set a finite rate above 0.") for rate in rates),
+    ]
+    for holds, what, fix in checks:
+        if not holds:  # also where the value is NaN
+            raise InvalidConfig(what, fix=fix)
+
+
+def _check_horizon(config: ScheduleConfig, updates: int | None, updates_per_epoch: int | None) -> None:
+    for name, count in (("updates", updates), ("updates_per_epoch", updates_per_epoch)):
+        if count is not None and count < 1:
+            raise InvalidConfig(f"A schedule over {count} {name} has nothing to schedule.", fix="Give it at least 1.")
+    needs_end = config.warmup > 0 or config.name not in ("constant", "step")
+    if needs_end and updates is None:
+        asked = f"schedule.name = {config.name!r}" + (f" with warmup = {config.warmup}" if config.warmup else "")
+        raise InvalidConfig(
+            f"{asked} needs the number of updates, and the data has no known length.",
+            why="The rate of an update is a share of the way to the end.",
+            fix='Give the data a length, or set schedule.name = "constant" and schedule.warmup = 0.',
+        )
+    if config.name == "step" and updates_per_epoch is None:
+        raise InvalidConfig(
+            'schedule.name = "step" needs the number of updates per epoch, and the data has no known length.',
+            fix='Give the data a length, or set schedule.name = "constant".',
+        )

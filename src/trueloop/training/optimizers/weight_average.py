@@ -1,0 +1,169 @@
+"""A second set of weights that trails the trained ones, less noisy, used in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
+from trueloop.training.distributed.dtensors import gather_anew, like, local, part_of
+
+_lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # swa_utils itself has no public name for it
+
+
+class WeightAverage:
+    """Exponential moving average of a model's parameters and persistent buffers.
+
+    ``average = decay * average + (1 - decay) * weights`` after every update, starting from the weights at
+    construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; called once
+    before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the start still weighs.
+    Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are not
+    persistent are constants of the architecture and are left to the model. Of a sharded model, every process averages
+    the part that it holds.
+
+    Args:
+        model: on its final device; its parameters must stay the same objects.
+        decay: how much of the old average stays at each update, in (0, 1).
+
+    Raises:
+        InvalidConfig: ``decay`` is outside (0, 1).
+        InvalidModel: a weight has fewer than 32 bits, in which an average soon stops moving.
+
+    Cost: one more copy of the weights in memory, and one pass over both per update.
+    Source: Polyak & Juditsky, 1992, doi:10.1137/0330046.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0 < decay < 1:
+            raise InvalidConfig(
+                f"ema is {decay}, which is not in (0, 1).",
+                why="At 1 the average never moves, at 0 it is the weights themselves.",
+                fix="Set a decay such as 0.999, or leave it out for no average.",
+            )
+        self._decay: Final = decay
+        kept = model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+        self._live: Final[dict[str, Tensor]] = {**dict(model.named_parameters()), **buffers}
+        _refuse_few_bits(self._live)
+        self._model: Final = model
+        self._average: Final = {name: local(tensor.detach()).clone() for name, tensor in self._live.items()}
+        self._parameters: Final = [name for name in self._live if name not in buffers and _has_mean(self._live[name])]
+        self._buffers: Final = [name for name in buffers if _has_mean(self._live[name])]
+        self._copied: Final = [name for name in self._live if not _has_mean(self._live[name])]
+        means = [self._live[name].real.dtype for name in self._parameters + self._buffers]
+        self._weight_dtype: Final = reduce(torch.promote_types, means, torch.float32)
+        self._applied = False
+
+    @torch.no_grad()
+    def update(self, skipped: Tensor | float = 0.0) -> None:
+        """Move the average towards the weights, once per optimizer update.
+
+        Args:
+            skipped: 1 where the update was not taken: the average then stays bitwise as it is, whatever a NaN batch
+                left in the buffers. A 0-d tensor on the weights' device where only the device knows.
+
+        Cost: one fused pass; no host synchronisation, also with ``skipped``.
+        """
+        self._refuse_while_applied()
+        moving = self._parameters + self._buffers
+        average = [self._average[name] for name in moving]
+        if not isinstance(skipped, Tensor):
+            if skipped:
+                return
+            _lerp(average, [local(self._live[name]) for name in moving], 1 - self._decay)
+            for name in self._copied:
+                self._average[name].copy_(self._live[name])
+            return
+        was_skipped = skipped.bool()
+        weight = (1 - self._decay) * (1 - skipped.to(self._weight_dtype))
+        # Weights that were not stepped are finite, buffers need not be, and 0 * nan would still move the average.
+        current = [local(self._live[name]) for name in self._parameters]
+        current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
+        weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # torch 2.6 mixes none
+        _lerp(average, current, weights)
+        for name in self._copied:
+            self._average[name].copy_(torch.where(was_skipped, self._average[name], self._live[name]))
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Put the average into the model for the length of a ``with`` block, and the trained weights back after it.
+
+        A ``state_dict`` taken inside refers to the average itself, which moves on later: clone or write it inside.
+
+        Raises:
+            InvalidModel: it is applied already.
+
+        Cost: pointers change hands and nothing is copied, but for a sharded model, whose parts are exchanged.
+        """
+        self._refuse_while_applied()
+        self._swap()
+        self._applied = True
+        try:
+            yield
+        finally:
+            self._applied = False
+            self._swap()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the average under the model's names, tied weights once; refers to it, does not copy."""
+        return {name: part_of(self._live[name], average) for name, average in self._average.items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a saved average in.
+
+        Raises:
+            CheckpointError: names or shapes differ from this model's; nothing has been copied then.
+        """
+        wrong = [f"{name} is missing" for name in self._average if name not in state]
+        wrong += [f"{name} is not in the model" for name in state if name not in self._average]
+        wrong += [
+            f"{name} has shape {tuple(state[name].shape)}, not {tuple(live.shape)}"
+            for name, live in self._live.items()
+            if name in state and state[name].shape != live.shape
+        ]
+        if wrong:
+            raise CheckpointError(
+                f"The averaged weights do not fit the model: {'; '.join(wrong[:5])}.",
+                fix="Resume with the model the checkpoint was trained with, or start a new run.",
+            )
+        for name, average in self._average.items():
+            average.copy_(local(like(self._live[name], state[name])))
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        gather_anew(self._model)
+        for name, live in self._live.items():
+            if (here := local(live)) is live:
+                live.data, self._average[name] = self._average[name], live.data
+            else:  # FSDP gathers from memory of its own choice, which has to stay where it is
+                kept = here.clone()
+                here.copy_(self._average[name])
+                self._average[name].copy_(kept)
+
+    def _refuse_while_applied(self) -> None:
+        if self._applied:
+            raise InvalidModel(
+                "The averaged weights are in the model at this moment.",
+                why="They would be averaged with themselves, or taken for the trained ones.",
+                fix="Leave the `with average.applied()` block first.",
+            )
+
+
+def _has_mean(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _refuse_few_bits(tensors: Mapping[str, Tensor]) -> None:
+    few = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.element_size() < 4]
+    if few:
+        raise InvalidModel(
+            f"{few[0]} has the dtype {tensors[few[0]].dtype}, in which weights cannot be averaged.",
+            why="A step of 1 - decay is smaller than its rounding, so the average would stop moving.",
+            fix='Keep the weights in float32 and set precision = "bf16" for the arithmetic, or leave `ema` out.',
+        )

@@ -1,0 +1,267 @@
+"""Where a window stopped being finite: the batch, the first module and the operation.
+
+The window is run once more on the weights it failed on, with every tensor operation watched. This happens only after
+an update was found not finite, so its cost (some ten times a forward pass) does not matter.
+
+Where the model is sharded, or its batch normalisation synchronised, a forward pass is something the processes do
+together: each runs all of its window, to the end. The backward pass is not run again there, because what is found in it
+ends it in the middle, and the others would wait for ever.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode  # pyright: ignore[reportMissingTypeStubs]
+
+from trueloop.core.protocols import MicroBatch
+from trueloop.training.memory.device import move
+from trueloop.training.objective import Loss, Objective
+from trueloop.training.seeding import preserved_generators
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """The first thing in a window that was not finite."""
+
+    stage: str
+    """"batch", "forward", "backward", or "unknown" when a second run was finite."""
+    micro_batch: int
+    """Its place in the window, from 0."""
+    where: str
+    """Path into the batch ("0"), the module ("encoder.norm", "" for the root), or the parameter."""
+    operation: str
+    """The torch operation ("aten.log"), the backward node ("LogBackward0") or "gradient"; empty for a batch, and
+    "backward" where the stage is unknown because that was not run again."""
+    indices: tuple[int, ...]
+    """Dataset indices of the samples that are not finite, or of the whole micro-batch."""
+
+    def __str__(self) -> str:
+        samples = f" (dataset indices {_shorten(self.indices)})" if self.indices else ""
+        if self.stage == "batch":
+            return f"the batch itself: field {self.where or '0'} holds NaN or Inf{samples}"
+        if self.stage == "unknown" and self.operation == "backward":
+            return (
+                "not found: its batches and a second forward pass were finite, and the backward pass is not run again "
+                "where the processes run the model together"
+            )
+        if self.stage == "unknown":
+            return "not reproduced: a second run of the same window was finite"
+        if self.operation == "gradient":
+            return f"the gradient of parameter {self.where!r} is infinite, micro-batch {self.micro_batch}{samples}"
+        module = f"module {self.where!r}" if self.where else "the model's own forward or the loss"
+        return f"first in the {self.stage} pass: {self.operation} in {module}, micro-batch {self.micro_batch}{samples}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, JSON-ready."""
+        return asdict(self) | {"indices": list(self.indices)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is needed to run a window again."""
+
+    model: nn.Module
+    objective: Objective
+    device: torch.device
+    autocast: Callable[[], AbstractContextManager[Any]]
+    generator: Tensor | None
+    """CPU generator state at the window's start, so that dropout draws the same; None = not known."""
+    together: bool = False
+    """See `parallel.Parallel`: the other processes run their shares of the window at the same time."""
+
+
+def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
+    """Run the window again and name the first value that is not finite.
+
+    Args:
+        replay: the model (with the weights the window failed on) and how to call it.
+        window: its micro-batches.
+
+    The model's buffers, gradients and all random generators are left as they were.
+    """
+    if replay.together:
+        return _locate_together(replay, window)
+    culprit = locate_in_batches(window)
+    if culprit:
+        return culprit
+    with preserved_generators(), _untouched(replay.model):
+        if replay.generator is not None:
+            torch.set_rng_state(replay.generator)
+        for number, micro in enumerate(window):
+            culprit = _in_run(replay, number, micro)
+            if culprit:
+                return culprit
+    return Culprit(stage="unknown", micro_batch=0, where="", operation="", indices=())
+
+
+def _locate_together(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
+    """Look at the batches and run the forward passes, all of them, whatever the first one shows."""
+    found = locate_in_batches(window)
+    with preserved_generators(), _buffers_kept(replay.model), torch.no_grad():
+        if replay.generator is not None:
+            torch.set_rng_state(replay.generator)
+        for number, micro in enumerate(window):
+            culprit, _ = _in_forward(replay, number, micro)
+            found = found or culprit
+    return found or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
+
+
+def locate_in_batches(window: Sequence[MicroBatch]) -> Culprit | None:
+    """Name the first field of a batch that holds NaN or Inf, without running anything."""
+    return next(filter(None, (_in_batch(number, micro) for number, micro in enumerate(window))), None)
+
+
+def _in_batch(number: int, micro: MicroBatch) -> Culprit | None:
+    for path, tensor in _tensors(micro.data, ""):
+        if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
+            continue
+        bad = ~tensor.isfinite()
+        rows = bad.reshape(len(tensor), -1).any(1).nonzero().flatten().tolist() if tensor.dim() else []
+        indices = tuple(micro.indices[row] for row in rows if row < len(micro.indices)) if micro.indices else ()
+        return Culprit(stage="batch", micro_batch=number, where=path, operation="", indices=indices)
+    return None
+
+
+def _in_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
+    """Run the forward pass and the loss; return what was not finite, and the loss."""
+    batch = move(micro.data, replay.device)
+    with _module_path(replay.model) as path, _FirstNotFinite(path) as watch, replay.autocast():
+        terms = replay.objective(replay.model, batch)
+    if not watch.operation:
+        return None, terms
+    indices = tuple(micro.indices or ())
+    return Culprit(
+        stage="forward", micro_batch=number, where=watch.where, operation=watch.operation, indices=indices
+    ), terms
+
+
+def _in_run(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
+    indices = tuple(micro.indices or ())
+    culprit, terms = _in_forward(replay, number, micro)
+    if culprit:
+        return culprit
+    where, node = _failing_backward(replay.model, torch.stack([term.sum for term in terms]).sum())
+    if node:
+        return Culprit(stage="backward", micro_batch=number, where=where, operation=node, indices=indices)
+    return None
+
+
+def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
+    """Return ("", node that made the first NaN), or (parameter, "gradient") where it is infinite, or two blanks."""
+    with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
+        warnings.simplefilter("ignore")  # anomaly mode prints a stack of its own
+        try:
+            root.backward()
+        except RuntimeError as error:
+            return "", str(error).split("'")[1] if "'" in str(error) else str(error)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+            return name, "gradient"
+    return "", ""
+
+
+class _FirstNotFinite(TorchDispatchMode):
+    """Remembers the first operation with a floating result that is not finite, and the module it ran in."""
+
+    def __init__(self, path: list[str]) -> None:
+        super().__init__()
+        self._path = path
+        self.operation = ""
+        self.where = ""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self.operation and not _is_transport(func) and _not_finite(result) and not _is_fill(func):
+            self.operation, self.where = str(func).rsplit(".", 1)[0], self._path[-1]
+        return result
+
+
+def _is_fill(func: Any) -> bool:
+    """Masks are made of -inf on purpose: an operation that writes a constant is not where things went wrong."""
+    return any(word in str(func) for word in ("fill", "full", "empty", "scalar_tensor", "where", "detach", "view"))
+
+
+def _is_transport(func: Any) -> bool:
+    """What FSDP gathers parameters with: its results are memory that is filled a moment later."""
+    return str(func).startswith(("c10d.", "fsdp.", "_c10d_functional."))
+
+
+def _not_finite(result: Any) -> bool:
+    """True for a NaN or +inf in a floating tensor; -inf alone is a mask."""
+    parts = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
+    return any(
+        isinstance(part, Tensor) and part.is_floating_point() and bool((part.isnan() | (part == torch.inf)).any())
+        for part in parts
+    )
+
+
+@contextmanager
+def _module_path(model: nn.Module) -> Generator[list[str]]:
+    """Keep the dotted names of the modules now running, innermost last."""
+    path = [""]
+    handles: list[Any] = []
+
+    def push(name: str) -> Callable[..., None]:
+        return lambda *_: path.append(name)
+
+    def pop(*_: Any) -> None:
+        path.pop()
+
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(push(name)))
+        handles.append(module.register_forward_hook(pop, always_call=True))
+    try:
+        yield path
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Generator[None]:
+    """Leave buffers as they were: a forward pass moves BatchNorm's statistics."""
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, kept in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(kept)
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Generator[None]:
+    """Leave buffers and gradients as they were."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = None
+    try:
+        with _buffers_kept(model):
+            yield
+    finally:
+        for parameter, kept in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = kept
+
+
+def _tensors(data: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(data, Tensor):
+        yield path, data
+    elif isinstance(data, Mapping):
+        for key, part in cast("Mapping[str, Any]", data).items():
+            yield from _tensors(part, f"{path}.{key}".strip("."))
+    elif isinstance(data, (tuple, list)):
+        for number, part in enumerate(cast("Sequence[Any]", data)):
+            yield from _tensors(part, f"{path}.{number}".strip("."))
+
+
+def _shorten(indices: Sequence[int]) -> str:
+    shown = ", ".join(map(str, indices[:5]))  # five are enough to go and look
+    return shown if len(indices) <= 5 else f"{shown}, … {len(indices)} in all"

@@ -1,0 +1,99 @@
+"""Mixed precision: autocast around the forward pass, and the loss scale that float16 needs."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.training.config import Precision
+from trueloop.training.distributed.processes import ALONE, Processes
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context for forward and loss; it can be entered again and again.
+
+    Raises:
+        InvalidConfig: an unknown precision.
+    """
+    if precision == "off":
+        return nullcontext()
+    if precision not in _DTYPES:
+        raise InvalidConfig(f"precision is {precision!r}.", fix="Use off, bf16 or fp16.")
+    return torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+class LossScale:
+    """The dynamic loss scale of float16, with the semantics and defaults of torch.amp.GradScaler.
+
+    Kept here, not in GradScaler, because unscaling rides in the same division as the window's count and the clipping:
+    GradScaler would read and write every gradient once more.
+
+    Args:
+        device: where the gradients are; the scale lives there, so that nothing waits for the host.
+        enabled: off for float32 and bfloat16, whose range needs no scale; the scale is then 1.
+        growth_interval: clean updates in a row before the scale doubles.
+
+    Source: Micikevicius et al., 2018, arXiv:1710.03740; torch/amp/grad_scaler.py.
+    """
+
+    def __init__(self, device: torch.device, *, enabled: bool, growth_interval: int = 2000) -> None:
+        self.enabled = enabled
+        self._interval = growth_interval
+        self.scale = torch.full((), 65536.0 if enabled else 1.0, device=device)
+        self._clean = torch.zeros((), device=device)
+        self._count: Tensor | float = 1.0
+
+    def open(self, count: Tensor | float, processes: Processes = ALONE) -> None:
+        """Begin a window whose first micro-batch counts ``count`` on this process; all have to agree on one scale.
+
+        The count is rounded to a power of two, so that dividing by it is exact: it only keeps a sum over thousands
+        of tokens within float16, and `divide` takes it back.
+        """
+        if self.enabled:
+            self._count = _power_of_two(processes.total([count])[0])
+
+    def root(self, root: Tensor) -> Tensor:
+        """Return what backward is called on: the micro-batch's sum, scaled."""
+        return root * (self.scale / self._count) if self.enabled else root
+
+    def divide(self, divisor: Tensor | float) -> Tensor | float:
+        """Return what the accumulated gradients must be divided by: the window's count, times what `root` put in."""
+        return divisor * (self.scale / self._count) if self.enabled else divisor
+
+    def update(self, skipped: Tensor | float) -> None:
+        """Halve the scale after a skipped update, double it after enough clean ones; no host synchronisation."""
+        if not self.enabled:
+            return
+        bad = torch.as_tensor(skipped, device=self.scale.device).bool()
+        self._clean = torch.where(bad, 0.0, self._clean + 1)
+        grow = self._clean >= self._interval
+        twice = self.scale * 2  # as GradScaler has it, never inf, from which no halving leads back
+        self.scale = torch.where(bad, self.scale * 0.5, torch.where(grow & twice.isfinite(), twice, self.scale))
+        self._clean = torch.where(grow, 0.0, self._clean)
+
+    @property
+    def settling(self) -> bool:
+        """True while a non-finite gradient may be the scale's fault: float16, and the scale is not yet below 1."""
+        return self.enabled and float(self.scale) >= 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale and the clean updates since it last changed."""
+        return {"scale": self.scale.detach().cpu(), "clean": self._clean.detach().cpu()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved scale."""
+        self.scale = state["scale"].to(self.scale.device)
+        self._clean = state["clean"].to(self.scale.device)
+
+
+def _power_of_two(count: Tensor | float) -> Tensor | float:
+    if isinstance(count, Tensor):
+        return torch.exp2(torch.round(torch.log2(count.clamp(min=1).float())))
+    return 2.0 ** round(math.log2(max(count, 1.0)))

@@ -1,0 +1,72 @@
+"""What to say of an update that was not stepped: which kind it was, and what made it so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trueloop.training.distributed.processes import Processes
+from trueloop.training.loop import Assembly
+from trueloop.training.precision.locate_nonfinite import Culprit, Replay, locate_in_batches
+from trueloop.training.update_buffer import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One skipped update, looked into."""
+
+    kind: str
+    """"nothing_counted", "loss_scale" or "not_finite"."""
+    message: str
+    culprit: Culprit | None
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The culprit's fields, JSON-ready."""
+        return self.culprit.as_dict() if self.culprit else {}
+
+
+def look_into(parts: Assembly, entry: Entry) -> Incident:
+    """Say why an update was skipped; one that only bad numbers explain counts towards giving up.
+
+    Cost: runs the window again, where the guard is asked to locate.
+    """
+    update = entry.row.update
+    if not entry.counted:
+        message = f"Update {update} had nothing to learn from: every target of its window is ignored or weighs 0."
+        return Incident(kind="nothing_counted", message=message, culprit=None)
+    if parts.scale.settling:  # float16 looking for its scale: no fault of the data, unless the batch shows it
+        culprit = locate_in_batches(entry.window)
+        message = f"Update {update} overflowed float16 and was skipped; the loss scale halves"
+        return Incident(kind="loss_scale", message=_ended(message, culprit), culprit=culprit)
+    parts.guard.count_in_a_row()
+    replay = Replay(
+        model=parts.model,
+        objective=parts.objective,
+        device=parts.device,
+        autocast=parts.autocast,
+        generator=parts.guard.generator,
+        together=parts.parallel.together,
+    )
+    culprit = parts.guard.find(replay, entry.window)
+    message = f"Update {update} was not finite and was skipped"
+    return Incident(kind="not_finite", message=_ended(message, culprit), culprit=culprit)
+
+
+def agreed(incident: Incident, processes: Processes) -> Incident:
+    """Return the incident of the process whose share of the window it was; each has looked into its own.
+
+    Raises:
+        ProcessLost: another one is gone.
+    """
+    told = processes.gather(incident)
+    found = [rank for rank, each in enumerate(told) if each.culprit and each.culprit.stage != "unknown"]
+    if not found or processes.size == 1:
+        return incident
+    message = told[found[0]].message.rstrip(".")
+    return replace(told[found[0]], message=f"{message}, in process {found[0]}.")
+
+
+def _ended(message: str, culprit: Culprit | None) -> str:
+    return f"{message}; {culprit}." if culprit else f"{message}."

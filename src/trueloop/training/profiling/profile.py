@@ -1,0 +1,174 @@
+"""Where the time of an update goes: torch's profiler over a few windows of a run, summed up by what they are for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, cast
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from trueloop.core.protocols import BatchSource, MicroBatch
+from trueloop.training.loop import Assembly
+from trueloop.training.profiling.pace import WARM, Windows
+
+_OURS: Final = "trueloop: "
+_NODE: Final = "autograd::engine::evaluate_function: "
+PARTS: Final = ("data", "forward", "backward", "update", "the rest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation of torch's, or one node of the backward pass, over all updates that were looked at."""
+
+    name: str
+    seconds: float
+    """Of an operation without those it calls; of a node with them. On the accelerator where there is one."""
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profile of some updates has shown."""
+
+    updates: int
+    update_s: float
+    """Of one update, with nothing but a clock running."""
+    profiled_s: float
+    """Of one update while the profiler ran: its own cost is the difference."""
+    split: Mapping[str, float]
+    """Share of the profiled time by part, see `PARTS`; together 1."""
+    operations: Sequence[Operation]
+    """The dearest first."""
+    backward: Sequence[Operation]
+    """The nodes of the backward pass, the dearest first."""
+    device: str
+    trace: Path | None = None
+
+    @property
+    def bottleneck(self) -> str:
+        """The dearest node of the backward pass: "ConvolutionBackward0"; "" where there was no backward."""
+        return self.backward[0].name if self.backward else ""
+
+
+def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace: Path | None = None) -> Profile:
+    """Train on a few windows three times over: to warm up, with a clock, and under torch's profiler.
+
+    Args:
+        parts: an assembled run; its weights are changed.
+        source: training data.
+        updates: windows that are looked at.
+        trace: where to write a trace for Chrome or Perfetto; it is compressed where the name ends in .gz.
+
+    Raises:
+        InvalidData: the training data hold no window.
+    """
+    _train(Windows(parts, source), WARM)
+    update_s = _train(Windows(parts, source), updates)
+    activities = [ProfilerActivity.CPU]
+    if parts.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # of torch's own making, about itself
+        with profile(activities=activities, acc_events=True) as seen:
+            profiled_s = _train(_Ranges(_ranged(parts), source), updates)
+        averages = cast("Sequence[Any]", seen.key_averages())
+    if trace is not None:
+        seen.export_chrome_trace(str(trace))
+    on_device = parts.device.type == "cuda"
+    nodes = [_operation(each, each.key[len(_NODE) :], on_device, whole=True) for each in averages if _is_node(each)]
+    operations = [_operation(each, each.key, on_device) for each in averages if _is_operation(each)]
+    return Profile(
+        updates=updates,
+        update_s=update_s,
+        profiled_s=profiled_s,
+        split=_split(averages, profiled_s * updates),
+        operations=_dearest(operations),
+        backward=_dearest(nodes),
+        device=str(parts.device),
+        trace=trace,
+    )
+
+
+class _Ranges(Windows):
+    """With a range of the profiler around the drawing of data."""
+
+    def _read(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        while True:
+            with record_function(_OURS + "data"):
+                micro = next(micros, None)
+            if micro is None:
+                return
+            yield micro
+
+
+def _train(windows: Windows, updates: int) -> float:
+    """Train so many updates; return the seconds that each took."""
+    windows.wait()
+    started = perf_counter()
+    for _ in islice(windows.train(), updates):
+        pass
+    windows.wait()
+    return (perf_counter() - started) / updates
+
+
+class _Ranged:
+    """Something of the loop's, with a range of the profiler around some of its methods."""
+
+    def __init__(self, inner: Any, part: str, *names: str) -> None:
+        self._inner, self._part, self._names = inner, _OURS + part, names
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return self._around(found) if name in self._names else found
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        with record_function(self._part):
+            return self._inner(*args, **options)
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def ranged(*args: Any, **options: Any) -> Any:
+            with record_function(self._part):
+                return function(*args, **options)
+
+        return ranged
+
+
+def _ranged(parts: Assembly) -> Assembly:
+    parallel = cast("Any", _Ranged(parts.parallel, "forward"))
+    update = cast("Any", _Ranged(parts.update, "update", "clear", "step"))
+    # a compiled program has no parts to tell apart
+    return replace(parts, parallel=parallel, update=update, whole=None)
+
+
+def _is_node(each: Any) -> bool:
+    return each.key.startswith(_NODE)
+
+
+def _is_operation(each: Any) -> bool:
+    return not each.key.startswith((_OURS, "autograd::", "ProfilerStep", "[", "Optimizer."))
+
+
+def _operation(each: Any, name: str, on_device: bool, *, whole: bool = False) -> Operation:
+    kind = "" if whole else "self_"
+    micros = getattr(each, f"{kind}device_time_total" if on_device else f"{kind}cpu_time_total")
+    return Operation(name=name, seconds=micros / 1e6, calls=each.count)
+
+
+def _dearest(operations: Sequence[Operation]) -> list[Operation]:
+    return sorted((each for each in operations if each.seconds > 0), key=lambda each: -each.seconds)
+
+
+def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
+    """Share out the time of the training thread; work on an accelerator is where it was waited for."""
+    named = {each.key.removeprefix(_OURS): each.cpu_time_total / 1e6 for each in averages if each.key.startswith(_OURS)}
+    named["backward"] = sum(each.cpu_time_total for each in averages if _is_node(each)) / 1e6
+    shares = {part: named.get(part, 0.0) / total_s for part in PARTS[:-1]}
+    known = sum(shares.values())
+    if known > 1:  # clocks of the profiler and of ours differ by a little
+        shares = {part: share / known for part, share in shares.items()}
+    return {**shares, PARTS[-1]: max(0.0, 1 - known)}

@@ -1,0 +1,190 @@
+"""The end of a window: measure the gradient's norm, divide, clip and step, touching the gradients once.
+
+What the gradients must be divided by (the window's count, the loss scale, the clipping factor) is one number. Fused
+optimizers take it along as `grad_scale` and divide while they read the gradient anyway; for the others one
+`_foreach_div_` does it. A gradient that is not finite is never stepped.
+
+Two ways, equal in result: `HostUpdate` reads the norm on the host, which costs nothing on the CPU and one
+synchronisation elsewhere; `DeviceUpdate` decides on the device and leaves the reading for later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import InvalidModel
+from trueloop.training.optimizers.adamw import LeanAdamW
+from trueloop.training.optimizers.foreach import divide, total_norm, total_norm_on_host
+
+# Optimizers whose fused kernel honours grad_scale and found_inf.
+_FUSED = (LeanAdamW, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+class Outcome(NamedTuple):
+    """What became of one window."""
+
+    norm: Tensor | float
+    """Joint L2 norm of the window's gradient, before clipping."""
+    skipped: Tensor | float
+    """1 where the gradient was not finite or nothing was counted, and nothing was stepped; else 0. A tensor where only
+    the device knows."""
+
+
+class Update(Protocol):
+    """Turns accumulated gradients into one optimizer step, or into none."""
+
+    def clear(self) -> None:
+        """Drop every gradient, so that the next backward starts from nothing."""
+        ...
+
+    def step(self, divisor: Tensor | float) -> Outcome:
+        """Divide the gradients by ``divisor``, clip, step.
+
+        Raises:
+            InvalidModel: no parameter has a gradient.
+        """
+        ...
+
+
+def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded: bool = True) -> Update:
+    """Choose the way that fits the optimizer and the device.
+
+    Args:
+        optimizer: over every parameter whose gradient is measured.
+        clip: upper bound of the joint norm, or None.
+        guarded: skip what is not finite; off only for those who ask for a bare loop.
+
+    Raises:
+        InvalidModel: the optimizer needs a closure, which one window cannot give.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidModel(
+            "LBFGS evaluates the loss several times per step, which a window of micro-batches cannot offer.",
+            fix="Use AdamW or SGD here, or write the LBFGS loop by hand with a closure.",
+        )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    rides = _takes_divisor(optimizer, parameters)
+    if rides and all(p.device.type != "cpu" for p in parameters):
+        return DeviceUpdate(optimizer, parameters, clip, guarded=guarded)
+    return HostUpdate(optimizer, parameters, clip, rides=rides, guarded=guarded)
+
+
+def _takes_divisor(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
+    """True where the fused kernel divides: its divisor is a float32, so float64 gradients are divided apart."""
+    fused = all(group.get("fused") for group in optimizer.param_groups)
+    return type(optimizer) in _FUSED and fused and all(p.dtype != torch.float64 for p in parameters)
+
+
+class _Clearing:
+    """Clears what it will step: what ``zero_grad(set_to_none=True)`` does, without its 5 µs of bookkeeping."""
+
+    _parameters: Sequence[Tensor]
+
+    def clear(self) -> None:
+        """Drop every gradient."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+class HostUpdate(_Clearing):
+    """Reads the norm on the host and steps, or does not."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[Tensor],
+        clip: float | None,
+        *,
+        rides: bool,
+        guarded: bool = True,
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._bound = math.inf if clip is None else clip
+        self._guarded = guarded
+        self._by = 1.0
+        self._divisor = torch.ones((), device=parameters[0].device) if rides else None
+        if self._divisor is not None:
+            _lend(optimizer, self._divisor, None)
+
+    def step(self, divisor: Tensor | float) -> Outcome:
+        """Divide, clip and step; one host synchronisation where the gradients are not on the CPU."""
+        gradients = gradients_of(self._parameters)
+        count = float(divisor)
+        norm = total_norm_on_host(gradients) / count if count else math.nan
+        finite = math.isfinite(norm)
+        if not count or (self._guarded and not finite):
+            return Outcome(norm, 1.0)
+        by = count * max(1.0, norm / self._bound) if finite else count
+        if self._divisor is not None:
+            if by != self._by:
+                self._divisor.fill_(by)
+                self._by = by
+        elif by != 1.0:
+            divide(gradients, by)
+        self._optimizer.step()
+        return Outcome(norm, 0.0)
+
+
+class DeviceUpdate(_Clearing):
+    """Decides on the device: the fused kernel divides by a tensor and skips where `found_inf` is 1."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[Tensor],
+        clip: float | None,
+        *,
+        guarded: bool = True,
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._bound = math.inf if clip is None else clip
+        self._guarded = guarded
+
+    def step(self, divisor: Tensor | float) -> Outcome:
+        """Divide, clip and step without waiting for the device."""
+        gradients = gradients_of(self._parameters)
+        norm = total_norm(gradients) / divisor
+        finite = torch.isfinite(norm)
+        taken = finite if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
+        skipped = 1.0 - taken.float()
+        by = (norm / self._bound).clamp(min=1.0)
+        if not self._guarded:  # it is stepped: by a norm of infinity nothing is clipped, as on the host
+            by = torch.where(finite, by, 1.0)
+        _lend(self._optimizer, (by * divisor).float(), skipped)
+        self._optimizer.step()
+        return Outcome(norm, skipped)
+
+
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return those that there are.
+
+    Raises:
+        InvalidModel: there is none.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        raise InvalidModel(
+            "No parameter of the optimizer received a gradient.",
+            why="The loss does not depend on what is being trained.",
+            fix="Check that the model's output reaches the loss without detach(), .data, .item() or no_grad().",
+        )
+    return gradients
+
+
+def _lend(optimizer: torch.optim.Optimizer, divisor: Tensor, skipped: Tensor | None) -> None:
+    """Hand the fused kernel its two numbers, by the attributes that GradScaler uses."""
+    lent = cast("_Lent", optimizer)
+    lent.grad_scale = divisor
+    lent.found_inf = skipped
+
+
+class _Lent(Protocol):
+    grad_scale: Tensor
+    found_inf: Tensor | None

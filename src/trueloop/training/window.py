@@ -1,0 +1,275 @@
+"""One window is one batch: K micro-batches add up sums and counts, and are divided once, at the end.
+
+With sums S_k and counts C_k of micro-batch k, the big batch's gradient is grad(ΣS_k) / ΣC_k. The mean of K means,
+grad(ΣS_k/C_k) / K, is the same only where all counts are equal: not in a short last window, not with ragged batches,
+not with tokens. So backward runs on S_k, and the division by ΣC_k waits until the window is whole.
+
+Several terms with weights w_j need their counts before the first backward: each is divided by what it counts in the
+window's first micro-batch, and all by how much the counts have grown at its end, which is one number wherever the terms
+count the same things. Where they do not, the window is refused rather than trained on wrongly, unless the counts are
+declared beforehand (`declared`).
+
+Where several processes share the window, sums and counts are those of all of them: added up once, on the way into the
+window's last backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import InvalidModel
+from trueloop.core.protocols import MicroBatch, stands_in
+from trueloop.training.distributed.parallel import Parallel
+from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.objective import Loss, items_if_known
+from trueloop.training.optimizers.foreach import is_half, precise
+
+Counts = Callable[[Any], Sequence[float]]
+"""Batch -> what each term of the objective will count in it, known without running the model."""
+
+
+_Number = TypeVar("_Number", Tensor | float, Tensor | float | None)
+
+
+class Window:
+    """Sums and counts of the window in hand.
+
+    Args:
+        processes: those that share it.
+        declared: its total count per term over all processes, where that is known beforehand.
+    """
+
+    __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_weights", "examples", "micros")
+
+    def __init__(self, processes: Processes = ALONE, declared: Sequence[Tensor | float] | None = None) -> None:
+        self._processes = processes
+        self._pending: Callable[[], list[Tensor | float]] | None = None
+        self._declared = declared
+        self._weights: list[float] = []  # not the terms: they hold the output, and with it a graph
+        self._sums: list[Tensor | float] = []
+        self._counts: list[Tensor | float | None] = []
+        self._first: Sequence[Tensor | float | None] = ()
+        self.micros: list[MicroBatch] = []
+        self.examples: Tensor | float = 0
+
+    def add(self, micro: MicroBatch, terms: Sequence[Loss]) -> Tensor:
+        """Take one micro-batch and its terms; return the scalar to call backward on.
+
+        Raises:
+            InvalidModel: the number of terms changed within the window, or is not the declared one.
+        """
+        self.micros.append(micro)
+        if stands_in(micro):
+            terms = [_uncounted(term) for term in terms]
+        self.examples += examples_in(micro)
+        if not self._sums:
+            self._sums = [_read(term.sum) for term in terms]
+            self._counts = [_read(term.count) for term in terms]
+            self._first = self._counts if self._declared is None else self._declared
+            if len(terms) > 1 and self._declared is None:
+                self._first = self._of_all(self._counts)
+        else:
+            self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=False)]
+            self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=False)]
+        self._weights = [term.weight for term in terms]
+        if not len(terms) == len(self._sums) == len(self._first):
+            raise InvalidModel(
+                f"The objective returned {len(terms)} terms where {len(self._first)} were declared or came before.",
+                fix="Return the same terms for every batch; a term that does not apply has sum 0 and count 0.",
+            )
+        if len(terms) == 1:
+            return terms[0].sum if terms[0].weight == 1.0 else terms[0].sum * terms[0].weight
+        scaled = [term.sum * (_inverse(count) * term.weight) for count, term in zip(self._first, terms, strict=True)]
+        return torch.stack(scaled).sum()
+
+    def exchange(self, parallel: Parallel) -> None:
+        """Begin to add up over all processes, after the last forward pass: on the way of the gradients."""
+        if self._processes.size > 1:
+            counts = [count for count in self._counts if count is not None]
+            self._pending = parallel.begin_total([*self._sums, *counts, self.examples])
+
+    def complete(self) -> None:
+        """Take the sums and counts of all processes, after the gradients have met.
+
+        Raises:
+            InvalidModel: see `check_ratios`.
+        """
+        if self._pending is not None:
+            *numbers, self.examples = self._pending()
+            rest = iter(numbers)
+            self._sums = [next(rest) for _ in self._sums]
+            self._counts = [None if count is None else next(rest) for count in self._counts]
+        self.check_ratios()
+
+    def _of_all(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
+        totals = iter(self._processes.total([count for count in counts if count is not None]))
+        return [None if count is None else next(totals) for count in counts]
+
+    @property
+    def divisor(self) -> Tensor | float:
+        """What the window's gradient is divided by; 0 where nothing was counted.
+
+        One term: its total count (1 for a plain sum). Several: by how much their counts grew after the first
+        micro-batch.
+
+        Cost: with several terms and several micro-batches, reads the counts on the host.
+        """
+        if len(self._counts) == 1:
+            return _one(self._counts[0])
+        if self._declared is not None:
+            return float(any(self._declared))
+        if len(self.micros) == 1:
+            return self._anything()
+        return next((total / first for total, first in self._growth() if first), 0.0)
+
+    def loss(self) -> Tensor | float:
+        """Return the window's loss: each term's sum over its count, weighted; nan where nothing was counted."""
+        if len(self._sums) == 1:
+            return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._weights[0]
+        parts = zip(self._weights, self._sums, self._counts, strict=True)
+        total = sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
+        return _mean(total, self._anything(), nothing=math.nan)
+
+    def _anything(self) -> Tensor | float:
+        """1 where any term has counted something, else 0."""
+        if any(_one(count) for count in self._counts if not isinstance(count, Tensor)):
+            return 1.0
+        there = [count for count in self._counts if isinstance(count, Tensor)]
+        return precise((torch.stack(there) != 0).any()) if there else 0.0
+
+    def check_ratios(self) -> None:
+        """Refuse a window whose terms count different things in different proportions.
+
+        Raises:
+            InvalidModel: with the counts and what to do.
+        """
+        if len(self._sums) < 2 or len(self.micros) < 2 or self._declared is not None:
+            return
+        growth, pairs = float(self.divisor), self._growth()
+        # Sums of fractions have been rounded, in float32 as a rule, which keeps 7 digits; whole numbers are exact.
+        near = 1e-12 if all(number.is_integer() for pair in pairs for number in pair) else 1e-6
+        for j, (total, first) in enumerate(pairs):
+            if abs(first * growth - total) > near * total:
+                raise InvalidModel(
+                    f"Term {j} of the objective counts {first:g} in the window's first micro-batch and {total:g} in "
+                    f"all of it, but the other terms' counts grow by {growth:g}.",
+                    why="Their weights would depend on how the batch is cut up, so the update would not be that "
+                    "of the big batch.",
+                    fix="Declare the counts beforehand: Trainer(..., counts=lambda batch: (count_0, count_1)).",
+                )
+
+    def _growth(self) -> list[tuple[float, float]]:
+        """(total, first micro-batch's) count of every term, on the host."""
+        pairs = zip(self._counts, self._first, strict=True)
+        return [(float(_one(total)), float(_one(first))) for total, first in pairs]
+
+
+def _one(count: Tensor | float | None) -> Tensor | float:
+    return 1.0 if count is None else count
+
+
+def _read(number: _Number) -> _Number:
+    """On the CPU the number itself, which costs nothing there; elsewhere a tensor to add to, left where it is."""
+    if not isinstance(number, Tensor):
+        return number
+    if number.is_cpu:
+        return number.item()
+    return precise(number.detach()) if is_half(number) else number.detach()
+
+
+def _mean(total: Tensor | float, count: Tensor | float | None, *, nothing: float) -> Tensor | float:
+    """``total / count``, or ``nothing`` where the count is 0."""
+    if count is None:
+        return total
+    if isinstance(count, Tensor):
+        return torch.where(count == 0, nothing, total / count)
+    return total / count if count else nothing
+
+
+def _inverse(count: Tensor | float | None) -> Tensor | float:
+    """1 / count in float64; 0 where nothing is counted, and then the sum is 0 as well."""
+    if isinstance(count, Tensor):
+        return torch.where(count == 0, 0.0, 1 / precise(count))
+    return 1 / _one(count) if _one(count) else 0.0
+
+
+def _plus(count: Tensor | float | None, more: Tensor | float | None) -> Tensor | float | None:
+    return None if count is None or more is None else count + more
+
+
+def open_window(
+    micros: Iterator[MicroBatch], counts: Counts | None, processes: Processes = ALONE
+) -> tuple[Window, Iterable[MicroBatch]]:
+    """Begin a window; where counts are declared, its micro-batches are drawn first so that they can be added up.
+
+    Args:
+        micros: the window's micro-batches, not yet drawn.
+        counts: declared counts per term, or None.
+        processes: those that share it.
+    """
+    if counts is None:
+        return Window(processes), micros
+    drawn = list(micros)
+    each = [[0.0 if stands_in(micro) else count for count in counts(micro.data)] for micro in drawn]
+    return Window(processes, processes.total([sum(term) for term in zip(*each, strict=True)])), drawn
+
+
+def examples_in(micro: MicroBatch) -> int:
+    """Return how many examples of a micro-batch count; 0 where that cannot be told."""
+    return (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
+
+
+def _uncounted(term: Loss) -> Loss:
+    """A stand-in's term: its graph is run through for company's sake, and nothing of it counts."""
+    return replace(term, sum=term.sum * 0.0, count=None if term.count is None else 0.0)
+
+
+class Waiting:
+    """Seconds spent waiting for data since it was last read."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def take(self) -> float:
+        """Return the seconds and start again from 0."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+def windows(micro_batches: Iterator[MicroBatch], waiting: Waiting) -> Iterator[Iterator[MicroBatch]]:
+    """Group a flat stream into windows, lazily: nothing is drawn before it is asked for.
+
+    Args:
+        micro_batches: as a `BatchSource` yields them.
+        waiting: told how long each draw took.
+    """
+    while True:
+        started = perf_counter()
+        first = next(micro_batches, None)
+        waiting.seconds += perf_counter() - started
+        if first is None:
+            return
+        if first.closes_window:
+            yield iter((first,))
+        else:
+            yield _rest_of_window(first, micro_batches, waiting)
+
+
+def _rest_of_window(first: MicroBatch, others: Iterator[MicroBatch], waiting: Waiting) -> Iterator[MicroBatch]:
+    micro: MicroBatch | None = first
+    while micro is not None:
+        yield micro
+        if micro.closes_window:
+            return
+        started = perf_counter()
+        micro = next(others, None)
+        waiting.seconds += perf_counter() - started

@@ -1,0 +1,71 @@
+"""Finds the proofs by walking their package, chooses among them, and runs them one after another."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.verification import proofs as package
+from trueloop.verification.proof import GROUPS, Proof
+
+
+@cache
+def proofs() -> Mapping[str, Proof]:
+    """Return every proof by its name, group by group.
+
+    Raises:
+        ValueError: a file without a ``PROOF``.
+    """
+    found: list[Proof] = []
+    for file in pkgutil.iter_modules(package.__path__):
+        proof = getattr(importlib.import_module(f"{package.__name__}.{file.name}"), "PROOF", None)
+        if not isinstance(proof, Proof):
+            raise ValueError(f"{file.name} has no PROOF.")
+        found.append(replace(proof, name=file.name.replace("_", "-")))
+    found.sort(key=lambda proof: (GROUPS.index(proof.group), proof.name))
+    return {proof.name: proof for proof in found}
+
+
+def named(word: str) -> Proof:
+    """Return the proof of this name, with hyphens or underscores.
+
+    Raises:
+        InvalidConfig: there is none; says the nearest that there is.
+    """
+    name = word.strip().lower().replace("_", "-")
+    known = proofs()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        raise InvalidConfig(f"There is no proof {word!r}.", fix=f"{hint}There are {', '.join(known)}.")
+    return known[name]
+
+
+def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Proof]:
+    """Return the proofs that were asked for.
+
+    Args:
+        select: names or groups, also several in a word with commas; none = all.
+        ignore: likewise, left out.
+
+    Raises:
+        InvalidConfig: a word that names nothing, or nothing is left.
+    """
+    wanted, unwanted = set(_names(select)), set(_names(ignore))
+    left = [proof for name, proof in proofs().items() if (not wanted or name in wanted) and name not in unwanted]
+    if not left:
+        raise InvalidConfig("No proof is left.", fix="Select one that is not ignored.")
+    return left
+
+
+def _names(words: Iterable[str]) -> Iterator[str]:
+    for word in (part.strip() for some in words for part in some.split(",")):
+        if word in GROUPS:
+            yield from (proof.name for proof in proofs().values() if proof.group == word)
+        elif word:
+            yield named(word).name

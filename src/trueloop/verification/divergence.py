@@ -1,0 +1,74 @@
+"""Which module is the first to do it: two passes through the same model, compared place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from trueloop.verification.batch_tree import tensors
+from trueloop.verification.model_call import Call, outputs
+
+
+class Seen(NamedTuple):
+    """What went into a module or came out of it."""
+
+    name: str
+    kind: str
+    """The module's class."""
+    within: str
+    """The class of the module that contains it."""
+    out: bool
+    """It came out."""
+    values: list[Tensor]
+
+
+def traced(model: nn.Module, call: Call, seed: int) -> list[Seen]:
+    """Run a model and return what went into and came out of each of its modules, in order.
+
+    Cost: a copy of all activations.
+    """
+    seen: list[Seen] = []
+    with _heard(model, seen):
+        outputs(model, call, seed)
+    return seen
+
+
+def first_change(before: list[Seen], after: list[Seen], same: Callable[[Tensor, Tensor], bool]) -> str:
+    """Say where two passes part, as far as ``same`` looks at them; empty where they do not, inside of modules."""
+    for a, b in zip(before, after, strict=False):
+        if a[:4] != b[:4]:
+            return ""
+        if all(same(x, y) for x, y in zip(a.values, b.values, strict=False)):
+            continue
+        if a.out:
+            return f"in {a.name} ({a.kind})"
+        return f"in the forward of {a.within}, before {a.name} ({a.kind})"
+    return ""
+
+
+@contextmanager
+def _heard(model: nn.Module, seen: list[Seen]) -> Generator[None]:
+    handles: list[Any] = []
+    names = dict(model.named_modules())
+    for name, module in names.items():
+        if not name:
+            continue
+        within = type(names[name.rpartition(".")[0]]).__name__
+
+        def came(each: nn.Module, args: Any, kwargs: Any, name: str = name, within: str = within) -> None:
+            values = [leaf.detach().clone() for leaf in tensors((args, kwargs))]
+            seen.append(Seen(name, type(each).__name__, within, False, values))
+
+        def went(each: nn.Module, _args: Any, result: Any, name: str = name, within: str = within) -> None:
+            values = [leaf.detach().clone() for leaf in tensors(result)]
+            seen.append(Seen(name, type(each).__name__, within, True, values))
+
+        handles += [module.register_forward_pre_hook(came, with_kwargs=True), module.register_forward_hook(went)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

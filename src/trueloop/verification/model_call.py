@@ -1,0 +1,157 @@
+"""How a model is called by its loss: the mean over a batch, and the call itself, caught on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import InvalidConfig, InvalidData
+from trueloop.verification.batch_tree import described, tensors
+from trueloop.verification.evidence import NotApplicable
+from trueloop.verification.proof_target import Subject
+from trueloop.verification.rng_state import seed_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a model is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def tree(self) -> tuple[Any, Any]:
+        """Both, as a tree of tensors."""
+        return (self.args, dict(self.kwargs))
+
+    @classmethod
+    def of(cls, tree: tuple[Any, Any]) -> Call:
+        """Return a call from such a tree."""
+        return cls(args=tree[0], kwargs=tree[1])
+
+
+def is_criterion(loss: Any) -> bool:
+    """True for a loss of (output, target); false for a function of (model, batch)."""
+    return isinstance(loss, nn.Module) or getattr(loss, "__module__", "") == "torch.nn.functional"
+
+
+def mean_of(loss: Any, model: nn.Module, batch: Any) -> Tensor:
+    """Return the loss over a batch, 0-d, with its graph.
+
+    Raises:
+        NotApplicable: there is no loss.
+        InvalidConfig, InvalidData: what it gives is not one number, or the batch is no pair.
+    """
+    if loss is None:
+        raise NotApplicable("There is no loss.")
+    if not is_criterion(loss):
+        return _number(loss(model, batch))
+    inputs, target = pair(batch)
+    return _number(loss(called(model, inputs), target))
+
+
+def pair(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and target of a batch.
+
+    Raises:
+        InvalidData: it is no pair.
+    """
+    if isinstance(batch, (tuple, list)) and len(cast("list[Any]", batch)) == 2:
+        return batch[0], batch[1]
+    raise InvalidData(
+        f"A torch.nn loss needs batches (inputs, target), but this batch is {described(batch)}.",
+        fix="Give a function (model, batch) -> mean as the loss, which knows the batch.",
+    )
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """Call a model: a tuple or list as positional, a mapping as keyword arguments, anything else as it is."""
+    call = _as_call(inputs)
+    return model(*call.args, **call.kwargs)
+
+
+def _as_call(inputs: Any) -> Call:
+    if isinstance(inputs, (tuple, list)):
+        return Call(args=tuple(cast("list[Any]", inputs)), kwargs={})
+    if isinstance(inputs, Mapping):
+        return Call(args=(), kwargs=dict(cast("Mapping[str, Any]", inputs)))
+    return Call(args=(inputs,), kwargs={})
+
+
+def caught(subject: Subject, model: nn.Module, batch: Any) -> Call:
+    """Return what the model is called with for this batch, the first time.
+
+    Raises:
+        NotApplicable: the loss does not call the model as ``model(...)``.
+    """
+    if subject.inputs is not None:
+        return _as_call(subject.inputs(batch))
+    if subject.loss is None:
+        return _as_call(batch)
+    if is_criterion(subject.loss):
+        return _as_call(pair(batch)[0])
+    calls: list[Call] = []
+
+    def hear(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append(Call(args=args, kwargs=dict(kwargs)))
+
+    handle = model.register_forward_pre_hook(hear, with_kwargs=True)
+    try:
+        seed_all(subject.seed)
+        mean_of(subject.loss, model, batch)
+    finally:
+        handle.remove()
+    if not calls:
+        raise NotApplicable("The loss does not call the model as model(...), so its inputs are not seen.")
+    return calls[0]
+
+
+def outputs(model: nn.Module, call: Call, seed: int, *, reset: bool = True) -> list[Tensor]:
+    """Call a model without a graph and return every tensor it gave; the same seed, the same dropout.
+
+    Args:
+        model: in whatever mode it is.
+        call: what with.
+        seed: of everything random.
+        reset: put its buffers back: the power iteration of a spectral norm goes on with every call.
+    """
+    seed_all(seed)
+    with torch.no_grad(), _same_buffers(model) if reset else nullcontext():
+        return [leaf.detach().clone() for leaf in tensors(model(*call.args, **call.kwargs))]
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Generator[None]:
+    before = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, value in before:
+            buffer.copy_(value)
+            setattr(module, name, buffer)  # where the forward has put another one in its place
+
+
+def _number(value: Any) -> Tensor:
+    if isinstance(value, Mapping) and "loss" in value:
+        value = cast("Mapping[str, Any]", value)["loss"]
+    elif not isinstance(value, (Tensor, tuple)) and isinstance(getattr(value, "loss", None), Tensor):
+        value = getattr(value, "loss")  # noqa: B009 - a Hugging Face output, whose class is not known here
+    if isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == 2:
+        total, count = cast("tuple[Any, Any]", value)
+        value = total / count
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.reshape(())
+    shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise InvalidConfig(
+        f"The loss gave {shape}, not one number.",
+        fix='Return a mean or (sum, count); leave reduction="none" out.',
+    )

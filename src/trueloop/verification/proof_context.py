@@ -1,0 +1,247 @@
+"""Where a proof works: on copies of the model, the optimizer and the batches, never on what the user gave."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
+from trueloop.verification.batch_tree import cloned, described, moved, samples_in, taken, tensors
+from trueloop.verification.evidence import NotApplicable
+from trueloop.verification.model_call import Call, caught, mean_of
+from trueloop.verification.proof_target import Subject
+from trueloop.verification.rng_state import seed_all
+
+RATE = 1e-3
+"""Of the Adam that is taken where no optimizer is given: its own default."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """One copy of the subject, to be trained and spoilt."""
+
+    subject: Subject
+    model: nn.Module
+    loss: Any
+    optimizer: torch.optim.Optimizer
+
+    def mean(self, batch: Any) -> Tensor:
+        """Return the loss over a batch, 0-d, with its graph."""
+        return mean_of(self.loss, self.model, batch)
+
+    def measured(self, batch: Any) -> float:
+        """Return the loss over a batch, as a number and without a graph; the same seed, the same dropout."""
+        seed_all(self.subject.seed)
+        with torch.no_grad():
+            return float(self.mean(batch))
+
+    def update(self, batches: list[Any]) -> None:
+        """Make one update: by the user's own step where there is one."""
+        if self.subject.step is not None:
+            self.subject.step(self.model, self.optimizer, batches)
+            return
+        self.optimizer.zero_grad()
+        for batch in batches:
+            (self.mean(batch) / len(batches)).backward()
+        self.optimizer.step()
+
+
+class Bench:
+    """Makes copies of a subject.
+
+    Args:
+        subject: of the user; a model is made of it where it is a function.
+        clock: seconds, for proofs that watch the time.
+
+    Raises:
+        InvalidModel: the function gives no module.
+    """
+
+    def __init__(self, subject: Subject, *, clock: Callable[[], float] = perf_counter) -> None:
+        self.subject = subject
+        self.clock = clock
+        self.original = subject.model if isinstance(subject.model, nn.Module) else self.made()
+        _check_whole(self.original)
+        first = next(self.original.parameters(), None)
+        self.device = first.device if first is not None else torch.device("cpu")
+        self._read: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
+        self._exhausted = False
+
+    @property
+    def loaders(self) -> list[Any]:
+        """Those of the subject that there are."""
+        return [each for each in (self.subject.loader, self.subject.val) if each is not None]
+
+    def made(self) -> nn.Module:
+        """Return a new model, from the seed.
+
+        Raises:
+            InvalidModel: the function gives no module.
+            NotApplicable: the subject's model is no function.
+        """
+        if isinstance(self.subject.model, nn.Module):
+            raise NotApplicable("The model is given as it is, not as a function that makes one.")
+        seed_all(self.subject.seed)
+        model: Any = self.subject.model()
+        if not isinstance(model, nn.Module):
+            raise InvalidModel(f"The function for the model returned {type(model).__name__}, not an nn.Module.")
+        return model
+
+    def work(self) -> Work:
+        """Return a copy in train mode, with parts that the user has put into eval mode left there."""
+        asked = self.subject.optimizer
+        loss = self.subject.loss if isinstance(self.subject.loss, nn.Module) else None
+        model, loss, made = self._copied(loss, asked if isinstance(asked, torch.optim.Optimizer) else None)
+        if not model.training:
+            model.train()
+        return Work(
+            subject=self.subject,
+            model=model,
+            loss=self.subject.loss if loss is None else loss,
+            optimizer=made or _optimizer(asked, model),
+        )
+
+    def _copied(self, loss: Any, optimizer: Any) -> tuple[nn.Module, Any, Any]:
+        if optimizer is not None:
+            _check_over(self.original, optimizer)
+        try:
+            copied = copy.deepcopy(
+                (self.original, loss, optimizer)
+            )  # in one go: the optimizer's copy holds the model's
+        except (RuntimeError, TypeError) as error:
+            if isinstance(self.subject.model, nn.Module):
+                raise InvalidModel(
+                    f"The model cannot be copied: {error}",
+                    why="A proof works on copies, so that your model stays as it is.",
+                    fix="Give a function that makes the model in its place.",
+                ) from error
+            if optimizer is not None:
+                raise
+            copied = self.made(), copy.deepcopy(loss), None
+        for before, after in zip(self.original.parameters(), copied[0].parameters(), strict=True):
+            if before.grad is not None and not before.requires_grad:
+                after.grad = before.grad.detach().clone()  # a frozen parameter with a gradient still decays
+        return copied
+
+    @property
+    def batch(self) -> Any:
+        """The subject's batch, copied to the model's device.
+
+        Raises:
+            NotApplicable: there is none.
+        """
+        return self.batches(1)[0]
+
+    def batches(self, most: int) -> list[Any]:
+        """Return the first batches of the loader, or the one that there is.
+
+        Raises:
+            NotApplicable: there is neither.
+            InvalidData: the loader is empty.
+        """
+        if self.subject.batch is not None and (most == 1 or self.subject.loader is None):
+            return [moved(cloned(self.subject.batch), self.device)]
+        if self.subject.loader is None:
+            raise NotApplicable("There is neither a batch nor a loader.")
+        if len(self._read) < most and not self._exhausted:
+            self._read = list(self.read(self.subject.loader, most))
+            self._exhausted = len(self._read) < most
+        if not self._read:
+            raise InvalidData("The loader gives no batch.", fix="Check its dataset, its sampler and drop_last.")
+        return [cloned(batch) for batch in self._read[:most]]
+
+    def stream(self, most: int) -> Iterator[Any]:
+        """Yield the first batches one by one, for who looks for one of a kind.
+
+        Raises:
+            NotApplicable: there is neither a batch nor a loader.
+        """
+        if self.subject.batch is not None or self.subject.loader is None:
+            yield from self.batches(1)
+        else:
+            yield from self.read(self.subject.loader, most)
+
+    def read(self, loader: Any, most: int) -> Iterator[Any]:
+        """Yield the first batches of a loader, each copied to the model's device."""
+        seed_all(self.subject.seed)
+        for batch in islice(iter(loader), most):
+            yield moved(cloned(batch), self.device)
+
+    def few(self, most: int, *, least: int = 1) -> Any:
+        """Return the first samples of the batch.
+
+        Raises:
+            NotApplicable: it has fewer than ``least``.
+        """
+        batch = self.batch
+        samples = samples_in(batch)
+        if samples < least:
+            raise NotApplicable(f"The batch holds {samples} of the {least} samples that this takes.")
+        return taken(batch, slice(0, most)) if samples > most else batch
+
+    def aligned(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, Call]:
+        """Return the first samples of the batch, and the model's call for them, whose rows are these samples.
+
+        Raises:
+            NotApplicable: they are not, as where the loss hands time over first.
+        """
+        batch = self.few(most, least=least)
+        call = self.call(model, batch)
+        samples = samples_in(batch)
+        if samples > least and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
+            samples -= 1  # or rows and columns could not be told apart
+            batch = taken(batch, slice(0, samples))
+            call = self.call(model, batch)
+        if samples_in(call.tree) != samples:
+            raise NotApplicable(
+                f"The model is called with {described(call.tree)} for {samples} samples: its rows are not the samples."
+            )
+        return batch, call
+
+    def call(self, model: nn.Module, batch: Any) -> Call:
+        """Return what the model is called with for a batch."""
+        return caught(self.subject, model, batch)
+
+
+def _check_whole(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InvalidModel(
+                f"{name} has no size yet: it belongs to a lazy module.",
+                why="A copy of it would not be the model that you train.",
+                fix="Call the model once on a batch before you hand it over.",
+            )
+
+
+def _check_over(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        raise InvalidConfig(
+            "The optimizer holds no parameter of the model.",
+            why="It was made for another instance.",
+            fix="Give a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
+        )
+
+
+def _optimizer(given: Any, model: nn.Module) -> torch.optim.Optimizer:
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if given is None:
+        if not trainable:
+            return torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # nothing to train: proofs of the model do
+        return torch.optim.Adam(trainable, lr=RATE)
+    kind = given.func if isinstance(given, functools.partial) else given
+    made: Any = given(trainable) if isinstance(kind, type) else given(model)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InvalidConfig(
+            f"optimizer gave {type(cast('object', made)).__name__}, not an optimizer.",
+            fix="Give a class such as torch.optim.AdamW, a functools.partial of one, or a function of the model.",
+        )
+    return made

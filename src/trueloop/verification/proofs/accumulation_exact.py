@@ -1,0 +1,162 @@
+"""Accumulation over K micro-batches equals the big batch.
+
+A loop that does not divide by K trains at K times the rate; one that divides by K gives the samples of a short last
+micro-batch, and the tokens of a short sequence, more weight than the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.formatting import percent, short
+from trueloop.verification.batch_tree import as_double, cut, samples_in, taken
+from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
+from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin, without_dropout
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench, Work
+
+EXACT, ROUGH = 1e-9, 1e-4
+RATE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a step is tried."""
+
+    batch: Any
+    double: bool
+    pinned: bool
+    """Batch statistics are held still."""
+
+
+def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
+    """Makes one update from K micro-batches and one from the same samples in one batch, and compares the parameters.
+
+    With equal micro-batches and with a short last one, by plain gradient descent, whose update is the gradient; without
+    dropout and with BatchNorm's statistics held still, which no accumulation can repair.
+
+    Args:
+        bench: of a subject with a ``step(model, optimizer, batches)``.
+        k: micro-batches.
+    """
+    if bench.subject.step is None:
+        raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
+    batch = bench.few(8 * k, least=4)
+    k = min(k, samples_in(batch) // 2)
+    samples = samples_in(batch) // k * k
+    batch = taken(batch, slice(0, samples))
+    trial = Trial(batch=batch, double=_takes_double(bench, batch), pinned=True)
+    tolerance = EXACT if trial.double else ROUGH
+    even, ragged = [samples // k] * k, _ragged(samples, samples // k + 1)
+    whole = _update(bench, trial, [samples])
+    if not float(_size(whole)):
+        raise NotJudged("The step does not change the model that it is given: nothing can be compared.")
+    if _apart(whole, _update(bench, trial, [samples])) > tolerance:
+        raise NotJudged("The step is random: the same batch and seed give another update.")
+    off = {
+        "equal": _apart(whole, _update(bench, trial, even)),
+        "short last": _apart(whole, _update(bench, trial, ragged)),
+    }
+    numbers = {"equal": off["equal"], "short_last": off["short last"]}
+    picture = Bars(title="How far the update is from that of the big batch", values=off, unit="of its size")
+    if max(off.values()) > tolerance:
+        scale = _scale(whole, _update(bench, trial, even))
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=_told(off, tolerance, scale, (even, ragged)),
+            fault="short last micro-batch" if off["equal"] <= tolerance else "equal micro-batches",
+            fix="Add up the loss as a sum and a count per micro-batch, backward on the sums, and divide the "
+            "gradient once "
+            "by the total count.",
+            numbers={**numbers, "times": scale},
+            pictures=(picture,),
+        )
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"The update from {k} micro-batches is that of the big batch to {short(max(off.values()))} "
+        "of its size, "
+        f"also where the last one is short ({' + '.join(map(str, ragged))}).",
+        remarks=_live_statistics(bench, batch, even, double=trial.double),
+        numbers=numbers,
+        pictures=(picture,),
+    )
+
+
+def _told(off: dict[str, float], tolerance: float, scale: float, sizes: tuple[list[int], list[int]]) -> str:
+    even, ragged = (" + ".join(map(str, each)) for each in sizes)
+    if off["equal"] <= tolerance:
+        return (
+            f"Equal micro-batches ({even}) give the big batch's update, but with a short last one ({ragged}) it is off "
+            f"by {percent(off['short last'])}: each micro-batch weighs the same, whatever it holds."
+        )
+    told = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {percent(off['equal'])}"
+    return f"{told}: it is {short(scale)} times as long as the big batch's." if abs(scale - 1) > 0.01 else f"{told}."
+
+
+def _ragged(samples: int, size: int) -> list[int]:
+    return [min(size, samples - start) for start in range(0, samples, size)]
+
+
+def _takes_double(bench: Bench, batch: Any) -> bool:
+    try:
+        _update(bench, Trial(batch=batch, double=True, pinned=True), [samples_in(batch)])
+    except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
+        return False
+    return True
+
+
+def _update(bench: Bench, trial: Trial, sizes: list[int]) -> list[Tensor]:
+    """Return by how much each parameter moves in one update."""
+    work = _prepared(bench, trial)
+    batches = cut(as_double(trial.batch) if trial.double else trial.batch, sizes)
+    before = [parameter.detach().clone() for parameter in work.model.parameters()]
+    torch.manual_seed(bench.subject.seed)
+    work.update(batches)
+    return [(now.detach() - old).double() for now, old in zip(work.model.parameters(), before, strict=True)]
+
+
+def _prepared(bench: Bench, trial: Trial) -> Work:
+    work = bench.work()
+    groups = [{"params": group["params"]} for group in work.optimizer.param_groups]  # a step may speak of its groups
+    work.optimizer = torch.optim.SGD(groups, lr=RATE)
+    without_dropout(work.model)
+    if trial.pinned:
+        pin(work.model, BatchNorm)
+    if trial.double:
+        work.model.double()
+        if isinstance(work.loss, nn.Module):
+            work.loss.double()
+    return work
+
+
+def _size(update: list[Tensor]) -> Tensor:
+    return torch.stack([part.square().sum() for part in update]).sum().sqrt()
+
+
+def _apart(whole: list[Tensor], parts: list[Tensor]) -> float:
+    gap = _size([a - b for a, b in zip(whole, parts, strict=True)])
+    return float(gap / (_size(whole) or 1.0))
+
+
+def _scale(whole: list[Tensor], parts: list[Tensor]) -> float:
+    return float(_size(parts) / (_size(whole) or 1.0))
+
+
+def _live_statistics(bench: Bench, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
+    names = of_kind(bench.work().model, BatchNorm)
+    if not names:
+        return ()
+    trial = Trial(batch=batch, double=double, pinned=False)
+    off = _apart(_update(bench, trial, [samples_in(batch)]), _update(bench, trial, even))
+    told = (
+        f"BatchNorm ({', '.join(names[:3])}) was held still: with live statistics, which are those of the micro-batch, "
+        f"the update is {percent(off)} off, and no loop can help that."
+    )
+    return (told,)
+
+
+PROOF = Proof(title="Accumulation equals the big batch", group="training", prove=accumulation_exact)

@@ -1,0 +1,81 @@
+"""Evaluation does not depend on the batch size: a sample gives the same output alone, in a half and in the whole batch.
+
+A ``squeeze()`` that takes the batch of one away, a size written into a reshape, batch statistics in eval mode: the
+metric changes with a setting that should only change the speed.
+"""
+
+# ruff: noqa: N806 - shapes are part of the name: B samples
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from trueloop.core.formatting import short
+from trueloop.verification.batch_tree import samples_in, taken
+from trueloop.verification.evidence import Evidence, Verdict
+from trueloop.verification.influence import apart, precise, rows_of, size_of
+from trueloop.verification.model_call import Call, outputs
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
+"""What torch, or a check of the user's own, says to a size that does not fit."""
+
+
+def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
+    """Evaluates a batch whole, in parts and one by one, and compares the outputs.
+
+    Args:
+        bench: of the subject; a batch of two at least, samples along the first dimension.
+        samples: of the batch, that are looked at.
+    """
+    model = bench.work().model.eval()
+    outputs(model, bench.call(model, bench.batch), bench.subject.seed)  # the size that it is made for
+    try:
+        _, call = bench.aligned(model, samples, least=2)
+        exact = precise(model, call, bench.subject.seed)
+    except RAISED as error:
+        return _broken(min(samples, samples_in(bench.batch)), 0, _words(error))
+    B = size_of(call)
+    whole = rows_of(exact.before, B)
+    places = [place for place, leaf in enumerate(exact.before) if any(leaf is row for row in whole)]
+    sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})
+    for size in sizes:
+        for start in range(0, B, size):
+            count = min(size, B - start)
+            part = Call.of(taken(exact.call.tree, slice(start, start + count)))
+            try:
+                after = exact.after(part)
+            except RAISED as error:
+                return _broken(count, start, _words(error))
+            got = [after[place] for place in places if place < len(after)]
+            expected = [leaf[start : start + count] for leaf in whole]
+            if told := _difference(expected, got, exact.tolerance):
+                return _broken(count, start, told)
+    tried = ", ".join(map(str, [*sizes, B]))
+    return Evidence(verdict=Verdict.HOLDS, sentence=f"A sample's output is the same in batches of {tried}.")
+
+
+def _words(error: Exception) -> str:
+    return f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> str:
+    shapes = [[list(leaf.shape) for leaf in each] for each in (expected, got)]
+    if shapes[0] != shapes[1]:
+        return f"gives outputs of shape {shapes[1]}, not {shapes[0]}"
+    most = max(float(apart(a, b, 0, tolerance)) for a, b in zip(expected, got, strict=True))
+    return f"gives outputs that differ by {short(most)} of the greatest" if most else ""
+
+
+def _broken(size: int, start: int, told: str) -> Evidence:
+    who = f"sample {start} alone" if size == 1 else f"a batch of {size} (samples {start} to {start + size - 1})"
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"In eval mode {who} {told}.",
+        fault=f"batch of {size}",
+        fix="Name the dimension in squeeze(dim), write -1 for the batch in reshapes, and use running statistics.",
+    )
+
+
+PROOF = Proof(title="Evaluation is independent of the batch size", group="model", prove=batch_size_independent)

@@ -1,0 +1,191 @@
+"""Every custom autograd Function of the model has the gradient of what it computes, in double precision.
+
+A backward written by hand is never compared with its forward by anybody: a missing factor trains, only worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.batch_tree import tensors
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+Function = type[torch.autograd.Function]
+SMALL = 64
+"""Up to so many numbers in, every single derivative is compared; above, random projections of all of them."""
+STEP, CLOSE = 1e-6, 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What was found of one Function."""
+
+    name: str
+    right: bool
+    deliberate: str = ""
+    """Why its gradient is not meant to be the derivative; empty where it is."""
+    told: str = ""
+
+
+def custom_functions(bench: Bench) -> Evidence:
+    """Finds the Functions in the graph of the loss, and checks each by ``torch.autograd.gradcheck`` on its own inputs.
+
+    One whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a gradient that
+    is a decision, which cannot be checked: it is told and not judged.
+
+    Args:
+        bench: of the subject.
+    """
+    batch = bench.few(4)
+    work = bench.work()
+    functions = _functions(work.mean(batch))
+    if not functions:
+        raise NotApplicable("The loss's graph holds no custom autograd Function.")
+    with _heard(functions) as calls:
+        work.mean(batch)
+    checked = [_check(function, *calls[function]) for function in functions if function in calls]
+    wrong = [each for each in checked if not each.right and not each.deliberate]
+    remarks = tuple(f"{each.name}: {each.deliberate}." for each in checked if each.deliberate)
+    judged = [each for each in checked if not each.deliberate]
+    if wrong:
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=" ".join(
+                f"The gradient of {each.name} is not that of its forward: {each.told}." for each in wrong
+            ),
+            fault=wrong[0].name,
+            fix="Derive backward anew; return one gradient per input of forward, None for what has none.",
+            remarks=remarks,
+        )
+    if not judged:
+        raise NotApplicable(" ".join(remarks) or "No custom Function is called in a way that can be repeated.")
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"{counted(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
+        "gradcheck "
+        "in double precision.",
+        remarks=remarks,
+    )
+
+
+def _functions(root: Tensor) -> list[Function]:
+    """Return the custom Functions in a graph, each once."""
+    found: dict[Function, None] = {}
+    seen: set[Any] = set()
+    waiting: list[Any] = [root.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        function = getattr(node, "_forward_cls", None)
+        if function is not None:
+            found[function] = None
+        waiting += [each for each, _ in node.next_functions]
+    return list(found)
+
+
+@contextmanager
+def _heard(functions: list[Function]) -> Generator[dict[Function, tuple[Any, ...]]]:
+    """Hear what each Function is called with, the first time; ``apply`` looks its ``forward`` up anew in every call."""
+    calls: dict[Function, tuple[Any, ...]] = {}
+    own = {function: vars(function).get("forward") for function in functions}
+
+    def listening(function: Function, forward: Any) -> Any:
+        takes_context = function.setup_context is torch.autograd.Function.setup_context
+
+        def hear(*args: Any) -> Any:
+            given = args[1:] if takes_context else args
+            calls.setdefault(function, tuple(_detached(each) for each in given))
+            return forward(*args)
+
+        return staticmethod(hear)
+
+    try:
+        for function in functions:
+            function.forward = listening(function, function.forward)
+        yield calls
+    finally:
+        for function, forward in own.items():
+            if forward is None:
+                del function.forward
+            else:
+                function.forward = forward
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _check(function: Function, *given: Any) -> Checked:
+    name = function.__name__
+    real = [index for index, each in enumerate(given) if isinstance(each, Tensor) and each.is_floating_point()]
+    args = [each.double() if index in real else each for index, each in enumerate(given)]
+
+    def apply(*values: Tensor) -> tuple[Tensor, ...]:
+        full = list(args)
+        for index, value in zip(real, values, strict=True):
+            full[index] = value
+        return tuple(out for out in tensors(function.apply(*full)) if out.is_floating_point())
+
+    values = [args[index].requires_grad_() for index in real]
+    if deliberate := _deliberate(apply, values):
+        return Checked(name=name, right=False, deliberate=deliberate)
+    fast = sum(value.numel() for value in values) > SMALL
+    try:
+        torch.autograd.gradcheck(apply, tuple(values), fast_mode=fast)
+    except GradcheckError as error:
+        return Checked(name=name, right=False, told=_words(apply, values, str(error)))
+    return Checked(name=name, right=True)
+
+
+def _deliberate(apply: Any, values: list[Tensor]) -> str:
+    with torch.no_grad():
+        outs = apply(*[value.detach() for value in values])
+        noise = [value + STEP * torch.ones_like(value) for value in values]
+        moved = apply(*noise)
+    if all(torch.equal(a, b) for a, b in zip(outs, moved, strict=True)):
+        return "its forward is a staircase, so that any gradient is a decision (straight-through?)"
+    if any(torch.equal(outs[0], value) for value in values if outs and outs[0].shape == value.shape):
+        return "its forward is the identity, so that its backward is a decision (reversal, scaling?)"
+    return ""
+
+
+def _words(apply: Any, values: list[Tensor], error: str) -> str:
+    """Say how far off the gradient is along one random direction."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(like: Tensor) -> Tensor:
+        return torch.rand(like.shape, generator=generator, dtype=torch.float64).to(like.device)
+
+    outs = apply(*values)
+    weights = [random(out) for out in outs]
+    total = torch.stack([(out * weight).sum() for out, weight in zip(outs, weights, strict=True)]).sum()
+    grads = cast("tuple[Tensor | None, ...]", torch.autograd.grad(total, values, allow_unused=True))
+    for number, (value, grad) in enumerate(zip(values, grads, strict=True)):
+        direction = random(value)
+        ends: list[Tensor] = []
+        for sign in (1, -1):
+            shifted = [each.detach() + (sign * STEP * direction if each is value else 0) for each in values]
+            with torch.no_grad():
+                parts = [(out * weight).sum() for out, weight in zip(apply(*shifted), weights, strict=True)]
+            ends.append(torch.stack(parts).sum())
+        true = float(ends[0] - ends[1]) / (2 * STEP)
+        says = 0.0 if grad is None else float((grad * direction).sum())
+        if abs(true - says) > CLOSE * max(abs(true), abs(says)):
+            ratio = f", {short(says / true)} times the derivative" if true else ""
+            return f"along a random direction of input {number} it is {short(says)}, the slope is {short(true)}{ratio}"
+    return " ".join(error.split())[:200]
+
+
+PROOF = Proof(title="Custom Functions pass gradcheck", group="gradients", prove=custom_functions)

@@ -1,0 +1,63 @@
+"""Evaluation is deterministic: in eval mode, the same batch gives the same outputs, and leaves the model as it is.
+
+Dropout by ``F.dropout`` without ``training=``, noise for augmentation, a statistic that goes on moving: a validation
+loss that cannot be compared with the one of the epoch before.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.divergence import first_change, traced
+from trueloop.verification.evidence import Evidence, Verdict
+from trueloop.verification.influence import apart
+from trueloop.verification.model_call import outputs
+from trueloop.verification.model_snapshot import Kept
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+
+def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
+    """Evaluates one batch several times with different random numbers, and compares bit for bit.
+
+    Args:
+        bench: of the subject.
+        times: that it is evaluated.
+    """
+    batch = bench.batch
+    model = bench.work().model
+    call = bench.call(model, batch)
+    model.eval()
+    awake = [name for name, module in model.named_modules() if module.training]
+    kept, seed = Kept(model), bench.subject.seed
+    first = outputs(model, call, seed, reset=False)
+    again = [outputs(model, call, seed + time, reset=False) for time in range(1, times)]
+    tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
+    changed = [name for name in kept.put_back() if "." in name or name in tensors]  # not modes
+    most = max((float(apart(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
+    if most:
+        traces = [traced(model, call, seed + time) for time in range(2)]
+        where = first_change(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
+        still = f" {counted(len(awake), 'module')} stayed in train mode after eval(): {awake[0]}." if awake else ""
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"Evaluated {times} times, one batch gives outputs that differ by {short(most)} of the greatest."
+            f"{f' They part first {where}.' if where else ''}{still}",
+            fault=where or "the model",
+            fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); draw noise in train mode only.",
+            numbers={"most": most},
+        )
+    if changed:
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"Evaluation changes the model: {', '.join(changed[:3])}.",
+            fault=changed[0],
+            fix="Update statistics only where self.training is true.",
+        )
+    return Evidence(
+        verdict=Verdict.HOLDS, sentence=f"Evaluated {times} times, one batch gives the same outputs bit for bit."
+    )
+
+
+PROOF = Proof(title="Evaluation is deterministic", group="model", prove=evaluation_repeatable)

@@ -1,0 +1,172 @@
+"""Every trainable parameter moves after an update.
+
+A layer that is never called, whose output is detached, or that the optimizer does not hold stays as it was initialised,
+and nothing says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from trueloop.core.formatting import counted
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench, Work
+
+
+def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
+    """Makes one update and looks which parameters are still what they were; more, where some begin late.
+
+    A parameter behind one that starts at zero (LoRA, zero-initialised branches) has no gradient in the first update, so
+    those that have not moved get two more. What moves by weight decay alone has not learned anything, and counts as
+    unmoved.
+
+    Args:
+        bench: of the subject.
+        updates: after which everything must have moved.
+    """
+    work = bench.work()
+    names = [name for name, parameter in work.model.named_parameters() if parameter.requires_grad]
+    if not names:
+        raise NotApplicable("No parameter is trainable.")
+    batches = bench.batches(updates)
+    if unknown := _unregistered(work, batches[0]):
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"{counted(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
+            f"model.parameters(), so no optimizer gets them: {', '.join(unknown[:4])}"
+            f"{', ...' if len(unknown) > 4 else ''}.",
+            fault=unknown[0],
+            fix="Keep layers in an nn.ModuleList or nn.ModuleDict, not in a plain list or dict.",
+            numbers={"unregistered": len(unknown), "trainable": len(names)},
+        )
+    late: list[str] = []
+    left = set(names)
+    reasons: dict[str, str] = {}
+    for number in range(updates):
+        reasons = _update(work, batches[number % len(batches)], left)
+        left = set(reasons)
+        if not left:
+            break
+        late = late if number else [name for name in names if name in left]
+    stuck = [name for name in names if name in left]
+    if stuck:
+        told = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"{counted(len(stuck), 'parameter')} of {len(names)} did not move in "
+            f"{counted(updates, 'update')}: "
+            f"{told}{', ...' if len(stuck) > 4 else ''}.",
+            fault=stuck[0],
+            fix="Call the layer and use what it returns, without detach; build the optimizer over model.parameters(); "
+            "or freeze on purpose, with requires_grad_(False).",
+            numbers={"unmoved": len(stuck), "trainable": len(names)},
+        )
+    remarks = (
+        (f"From a later update on only: {', '.join(late[:4])}; their gradient is 0 in the first one.",) if late else ()
+    )
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"All {counted(len(names), 'trainable parameter')} moved"
+        f"{' after one update' if not late else f' within {updates} updates'}.",
+        remarks=remarks,
+        numbers={"trainable": len(names), "late": len(late)},
+    )
+
+
+def _unregistered(work: Work, batch: object) -> list[str]:
+    """Name the parameters that lie in plain lists and dicts of the model's modules, and that the loss hangs on."""
+    if work.loss is None:
+        return []
+    held = {id(p) for group in work.optimizer.param_groups for p in group["params"]}
+    held |= {id(p) for p in work.model.parameters()}
+    kept: dict[int, str] = {}
+    for name, module in work.model.named_modules():
+        for attribute, value in vars(module).items():
+            if not attribute.startswith("_"):
+                for place, parameter in _parameters_in(value, f"{name}.{attribute}".lstrip(".")):
+                    kept.setdefault(id(parameter), place)
+    kept = {key: place for key, place in kept.items() if key not in held}
+    if not kept:
+        return []
+    used = {id(variable) for variable in _leaves(work.mean(batch))}
+    return [place for key, place in kept.items() if key in used]
+
+
+def _parameters_in(value: Any, place: str) -> Iterator[tuple[str, nn.Parameter]]:
+    if isinstance(value, nn.Parameter):
+        yield place, value
+    elif isinstance(value, nn.Module):
+        yield from ((f"{place}.{name}", parameter) for name, parameter in value.named_parameters())
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(cast("list[Any]", value)):
+            yield from _parameters_in(part, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for key, part in cast("dict[Any, Any]", value).items():
+            yield from _parameters_in(part, f"{place}[{key!r}]")
+
+
+def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield what a loss hangs on, at the far end of its graph."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [root.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [each for each, _ in node.next_functions]
+
+
+def _update(work: Work, batch: object, watched: set[str]) -> dict[str, str]:
+    """Make one update and return, of those watched, what has not moved and why."""
+    own = {name: parameter for name, parameter in work.model.named_parameters() if name in watched}
+    before = {name: parameter.detach().clone() for name, parameter in own.items()}
+    largest = dict.fromkeys(own, -1.0)
+
+    def hearing(name: str):
+        def hear(grad: torch.Tensor) -> None:
+            values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
+            largest[name] = max(largest[name], float(values.abs().max()) if values.numel() else 0.0)
+
+        return hear
+
+    handles = [parameter.register_hook(hearing(name)) for name, parameter in own.items()]
+    try:
+        work.update([batch])
+    finally:
+        for handle in handles:
+            handle.remove()
+    held = {id(p): float(group["lr"]) for group in work.optimizer.param_groups for p in group["params"]}
+    now = dict(work.model.named_parameters())
+    reasons: dict[str, str] = {}
+    for name in own:
+        moved = not torch.equal(now[name].detach(), before[name])
+        if moved and (largest[name] != 0.0):
+            continue
+        reasons[name] = _reason(largest[name], held.get(id(now[name])), now[name].dtype, moved=moved)
+    return reasons
+
+
+def _reason(gradient: float, rate: float | None, dtype: torch.dtype, *, moved: bool) -> str:
+    kind = str(dtype).removeprefix("torch.")
+    rounding = f"its steps at rate {rate:g} are lost in the rounding of {kind}: keep weights in float32" if rate else ""
+    reasons = (
+        (moved, "its gradient is exactly 0, and only weight decay moves it"),
+        (gradient < 0, "never received a gradient"),
+        (gradient == 0, "its gradient is exactly 0"),
+        (rate is None, "received a gradient, but the optimizer does not hold it"),
+        (rate == 0, "the learning rate is 0"),
+        (dtype in (torch.bfloat16, torch.float16), rounding),
+        (True, "received a gradient, and was not stepped"),
+    )
+    return next(words for is_so, words in reasons if is_so)
+
+
+PROOF = Proof(title="Every parameter moves", group="gradients", prove=every_parameter_moves)

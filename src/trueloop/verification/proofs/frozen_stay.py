@@ -1,0 +1,74 @@
+"""Frozen parameters stay as they are.
+
+A parameter frozen after its first gradient still decays and still carries momentum: what was to be kept drifts away.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.freeze_mode import BatchNorm
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+
+def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
+    """Makes a few updates and compares every frozen parameter bit for bit.
+
+    Args:
+        bench: of a subject with parameters that do not require a gradient.
+        updates: to make.
+    """
+    work = bench.work()
+    frozen = {name: p.detach().clone() for name, p in work.model.named_parameters() if not p.requires_grad}
+    if not frozen:
+        raise NotApplicable("No parameter is frozen.")
+    batches = bench.batches(updates)
+    for number in range(updates):
+        work.update([batches[number % len(batches)]])
+    now = dict(work.model.named_parameters())
+    moved = {
+        name: float((now[name].detach() - before).abs().max())
+        for name, before in frozen.items()
+        if not torch.equal(now[name].detach(), before)
+    }
+    drifting = [
+        name
+        for name, module in work.model.named_modules()
+        if isinstance(module, BatchNorm)
+        and module.training
+        and module.running_mean is not None
+        and not any(p.requires_grad for p in module.parameters())
+    ]
+    remarks = (
+        (f"Running statistics of frozen BatchNorm still move ({', '.join(drifting[:3])}): eval() stops them.",)
+        if drifting
+        else ()
+    )
+    if moved:
+        worst = max(moved, key=moved.__getitem__)
+        gradient = now[worst].grad is not None
+        held = any(now[worst] is p for group in work.optimizer.param_groups for p in group["params"])
+        why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"{counted(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
+            f"{counted(updates, 'update')}, "
+            f"{worst} by {short(moved[worst])}.{why}",
+            fault=worst,
+            fix="Set its .grad to None when you freeze it, and build the optimizer over what is left to train.",
+            numbers={"moved": len(moved), "frozen": len(frozen), "most": moved[worst]},
+            remarks=remarks,
+        )
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"{counted(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
+        f"{counted(updates, 'update')}.",
+        remarks=remarks,
+        numbers={"frozen": len(frozen)},
+    )
+
+
+PROOF = Proof(title="Frozen parameters stay", group="gradients", prove=frozen_stay)

@@ -1,0 +1,188 @@
+"""A causal model does not see the future: output t depends on positions up to t only.
+
+A mask that is missing, transposed or one too wide gives a training loss near zero and a model that cannot generate:
+it has learned to copy the next token, which is not there when it is used.
+"""
+
+# ruff: noqa: N803, N806 - shapes are part of the name: B samples, T positions
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.batch_tree import described, tensors
+from trueloop.verification.divergence import first_change, traced
+from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
+from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
+from trueloop.verification.influence import Precise, apart, changed, content, precise, size_of, with_changes
+from trueloop.verification.model_call import Call
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+IGNORED = -100
+ALIKE = 0.9  # of the targets that are to be the next input; the last ones and padding are not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Which output sees which position."""
+
+    positions: list[int]
+    grid: list[list[float]]
+    where: str = ""
+
+    @property
+    def ahead(self) -> list[tuple[int, int]]:
+        """Rows and columns where an output sees a later position."""
+        return [(t, s) for t, row in enumerate(self.grid) for s, value in enumerate(row) if value and s > t]
+
+
+def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
+    """Changes one position at a time, and looks for outputs of earlier positions that move.
+
+    Args:
+        bench: of a subject that says ``causal=True``, or whose targets are its inputs, one further on.
+        positions: that are changed, spread over the sequence.
+    """
+    model = bench.work().model
+    batch, _ = bench.aligned(model, 3)
+    _check_causal(bench, model, batch)
+    seen = _look(bench, bench.work().model.eval(), batch, positions)
+    remarks: tuple[str, ...] = ()
+    when = "in eval mode"
+    if not seen.ahead:
+        model = bench.work().model
+        normalised = of_kind(model, BatchNorm)
+        pin(model, BatchNorm)
+        training, when = _look(bench, model, batch, positions), "in train mode only"
+        seen = training if training.ahead else seen
+        if normalised:
+            told = (
+                f"In train mode BatchNorm ({', '.join(normalised[:3])}) takes its statistics over all positions, later "
+                "ones too; it was held still here."
+            )
+            remarks = (told,)
+    picture = Grid(
+        title="What each output sees",
+        rows="output at position",
+        columns="input at position",
+        labels=seen.positions,
+        values=seen.grid,
+        wrong=seen.ahead,
+    )
+    if not seen.ahead:
+        return Evidence(
+            verdict=Verdict.HOLDS,
+            sentence=f"Changing any of {counted(len(seen.positions), 'position')} moves no earlier output.",
+            remarks=remarks,
+            pictures=(picture,),
+        )
+    t, s = seen.ahead[0]
+    where = f" It comes in first {seen.where}." if seen.where else ""
+    most = max(seen.grid[t][s] for t, s in seen.ahead)
+    at, later = seen.positions[t], seen.positions[s]
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"The output at position {at} moves when position {later} changes, {when}, by up to {short(most)} of "
+        f"the greatest output.{where}",
+        fault=seen.where or f"position {at} sees {later}",
+        fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
+        "recurrent layer in both directions.",
+        numbers={"pairs_ahead": len(seen.ahead), "most": most},
+        pictures=(picture,),
+        remarks=remarks,
+    )
+
+
+def _look(bench: Bench, model: nn.Module, batch: Any, most: int) -> Seen:
+    call = bench.call(model, batch)
+    B = size_of(call)
+    exact = precise(model, call, bench.subject.seed)
+    which = content(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
+    T = tensors(exact.call.tree)[which[0]].shape[1]
+    if T < 2:
+        raise NotApplicable(f"The input has {counted(T, 'position')}, so there is no future.")
+    which = [index for index in which if tensors(exact.call.tree)[index].shape[1] == T]
+    before = _by_position(exact.before, B, T)
+    # The first, the last, and neighbours in between: a mask that is one too wide shows next to the diagonal only.
+    chosen = sorted({*range(min(T, most // 2)), *range(max(0, T - (most - most // 2)), T)})
+    grid = [[0.0] * len(chosen) for _ in chosen]
+    worst: tuple[int, int] | None = None
+    for column, s in enumerate(chosen):
+        after = _by_position(exact.after(_other(exact.call, which, s)), B, T)
+        for a, b in zip(before, after, strict=True):
+            moved = apart(a, b, 2, exact.tolerance).amax(0)
+            for row, t in enumerate(chosen):
+                grid[row][column] = max(grid[row][column], float(moved[t]))
+                if worst is None and s > t and grid[row][column]:
+                    worst = (t, s)
+    if not any(map(any, grid)):
+        raise NotApplicable("No position has any influence on any output, whose future cannot be told from its past.")
+    return Seen(positions=chosen, grid=grid, where=_place(exact, which, worst, (B, T)) if worst else "")
+
+
+def _place(exact: Precise, which: list[int], worst: tuple[int, int], shape: tuple[int, int]) -> str:
+    t = worst[0] + 1
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        if a.dim() < 2 or tuple(a.shape[:2]) != shape or a.shape != b.shape:
+            return True
+        return not bool(apart(a, b, 2, exact.tolerance)[:, :t].any())
+
+    calls = (exact.call, _other(exact.call, which, worst[1]))
+    before, after = (traced(exact.model, call, exact.seed) for call in calls)
+    return first_change(before, after, same)
+
+
+def _other(call: Call, which: list[int], s: int) -> Call:
+    def change(leaf: Tensor) -> Tensor:
+        at = torch.zeros(leaf.shape[:2], dtype=torch.bool, device=leaf.device)
+        at[:, s] = True
+        return changed(leaf, at)
+
+    return with_changes(call, which, change)
+
+
+def _by_position(outputs: list[Tensor], B: int, T: int) -> list[Tensor]:
+    found = [leaf for leaf in outputs if leaf.dim() > 1 and tuple(leaf.shape[:2]) == (B, T)]
+    found += [
+        leaf.transpose(1, 2)
+        for leaf in outputs
+        if leaf.dim() > 2 and tuple(leaf.shape[:2]) != (B, T) and leaf.shape[0] == B and leaf.shape[2] == T
+    ]
+    if not found:
+        raise NotApplicable(f"The output {described(outputs)} has none for each of the {T} positions.")
+    return found
+
+
+def _check_causal(bench: Bench, model: nn.Module, batch: Any) -> None:
+    if bench.subject.causal is True:
+        return
+    if bench.subject.causal is False:
+        raise NotApplicable("The subject says that it is not causal.")
+    inputs = [leaf for leaf in tensors(bench.call(model, batch).tree) if leaf.dim() == 2 and _whole(leaf)]
+    targets = [leaf for leaf in tensors(batch) if leaf.dim() == 2 and _whole(leaf)]
+    if not any(_is_next(x, y) for x in inputs for y in targets if x.shape[1] > 2):
+        raise NotApplicable("Nothing says that the model is causal: give causal=True where it is.")
+
+
+def _whole(leaf: Tensor) -> bool:
+    return leaf.dtype in (torch.int64, torch.int32)
+
+
+def _is_next(inputs: Tensor, targets: Tensor) -> bool:
+    if targets.shape == (inputs.shape[0], inputs.shape[1] + 1):
+        return torch.equal(targets[:, :-1], inputs)
+    if targets.shape != inputs.shape or torch.equal(inputs, targets):
+        return False
+    counts = targets[:, :-1] != IGNORED
+    alike = (targets[:, :-1] == inputs[:, 1:])[counts]
+    return alike.numel() > 0 and float(alike.double().mean()) >= ALIKE
+
+
+PROOF = Proof(title="The future is not seen", group="model", prove=future_unseen)

@@ -1,0 +1,147 @@
+"""The loss begins where knowing nothing is: ln C for C classes, the variance of the target for a number.
+
+Far above, the last layer starts out sure of something wrong and the first epochs unlearn it; far below, the target is
+in the input.
+
+Source: A. Karpathy, A Recipe for Training Neural Networks, 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueloop.core.formatting import short
+from trueloop.verification.batch_tree import tensors
+from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
+from trueloop.verification.model_call import is_criterion, outputs, pair
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench, Work
+
+ABOVE, BELOW = 1.5, 0.5
+"""Times the expected loss. A last layer as PyTorch initialises it adds some percent; half of ln C is knowledge."""
+NEAR = (0.8, 1.3)
+"""Likewise, where the number of classes was only read off the output's shape: nearer, or it is not that."""
+WIDE = 10.0
+"""Times the variance, for a number: a model that begins at 0 pays the mean's square too, which is told before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a model that knows nothing pays."""
+
+    value: float
+    words: str
+    """How it comes about: "ln 10"."""
+    certain: bool = True
+    """False where the number of classes was read off the output's shape."""
+    above: float = ABOVE
+    remark: str = ""
+
+
+def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
+    """Measures the loss before any update, and compares it with what a model that knows nothing pays.
+
+    Args:
+        bench: of the subject.
+        expected: what that is, for a loss that is not known here.
+    """
+    work = bench.work()
+    batch = bench.batch
+    loss = work.measured(batch)
+    should = (
+        Expected(value=expected, words="what you expect") if expected is not None else _expected(bench, work, batch)
+    )
+    ratio = loss / should.value if should.value else math.inf
+    numbers = {"loss": loss, "expected": should.value}
+    picture = Bars(title="Loss before training", values={"measured": loss, should.words: should.value}, unit="")
+    told = f"The first loss is {short(loss)}, where {should.words} is {short(should.value)}"
+    low_end, high_end = (BELOW, should.above) if should.certain else NEAR
+    if math.isfinite(loss) and low_end <= ratio <= high_end:
+        remarks = (should.remark,) if should.remark else ()
+        return Evidence(
+            verdict=Verdict.HOLDS, sentence=f"{told}.", numbers=numbers, pictures=(picture,), remarks=remarks
+        )
+    if math.isfinite(loss) and not should.certain:
+        raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
+    if ratio < BELOW and isinstance(bench.subject.model, nn.Module):
+        raise NotApplicable(f"{told}: the model knows something already, as a trained one does.")
+    low = ratio < BELOW
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"{told}: {short(ratio)} times as much.",
+        fault="the input" if low else "the last layer",
+        fix="Look for the target among the inputs."
+        if low
+        else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and see what the loss takes: "
+        "logits or probabilities.",
+        numbers=numbers,
+        pictures=(picture,),
+    )
+
+
+def _expected(bench: Bench, work: Work, batch: Any) -> Expected:
+    if bench.subject.classes is not None:
+        return _classes(bench.subject.classes, certain=True)
+    loss = bench.subject.loss
+    if loss is None:
+        raise NotApplicable("There is no loss.")
+    if not is_criterion(loss):
+        return _guess(bench, work, batch)
+    output, target = outputs(work.model, bench.call(work.model, batch), bench.subject.seed)[0], pair(batch)[1]
+    if getattr(loss, "reduction", "mean") != "mean":
+        raise NotApplicable(f"The loss is a {loss.reduction}, not a mean.")
+    if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or loss in (F.cross_entropy, F.nll_loss):
+        return _classes(output.shape[1] if output.dim() > 1 else output.shape[0], certain=True)
+    if isinstance(loss, (nn.BCEWithLogitsLoss, nn.BCELoss)) or loss in (
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+    ):
+        return Expected(value=math.log(2), words="ln 2")
+    if isinstance(loss, nn.MSELoss) or loss is F.mse_loss:
+        return Expected(value=_variance(target), words="the target's variance", above=WIDE, remark=_off_centre(target))
+    if isinstance(loss, nn.L1Loss) or loss is F.l1_loss:
+        real = target.double()
+        return Expected(
+            value=float((real - real.median()).abs().mean()), words="the target's mean deviation", above=WIDE
+        )
+    raise NotApplicable(
+        f"What {getattr(loss, '__name__', type(loss).__name__)} should begin at is not known: give expected=."
+    )
+
+
+def _classes(count: int, *, certain: bool) -> Expected:
+    if count < 2:
+        raise NotApplicable(f"The output has {count} class, whose loss is always 0.")
+    return Expected(value=math.log(count), words=f"ln {count}", certain=certain)
+
+
+def _guess(bench: Bench, work: Work, batch: Any) -> Expected:
+    found = [each for each in outputs(work.model, bench.call(work.model, batch), bench.subject.seed) if each.dim() > 1]
+    whole = any(not leaf.is_floating_point() and leaf.dtype is not torch.bool for leaf in tensors(batch))
+    if not whole or not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
+        raise NotApplicable("What this loss should begin at is not known: give classes= or expected=.")
+    return _classes(found[0].shape[-1], certain=False)
+
+
+def _variance(target: Tensor) -> float:
+    found = float(target.double().var(unbiased=False))
+    if not found or not torch.isfinite(torch.tensor(found)):
+        raise NotApplicable("All targets of the batch are one number.")
+    return found
+
+
+def _off_centre(target: Tensor) -> str:
+    mean, deviation = float(target.double().mean()), float(target.double().std())
+    if abs(mean) < deviation:
+        return ""
+    spread = f"mean {short(mean)} and deviation {short(deviation)}"
+    return f"The target has {spread}: a model that begins at 0 learns that first."
+
+
+PROOF = Proof(title="The loss begins where knowing nothing is", group="training", prove=initial_loss)

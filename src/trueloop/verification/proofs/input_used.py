@@ -1,0 +1,101 @@
+"""The input is really used: other inputs give other outputs.
+
+An input that is overwritten, multiplied by zero or detached from what is returned leaves a model that learns the class
+frequencies, and looks as if it had learned something.
+"""
+
+# ruff: noqa: N806 - shapes are part of the name: B samples
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.batch_tree import leaves, replaced, tensors
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.influence import Precise, apart, changed, precise, size_of, with_changes
+from trueloop.verification.model_call import Call
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+
+def input_used(bench: Bench) -> Evidence:
+    """Changes each input of the model in turn, and looks whether any output moves.
+
+    Args:
+        bench: of the subject.
+    """
+    batch = bench.few(8)
+    model = bench.work().model.eval()
+    call = bench.call(model, batch)
+    B = size_of(call)
+    exact = precise(model, call, bench.subject.seed)
+    moved: dict[str, float] = {}
+    for index, (path, leaf) in enumerate(_named(exact.call)):
+        if leaf.dtype is torch.bool or not leaf.dim() or leaf.shape[0] != B:
+            continue
+        try:
+            after = exact.after(with_changes(exact.call, [index], _everywhere))
+        except NotApplicable:  # of one value only, such as token types that are all 0
+            continue
+        moved[path] = max((float(apart(a, b, 0, 0.0)) for a, b in zip(exact.before, after, strict=True)), default=0.0)
+    if not moved:
+        raise NotApplicable("The model is called with nothing that could be changed.")
+    unused = [path for path, value in moved.items() if not value]
+    if unused:
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"{counted(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
+            "to anything "
+            "without any output moving.",
+            fault=unused[0],
+            fix="Follow it through forward: is it overwritten, multiplied by zero, or is something else returned?",
+            numbers={f"moves_{path}": value for path, value in moved.items()},
+        )
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"Every input moves the outputs ({', '.join(moved)})."
+        if len(moved) > 1
+        else f"Changing the input moves the outputs, by {short(max(moved.values()))} of the greatest.",
+        remarks=_idle_features(exact),
+        numbers={f"moves_{path}": value for path, value in moved.items()},
+    )
+
+
+def _everywhere(leaf: Tensor) -> Tensor:
+    return changed(leaf, torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device))
+
+
+def _named(call: Call) -> list[tuple[str, Tensor]]:
+    args = [
+        (f"input{path}" if len(call.args) > 1 or "][" in path else "the input", leaf)
+        for path, leaf in leaves(call.args)
+    ]
+    return [*args, *((path.strip("[]'"), leaf) for path, leaf in leaves(dict(call.kwargs)))]
+
+
+def _idle_features(exact: Precise) -> tuple[str, ...]:
+    """Say how many features of a table of real numbers have no gradient in any sample."""
+    found = [(index, leaf) for index, leaf in enumerate(tensors(exact.call.tree)) if leaf.is_floating_point()]
+    if len(found) != 1 or found[0][1].dim() != 2:
+        return ()
+    index, leaf = found[0]
+    watched = leaf.detach().requires_grad_()
+    call = Call.of(replaced(exact.call.tree, {index: watched}))
+    given = [out for out in tensors(exact.model(*call.args, **call.kwargs)) if out.requires_grad]
+    if not given:
+        return ()
+    total = torch.stack([(out * torch.rand_like(out)).sum() for out in given]).sum()
+    gradient = cast("Tensor | None", torch.autograd.grad(total, watched, allow_unused=True)[0])
+    if gradient is None:  # it only goes through what has none
+        return ()
+    idle = (gradient == 0).all(0).nonzero().flatten().tolist()
+    if not idle:
+        return ()
+    return (f"{counted(len(idle), 'feature')} of {leaf.shape[1]} had no gradient in this batch: {idle[:8]}.",)
+
+
+PROOF = Proof(title="The input is used", group="model", prove=input_used)

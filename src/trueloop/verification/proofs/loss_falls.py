@@ -1,0 +1,72 @@
+"""Smoke: over the first few batches, the loss goes down.
+
+The cheapest question there is, asked before the night is spent: does this learn at all?
+"""
+
+from __future__ import annotations
+
+import math
+
+from trueloop.core.formatting import counted, percent, short
+from trueloop.verification.evidence import Curve, Evidence, Verdict
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+
+def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
+    """Trains on a few batches, twice each, and compares each batch's loss before and after with the same dropout.
+
+    Args:
+        bench: of the subject.
+        batches: of the loader, from its beginning.
+        passes: over them.
+    """
+    work = bench.work()
+    few = bench.batches(batches)
+    before = [work.measured(batch) for batch in few]
+    seen: list[float] = []
+    for number in range(max(passes, math.ceil(batches * passes / len(few)))):
+        for batch in few:
+            if not math.isfinite(seen[-1] if seen else before[0]):
+                break
+            if number or seen:
+                seen.append(work.measured(batch))
+            else:
+                seen.append(before[0])
+            work.update([batch])
+    after = [work.measured(batch) for batch in few]
+    seen.append(after[0])
+    first, last = sum(before) / len(before), sum(after) / len(after)
+    fell = (first - last) / abs(first) if first else 0.0
+    done = f"{counted(len(seen) - 1, 'update')} on {counted(len(few), 'batch')}"
+    told = f"{short(first)} before and {short(last)} after {done}"
+    picture = Curve(title="Loss of each batch when it is drawn", lines={"loss": seen})
+    numbers = {"before": first, "after": last, "updates": len(seen) - 1}
+    if not math.isfinite(last):
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"The loss is not a number after {counted(len(seen) - 1, 'update')}: {short(first)} before.",
+            fault="the loss",
+            fix="Lower the learning rate; look for logarithms and divisions of what may be 0.",
+            numbers=numbers,
+            pictures=(picture,),
+        )
+    if fell <= 0:
+        return Evidence(
+            verdict=Verdict.BROKEN,
+            sentence=f"The loss does not fall: {told}.",
+            fault="the loss",
+            fix="Check the sign of the loss, the learning rate, what is frozen, and that the optimizer holds "
+            "the model.",
+            numbers=numbers,
+            pictures=(picture,),
+        )
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"The loss fell by {percent(fell)}: {told}.",
+        numbers=numbers,
+        pictures=(picture,),
+    )
+
+
+PROOF = Proof(title="The loss falls", group="training", prove=loss_falls)

@@ -1,0 +1,199 @@
+"""Masked positions have no influence: padding changes neither the loss nor the outputs of real positions.
+
+Attention, pooling or a loss that takes padding in makes a sample's result depend on how long its neighbours are.
+"""
+
+# ruff: noqa: N803, N806, N815 - shapes are part of the name: B samples, T positions
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.formatting import counted, short
+from trueloop.verification.batch_tree import as_double, described, leaves, mapped, taken
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.influence import EXACT, ROUGH, apart, changed, difference
+from trueloop.verification.model_call import outputs
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench, Work
+
+NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
+IGNORED = -100
+BATCHES, SAMPLES = 20, 8
+"""Batches in which padding is looked for, and samples that are looked at."""
+FIX = "Give the mask to attention and to pooling, and leave padding out of the loss (ignore_index, or a masked mean)."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """Which positions count."""
+
+    real_BT: Tensor
+    """Bool, true where a position counts."""
+    made: Callable[[Any], Tensor] | None = None
+    """How it is made from a batch, where the content decides."""
+
+    def of(self, few: Tensor) -> Mask:
+        """Return the mask of some of the samples."""
+        return replace(self, real_BT=self.real_BT[few])
+
+
+def mask_respected(bench: Bench) -> Evidence:
+    """Changes what stands at masked positions, and looks whether the loss or a real position's output moves.
+
+    Args:
+        bench: of a subject whose batch has a mask of true and false, or that names one (``mask=``).
+    """
+    work = bench.work()
+    work.model.eval()
+    found: Evidence | None = None
+    for batch, mask in _hiding(bench):
+        evidence = _shorter(bench, work, batch, mask) if _decides(mask, batch) else _other(bench, work, batch, mask)
+        if evidence.verdict is Verdict.HOLDS:
+            return evidence
+        found = found or evidence
+    if found is None:
+        raise NotApplicable("No position of the batch is masked: give a batch with padding, and mask= where it is.")
+    return found
+
+
+def _hiding(bench: Bench) -> list[tuple[Any, Mask]]:
+    """Return the samples that have masked positions, of the first batch that has any, with each mask it may be."""
+    for batch in bench.stream(BATCHES):
+        found: list[tuple[Any, Mask]] = []
+        for mask in _masks(bench, batch):
+            partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
+            if bool(partly.any()):
+                few = partly.nonzero().flatten()[:SAMPLES]
+                part = taken(batch, few)
+                found.append((part, mask.of(few)))
+        if found:
+            return found
+    return []
+
+
+def _masks(bench: Bench, batch: Any) -> list[Mask]:
+    """Return the mask that is named, or what may be one: then it is not known whether true counts or is left out."""
+    given = bench.subject.mask
+    if isinstance(given, Tensor):
+        return [Mask(real_BT=given.bool().to(bench.device))]
+    if isinstance(given, str):
+        return [Mask(real_BT=_named(batch, given).bool())]
+    if callable(given):
+        made = cast("Callable[[Any], Tensor]", given)
+        return [Mask(real_BT=made(batch).bool(), made=lambda other: made(other).bool())]
+    if given is not None:
+        raise InvalidConfig(f"mask is {type(given).__name__}.", fix="Give a name, a tensor [B, T] or a function.")
+    found = [leaf for path, leaf in leaves(batch) if _may_be_mask(path, leaf)]
+    return [Mask(real_BT=real) for leaf in found for real in (leaf.bool(), ~leaf.bool())]
+
+
+def _may_be_mask(path: str, leaf: Tensor) -> bool:
+    if leaf.dim() != 2:
+        return False
+    return leaf.dtype is torch.bool or any(path.endswith(f"['{name}']") for name in NAMES)
+
+
+def _named(batch: Any, name: str) -> Tensor:
+    places = dict(leaves(batch))
+    for path, leaf in places.items():
+        if path.endswith((f"['{name}']", f".{name}")):
+            return leaf
+    raise InvalidConfig(f"The batch holds no {name!r}.", fix=f"It holds {', '.join(places)}: name one, or a function.")
+
+
+def _decides(mask: Mask, batch: Any) -> bool:
+    """True where the mask is read off the content, so that other content would be another mask."""
+    return mask.made is not None and not torch.equal(mask.made(_changed(batch, mask.real_BT)), mask.real_BT)
+
+
+def _changed(batch: Any, real_BT: Tensor) -> Any:
+    def change(leaf: Tensor) -> Tensor:
+        fits = leaf.dim() > 1 and leaf.shape[:2] == real_BT.shape and leaf.dtype is not torch.bool
+        if not fits or _is_flag(leaf):
+            return leaf
+        where = ~real_BT.reshape(*real_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
+        try:
+            other = changed(leaf, where.any(-1) if leaf.dim() > 2 else where)
+        except NotApplicable:  # of one value only: nothing else is known to be allowed
+            return leaf
+        return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[where].all()) else other
+
+    return mapped(batch, change)
+
+
+def _is_flag(leaf: Tensor) -> bool:
+    return not leaf.is_floating_point() and int(leaf.min()) >= 0 and int(leaf.max()) <= 1
+
+
+def _other(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
+    """Compare the batch with one that has something else at masked positions."""
+    after = _changed(batch, mask.real_BT)
+    if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
+        raise NotApplicable(f"Nothing in the batch {described(batch)} stands at the mask's {list(mask.real_BT.shape)}.")
+    return _compared(bench, work, (batch, after), (mask.real_BT, mask.real_BT), "when what is masked changes")
+
+
+def _shorter(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
+    """Compare the sample that has the most padding with itself without any."""
+    sample = int(mask.real_BT.sum(1).argmin())
+    row_T = mask.real_BT[sample]
+    length = int(row_T.sum())
+    if not length or not bool(row_T[:length].all()):
+        raise NotApplicable("The mask is read off the content, and the padding does not stand at the end.")
+    T = row_T.shape[0]
+    alone = taken(batch, torch.tensor([sample], device=bench.device))
+    trimmed = mapped(alone, lambda leaf: leaf[:, :length] if leaf.dim() > 1 and leaf.shape[1] == T else leaf)
+    real = (row_T[None], row_T[None, :length])
+    return _compared(bench, work, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
+
+
+def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
+    (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measured(bench, work, each) for each in pair)
+    moved = 0.0
+    for a, b in zip(out_a, out_b, strict=True):
+        if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
+            moved = max(moved, float(apart(a[real[0]], b[real[1]], 0, tolerance)))
+        elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != real[0].shape[1]):
+            moved = max(moved, difference(a, b, tolerance))  # one output per sample, in which no padding may be
+    loss = 0.0 if loss_a is None or loss_b is None else difference(loss_a, loss_b, tolerance)
+    hidden = int((~real[0]).sum())
+    numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
+    if not moved and not loss:
+        told = "no output moves" if loss_a is None else "neither the outputs nor the loss move"
+        sentence = f"With {counted(hidden, 'position')} masked, {told} {when}."
+        return Evidence(verdict=Verdict.HOLDS, sentence=sentence, numbers=numbers)
+    parts = [f"outputs of real positions by {short(moved)}"] if moved else []
+    parts += [f"the loss by {short(loss)} of itself"] if loss else []
+    fault = "the model" if moved else "the loss"
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"Masked positions have influence: {when}, {' and '.join(parts)}.",
+        fault=fault,
+        fix=FIX,
+        numbers=numbers,
+    )
+
+
+def _measured(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
+    try:
+        work.model.double()
+        return *_once(bench, work, as_double(batch)), EXACT
+    except (RuntimeError, TypeError):  # written for one precision only
+        work.model.float()
+        return *_once(bench, work, batch), ROUGH
+
+
+def _once(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
+    with torch.no_grad():
+        loss = None if work.loss is None else work.mean(batch).detach()
+    return loss, outputs(work.model, bench.call(work.model, batch), bench.subject.seed)
+
+
+PROOF = Proof(title="Masked positions have no influence", group="model", prove=mask_respected)

@@ -1,0 +1,121 @@
+"""Training that is interrupted and resumed gives what it would have given without the interruption.
+
+What a checkpoint leaves out (momentum, a buffer that is not persistent, a plain attribute that counts) is silently
+started anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.rng_state import captured, restore, seed_all
+
+
+def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
+    """Trains twice, once with a stop in the middle where everything goes through the checkpoint, and compares bitwise.
+
+    The checkpoint is what ``save`` returns and ``load`` puts into a new model and optimizer: by default both
+    ``state_dict()``. The random generators are carried over.
+
+    Args:
+        bench: of the subject.
+        updates: all in all; the stop is in the middle.
+    """
+    work = bench.work()
+    if not any(parameter.requires_grad for parameter in work.model.parameters()):
+        raise NotApplicable("No parameter is trainable.")
+    batches = bench.batches(updates)
+    half = updates // 2
+    straight = _trained(bench, batches, updates)
+    if _first_difference(straight, _trained(bench, batches, updates)):
+        raise NotJudged("Training is not repeatable as it is (see same-seed-same-run), so a resume cannot be judged.")
+    seed_all(bench.subject.seed)
+    _train(work, batches, 0, half)
+    save, load = bench.subject.save or _save, bench.subject.load or _load
+    state = copy.deepcopy(save(work.model, work.optimizer))
+    random = captured()
+    again = bench.work()
+    _spoil(again.model)
+    load(again.model, again.optimizer, state)
+    restore(random)
+    _train(again, batches, half, updates)
+    different = _first_difference(straight, again)
+    if different is None:
+        return Evidence(
+            verdict=Verdict.HOLDS,
+            sentence=f"Stopped after {half} of {counted(updates, 'update')} and resumed, every parameter and "
+            "buffer is the "
+            "same bit for bit.",
+        )
+    name, gap = different
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"Stopped after {half} of {counted(updates, 'update')} and resumed, {name} differs by {short(gap)}."
+        f"{_missing(work, state)}",
+        fault=name,
+        fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, "
+        "and give an "
+        "optimizer's own state to state_dict().",
+        numbers={"difference": gap},
+    )
+
+
+def _save(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def _load(model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def _trained(bench: Bench, batches: list[Any], updates: int) -> Work:
+    work = bench.work()
+    seed_all(bench.subject.seed)
+    _train(work, batches, 0, updates)
+    return work
+
+
+def _train(work: Work, batches: list[Any], start: int, stop: int) -> None:
+    for number in range(start, stop):
+        work.update([batches[number % len(batches)]])
+
+
+def _spoil(model: nn.Module) -> None:
+    """Other weights, as a new process has them: what is not loaded shows."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter) * 0.1)
+
+
+def _first_difference(expected: Work, got: Work) -> tuple[str, float] | None:
+    now = dict([*got.model.named_parameters(), *got.model.named_buffers()])
+    for name, tensor in [*expected.model.named_parameters(), *expected.model.named_buffers()]:
+        other = now[name]
+        if not torch.equal(tensor.detach().nan_to_num(), other.detach().nan_to_num()):
+            return name, float((tensor.detach().double() - other.detach().double()).abs().max())
+    return None
+
+
+def _missing(work: Work, state: Any) -> str:
+    """Say what the state does not hold, as far as that can be seen."""
+    if not isinstance(state, dict):
+        return ""
+    held = work.model.state_dict()
+    absent = [name for name, _ in work.model.named_buffers() if name not in held]
+    if absent:
+        return f" Its state_dict() leaves out {', '.join(absent[:3])}, which are not persistent."
+    return ""
+
+
+PROOF = Proof(title="Resuming equals no interruption", group="training", prove=resume_exact)

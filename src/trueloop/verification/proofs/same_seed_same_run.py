@@ -1,0 +1,107 @@
+"""The same seed gives the same run, bit for bit: weights, batches, updates.
+
+Without it no two runs can be compared, and no failure can be looked at twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.batch_tree import cloned, leaves, moved
+from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.rng_state import reset, seed_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run has shown."""
+
+    start: dict[str, Tensor]
+    """The weights before the first update."""
+    batches: list[Any]
+    states: list[dict[str, Tensor]]
+    """The weights after every update."""
+
+
+def same_seed_same_run(bench: Bench, *, updates: int = 3) -> Evidence:
+    """Makes the model, reads the loader and trains twice from one seed, and says where the two runs part.
+
+    Args:
+        bench: of the subject.
+        updates: of each run.
+    """
+    if not any(parameter.requires_grad for parameter in bench.original.parameters()):
+        raise NotApplicable("No parameter is trainable.")
+    first, second = (_run(bench, updates) for _ in range(2))
+    if name := _differs(first.start, second.start):
+        return _broken(f"the initial weights: {name}", name, first.start[name], second.start[name])
+    for number, (a, b) in enumerate(zip(first.batches, second.batches, strict=False)):
+        for (path, x), (_, y) in zip(leaves(a), leaves(b), strict=False):
+            if x.shape != y.shape or not torch.equal(x.nan_to_num(), y.nan_to_num()):
+                return _broken(f"batch {number} of the loader{f', at {path}' if path else ''}", f"batch {number}", x, y)
+    for number, (a, b) in enumerate(zip(first.states, second.states, strict=True), start=1):
+        if name := _differs(a, b):
+            return _broken(f"update {number}: {name}", name, a[name], b[name])
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"Two runs of {counted(updates, 'update')} from seed {bench.subject.seed} are the same bit for bit.",
+        remarks=()
+        if not isinstance(bench.subject.model, nn.Module)
+        else ("Initialisation is not part of it: for that, give a function that makes the model.",),
+    )
+
+
+def _run(bench: Bench, updates: int) -> Run:
+    subject = bench.subject
+    if isinstance(subject.model, nn.Module):
+        work = bench.work()
+    else:
+        made = Bench(subject)  # a new model
+        work = made.work()
+    start = _state(work)
+    seed_all(subject.seed)
+    reset(bench.loaders, subject.seed)
+    batches = _read(bench, updates)
+    seed_all(subject.seed)
+    states: list[dict[str, Tensor]] = []
+    for number in range(updates):
+        work.update([cloned(batches[number % len(batches)])])
+        states.append(_state(work))
+    return Run(start=start, batches=batches, states=states)
+
+
+def _read(bench: Bench, most: int) -> list[Any]:
+    if bench.subject.loader is None:
+        return bench.batches(1)
+    return [moved(batch, bench.device) for batch in bench.read(bench.subject.loader, most)] or bench.batches(1)
+
+
+def _state(work: Work) -> dict[str, Tensor]:
+    named = [*work.model.named_parameters(), *work.model.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def _differs(a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
+    return next((name for name in a if not torch.equal(a[name].nan_to_num(), b[name].nan_to_num())), "")
+
+
+def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
+    gap = f", by {short(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"Two runs from one seed part at {where}{gap}.",
+        fault=fault,
+        fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
+        "a set), and "
+        "ask for deterministic kernels: torch.use_deterministic_algorithms(True).",
+    )
+
+
+PROOF = Proof(title="The same seed gives the same run", group="training", prove=same_seed_same_run)

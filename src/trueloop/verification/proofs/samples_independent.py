@@ -1,0 +1,177 @@
+"""Samples of a batch do not leak into each other: output i does not depend on input j.
+
+A reshape that mixes the batch with another dimension, an attention over the wrong one, a normalisation over the batch:
+the loss falls all the same, and the model is of no use for one sample at a time.
+"""
+
+# ruff: noqa: N803, N806 - shapes are part of the name: B samples
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trueloop.core.formatting import counted, short
+from trueloop.verification.batch_tree import replaced, tensors
+from trueloop.verification.divergence import first_change, traced
+from trueloop.verification.evidence import Evidence, Grid, Verdict
+from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
+from trueloop.verification.influence import Precise, apart, changed, content, precise, rows_of, size_of, with_changes
+from trueloop.verification.model_call import Call
+from trueloop.verification.proof import Proof
+from trueloop.verification.proof_context import Bench
+
+FIX = (
+    "Look for a reshape, view or transpose that mixes the batch with another dimension, for attention or a mean over "
+    "dimension 0, and for normalisation without running statistics."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaks:
+    """Who acts on whom, in one mode."""
+
+    grid: list[list[float]]
+    """How far output i moves when input j changes, relative to the greatest output."""
+    where: str
+    """The module that mixes first; empty where none does."""
+
+    @property
+    def wrong(self) -> list[tuple[int, int]]:
+        """Output and input of different samples."""
+        return [(i, j) for i, row in enumerate(self.grid) for j, value in enumerate(row) if value and i != j]
+
+
+def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
+    """Changes one sample of a batch at a time, and looks for outputs of other samples that move.
+
+    By gradients as well, where the input has any: d output i / d input j is to be exactly zero.
+
+    Args:
+        bench: of the subject; a batch of two at least, samples along the first dimension.
+        samples: of the batch, that are looked at.
+    """
+    model = bench.work().model
+    batch, _ = bench.aligned(model, samples, least=2)
+    normalised = of_kind(model, BatchNorm)
+    evaluated = _leaks(bench, model.eval(), batch)
+    if evaluated.wrong:
+        return _broken(evaluated, "in eval mode")
+    model = bench.work().model
+    training = _leaks(bench, model, batch)
+    remarks: tuple[str, ...] = ()
+    if training.wrong and normalised:
+        model = bench.work().model
+        pin(model, BatchNorm)
+        held = _leaks(bench, model, batch)
+        names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
+        told = f"In train mode the samples do meet, in BatchNorm's statistics of the batch ({names}), as they are to."
+        remarks = (told,)
+        training = held
+    if training.wrong:
+        return _broken(training, "in train mode only")
+    pairs = len(evaluated.grid) * (len(evaluated.grid) - 1)
+    return Evidence(
+        verdict=Verdict.HOLDS,
+        sentence=f"No output of {counted(pairs, 'pair')} of samples moves when the other's input changes.",
+        remarks=remarks,
+        numbers={"pairs": pairs},
+        pictures=(_grid(evaluated),),
+    )
+
+
+def _broken(leaks: Leaks, when: str) -> Evidence:
+    i, j = leaks.wrong[0]
+    most = max(leaks.grid[i][j] for i, j in leaks.wrong)
+    where = f" The samples meet first {leaks.where}." if leaks.where else ""
+    return Evidence(
+        verdict=Verdict.BROKEN,
+        sentence=f"Output {i} moves when sample {j} changes, {when}: {counted(len(leaks.wrong), 'pair')} of samples "
+        f"leak, by up to {short(most)} of the greatest output.{where}",
+        fault=leaks.where or f"output {i}, sample {j}",
+        fix=FIX,
+        numbers={"leaking_pairs": len(leaks.wrong), "most": most},
+        pictures=(_grid(leaks),),
+    )
+
+
+def _grid(leaks: Leaks) -> Grid:
+    return Grid(
+        title="How far each output moves",
+        rows="output of sample",
+        columns="input of sample",
+        labels=range(len(leaks.grid)),
+        values=leaks.grid,
+        wrong=leaks.wrong,
+    )
+
+
+def _leaks(bench: Bench, model: nn.Module, batch: Any) -> Leaks:
+    call = bench.call(model, batch)
+    B = size_of(call)
+    exact = precise(model, call, bench.subject.seed)
+    which = content(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
+    rows = rows_of(exact.before, B)
+    grid = [[0.0] * B for _ in range(B)]
+    for j in range(B):
+        moved = rows_of(exact.after(_other(exact.call, which, j, B)), B)
+        for before, after in zip(rows, moved, strict=True):
+            for i, value in enumerate(apart(before, after, 1, exact.tolerance).tolist()):
+                grid[i][j] = max(grid[i][j], value)
+    _add_gradients(grid, exact, which)
+    leaks = Leaks(grid=grid, where="")
+    if not leaks.wrong:
+        return leaks
+    _, j = leaks.wrong[0]
+    others = [i for i in range(B) if i != j]
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        if not a.dim() or a.shape[0] != B or a.shape != b.shape:
+            return True  # of another layout: nothing can be said
+        return not bool(apart(a, b, 1, exact.tolerance)[others].any())
+
+    seed = bench.subject.seed
+    before, after = (traced(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
+    return Leaks(grid=grid, where=first_change(before, after, same))
+
+
+def _other(call: Call, which: list[int], j: int, B: int) -> Call:
+    def change(leaf: Tensor) -> Tensor:
+        return changed(leaf, torch.arange(B, device=leaf.device) == j)
+
+    return with_changes(call, which, change)
+
+
+def _add_gradients(grid: list[list[float]], exact: Precise, which: list[int]) -> None:
+    """Add d output i / d input j to the grid, where the input has gradients and the output hangs on it."""
+    leaves = tensors(exact.call.tree)
+    real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
+    if not real:
+        return
+    call = Call.of(replaced(exact.call.tree, real))
+    torch.manual_seed(exact.seed)
+    rows = [
+        leaf
+        for leaf in tensors(exact.model(*call.args, **call.kwargs))
+        if leaf.requires_grad and leaf.dim() and leaf.shape[0] == len(grid)
+    ]
+    for i in range(len(grid)):
+        if not rows:
+            return
+        weights = [torch.rand_like(leaf[i]) for leaf in rows]  # a plain sum of a softmax has no gradient
+        total = torch.stack([(leaf[i] * w).sum() for leaf, w in zip(rows, weights, strict=True)]).sum()
+        grads = torch.autograd.grad(total, list(real.values()), retain_graph=True, allow_unused=True)
+        found = cast("tuple[Tensor | None, ...]", grads)
+        sizes = [g.reshape(len(grid), -1).abs().amax(1) for g in found if g is not None]
+        if not sizes:
+            continue
+        size = torch.stack(sizes).amax(0)
+        share = size / (float(size.max()) or 1.0)
+        for j, value in enumerate(share.tolist()):
+            grid[i][j] = max(grid[i][j], value if value > exact.tolerance else 0.0)
+
+
+PROOF = Proof(title="Samples of a batch are independent", group="model", prove=samples_independent)

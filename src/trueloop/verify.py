@@ -1,0 +1,90 @@
+"""Proofs on your own model and loop: ``trueloop.verify.overfits_one_batch(model, loss, batch)``.
+
+Every proof is a function ``(model, loss=None, batch=None, **more)``, where ``more`` are further fields of a `Subject`
+(``loader``, ``optimizer``, ``step``, ``mask``...) and the proof's own options. It returns `Evidence`, which is true in
+a condition where the property holds; ``print(trueloop.verify.names())`` says which there are. `prove` runs them all.
+
+The proofs work on copies: the model, its gradients and modes, and every random generator are afterwards as they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from trueloop.verification.discover import chosen, named, proofs
+from trueloop.verification.evidence import Evidence, Verdict
+from trueloop.verification.proof import Proof, run
+from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_target import Subject, check_names
+
+__all__ = ["Evidence", "Subject", "Verdict", "names", "prove"]
+
+
+def names() -> list[str]:
+    """Return the names of all proofs, as functions of this module: "overfits_one_batch"."""
+    return [name.replace("-", "_") for name in proofs()]
+
+
+def prove(
+    subject: Any,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    began: Callable[[Proof], None] | None = None,
+    ended: Callable[[Evidence], None] | None = None,
+) -> list[Evidence]:
+    """Prove everything that applies.
+
+    Args:
+        subject: a `Subject`, a mapping of its fields, or a bare model.
+        select: names or groups ("model", "gradients", "training", "data") of proofs; none = all.
+        ignore: likewise, left out.
+        began: told of every proof before it runs.
+        ended: told of every proof after it has run.
+
+    Raises:
+        InvalidConfig: there is no such proof or field.
+        TrueloopError: the subject does not fit together.
+    """
+    todo = chosen(select, ignore)
+    bench = Bench(Subject.of(subject))
+    found: list[Evidence] = []
+    for proof in todo:
+        if began is not None:
+            began(proof)
+        found.append(run(proof, bench))
+        if ended is not None:
+            ended(found[-1])
+    return found
+
+
+def _prove_one(
+    proof: Proof, model: nn.Module | Callable[[], nn.Module] | Subject, loss: Any = None, batch: Any = None, **more: Any
+) -> Evidence:
+    own = {name: more.pop(name) for name in proof.options if name in more}
+    if isinstance(model, Subject):
+        check_names(more, f"{proof.name} of a subject that is ready", also=proof.options)
+        return run(proof, Bench(model), own)
+    check_names(more, proof.name, also=proof.options)
+    return run(proof, Bench(Subject(model=model, loss=loss, batch=batch, **more)), own)
+
+
+def __getattr__(name: str) -> Callable[..., Evidence]:
+    if name not in names():
+        if name.startswith("_"):
+            raise AttributeError(f"module 'trueloop.verify' has no attribute {name!r}")
+        named(name)  # says the nearest that there is
+        raise AttributeError(f"write {named(name).name.replace('-', '_')!r}, not {name!r}")
+    proof = named(name)
+    function = partial(_prove_one, proof)
+    function.__doc__ = inspect.getdoc(proof.prove)
+    return function
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *names()])

@@ -1,0 +1,440 @@
+"""What a text does, in order: names, functions and classes of the file, branches, loops."""
+
+import ast
+import textwrap
+
+import pytest
+
+from trueloop.analysis.abstract_value import MANAGED, NO_GRAPH, Kind
+from trueloop.analysis.interpreter.interpreter import read
+from trueloop.analysis.operations import Act
+from trueloop.core.source_text import Text
+
+TRAINING = (Act.BACKWARD, Act.STEPPED, Act.CLEARED, Act.MODE, Act.SCHEDULED, Act.UNSCALED, Act.CLIPPED)
+
+
+def source(text):
+    text = textwrap.dedent(text)
+    return read(Text(text), ast.parse(text))
+
+
+def acts(text, *wanted):
+    return [
+        (each.act.value, each.node.lineno, len(each.loops), len(each.branches))
+        for each in source(text).acts(*(wanted or TRAINING))
+    ]
+
+
+def test_operations_come_in_the_order_of_the_program_through_its_functions():
+    found = acts("""
+        import torch
+        from torch import nn, optim as o
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = o.Adam(model.parameters())
+
+            def step(self, x):
+                self.optimizer.zero_grad()
+                self.model(x).sum().backward()
+                self.optimizer.step()
+
+            def fit(self):
+                for epoch in range(3):
+                    for x in batches:
+                        self.step(x)
+
+        Trainer(nn.Linear(2, 1)).fit()
+    """)
+    assert found == [("cleared", 11, 2, 0), ("backward", 12, 2, 0), ("stepped", 13, 2, 0)]
+
+
+def test_what_follows_a_continue_is_conditional():
+    found = acts("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        for i, x in enumerate(data):
+            model(x).sum().backward()
+            if (i + 1) % 4:
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+    """)
+    assert found == [("backward", 6, 1, 0), ("stepped", 9, 1, 1), ("cleared", 10, 1, 1)]
+
+
+WORDS = """
+    import torch
+    from torch import nn
+    model = nn.Linear(2, 1)
+    def run(phase{default}):
+        {first}
+        if phase == "train":
+            model.train()
+        elif phase != "test":
+            model.double()
+        else:
+            model.eval()
+    {calls}
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "first", "default", "lines"),
+    [
+        ('run("train")', "pass", "", [(8, 0)]),
+        ('run("test")', "pass", "", [(12, 0)]),
+        ('run("train"); run("test")', "pass", "", [(8, 0), (12, 0)]),
+        ('for each in ("train", "test"): run(each)', "pass", "", [(8, 1), (12, 2)]),
+        ("run(mode)", "pass", "", [(8, 1), (12, 2)]),
+        ("run()", "pass", '="train"', [(8, 1), (12, 2)]),
+        ('run("test")', 'phase = "train"', "", [(8, 1), (12, 2)]),
+    ],
+    ids=["one", "other", "both", "of a loop", "not known", "a default", "its own word"],
+)
+def test_words_of_calls_decide_branches(calls, first, default, lines):
+    found = acts(WORDS.format(calls=calls, first=first, default=default), Act.MODE)
+    assert [(line, branches) for _, line, _, branches in found] == lines
+
+
+def test_flags_of_calls_decide_branches():
+    found = acts("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        def train(clear):
+            for x in data:
+                if clear:
+                    optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+        train(False)
+    """)
+    assert [name for name, *_ in found] == ["backward", "stepped"]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        ("torch.optim.AdamW(net.parameters())", Kind.OPTIMIZER),
+        ("optim.SGD(params=net.parameters(), lr=1)", Kind.OPTIMIZER),
+        ("torch.optim.lr_scheduler.StepLR(opt, 3)", Kind.SCHEDULER),
+        ("torch.amp.GradScaler('cuda')", Kind.SCALER),
+        ("torch.cuda.amp.GradScaler()", Kind.SCALER),
+        ("nn.CrossEntropyLoss()", Kind.LOSS),
+        ("nn.Sequential(nn.Linear(2, 2))", Kind.MODEL),
+        ("DDP(net)", Kind.MODEL),
+        ("DataLoader(data)", Kind.LOADER),
+        ("timm.create_model('resnet')", Kind.MODEL),
+        ("torchvision.models.resnet18()", Kind.MODEL),
+        ("something()", Kind.UNKNOWN),
+        ("Local()", Kind.MODEL),
+        ("Plain()", Kind.INSTANCE),
+        ("copy.deepcopy(net)", Kind.MODEL),
+        ("net.to('cuda')", Kind.MODEL),
+        ("torch.compile(net)", Kind.MODEL),
+        ("net.state_dict()", Kind.STATE),
+    ],
+)
+def test_kinds_are_known_by_what_made_them(make, kind):
+    text = f"""
+        import copy, timm, torch, torchvision
+        from torch import nn, optim
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader
+        class Local(nn.Module): ...
+        class Plain: ...
+        net = nn.Linear(2, 2)
+        opt = optim.SGD(net.parameters())
+        thing = {make}
+        thing.train()
+        holder = Plain()
+        holder.thing = thing
+    """
+    bound = [each for each in source(text).acts(Act.BOUND) if each.word == "thing"]
+    assert bound[-1].things[0].kind is kind
+
+
+def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
+    text = """
+        import torch
+        def train(a, b, model, optimizer, c: torch.optim.Optimizer):
+            for x in model:
+                b.zero_grad()
+                a(x).sum().backward()
+                b.step()
+                optimizer.step()
+                c.step()
+            a.eval()
+    """
+    steps = source(text).acts(Act.STEPPED)
+    assert [each.node.lineno for each in steps] == [7, 9], "a name alone says nothing"
+    assert [each.node.lineno for each in source(text).acts(Act.MODE)] == [10]
+
+
+def test_gradients_are_off_where_the_text_says_so():
+    text = """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        @torch.no_grad()
+        def a(): model(x)
+        @torch.inference_mode()
+        def b(): model(x)
+        def c():
+            with torch.set_grad_enabled(False): model(x)
+        def d():
+            with torch.no_grad():
+                with torch.enable_grad(): model(x)
+        def e():
+            with anything(): model(x)
+        a(), b(), c(), d(), e(), model(x)
+    """
+    assert [each.grad for each in source(text).acts(Act.CALLED)] == [False, False, False, True, None, True]
+
+
+def test_a_context_may_be_made_before_it_is_entered():
+    text = """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        half = torch.autocast("cuda", dtype=torch.bfloat16)
+        off = torch.no_grad()
+        with half: model(x)
+        with off: model(x)
+    """
+    calls = source(text).acts(Act.CALLED)
+    assert [each.autocast for each in calls] == ["torch.bfloat16", None]
+    assert [each.grad for each in calls] == [True, False]
+
+
+def test_a_graph_ends_where_it_is_cut():
+    text = """
+        import torch.nn.functional as F
+        from torch import nn
+        one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+        F.mse_loss(one(x).detach(), two(x)).backward()
+    """
+    root = source(text).acts(Act.BACKWARD)[0].subject
+    assert len([each for each in root.lineage() if each.kind is Kind.MODEL]) == 2
+    assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
+
+
+def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
+    text = """
+        import torch
+        from torch import nn
+        net = nn.Linear(2, 1)
+        plain = torch.tensor(net(x)).exp()
+        leaf = torch.tensor(net(x), requires_grad=True).exp()
+        weight = nn.Parameter(torch.zeros(3, device=device)).exp()
+    """
+    plain, leaf, weight = (each.result for each in source(text).acts(Act.TORCH) if each.word.endswith(".exp"))
+    assert NO_GRAPH in plain.facts
+    assert NO_GRAPH not in leaf.facts | weight.facts
+    assert not any(each.kind is Kind.MODEL for each in leaf.graph())
+    assert any(each.kind is Kind.MODEL for each in leaf.lineage())
+
+
+def test_a_result_knows_what_it_was_made_from():
+    text = """
+        import torch.nn.functional as F
+        from torch import nn
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(2, 2)
+            def forward(self, x):
+                return F.softmax(self.fc(x), dim=1)
+        net = Net()
+        loss = F.cross_entropy(net(x), y)
+        loss.item().backward()
+    """
+    loss = source(text).acts(Act.LOSS)[0]
+    assert loss.things[0].name == "torch.nn.functional.softmax"
+    assert any(each.name == "Net" for each in loss.result.lineage())
+    assert NO_GRAPH in source(text).acts(Act.BACKWARD)[0].subject.facts
+
+
+def test_what_is_handed_out_is_noted():
+    text = """
+        import torch
+        from elsewhere import helper
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        print(model, optimizer)
+        helper([optimizer])
+    """
+    found = source(text)
+    assert [each.node.lineno for each in found.acts(Act.ESCAPED)] == [7]
+    optimizer = next(each.subject for each in found.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER)
+    assert found.handed_out(optimizer, found.operations)
+
+
+def test_accelerate_manages_what_it_prepares():
+    text = """
+        import torch
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        model, optimizer = accelerator.prepare(model, optimizer)
+        accelerator.backward(model(x).sum())
+        optimizer.step()
+    """
+    step, backward = source(text).acts(Act.STEPPED)[0], source(text).acts(Act.BACKWARD)[0]
+    assert MANAGED in step.subject.facts
+    assert backward.things[0].kind is Kind.ACCELERATOR
+
+
+def test_recursion_and_length_have_an_end():
+    text = "def f(x):\n    return f(g(x))\ndef g(x):\n    return f(x)\nf(1)\n" + "x = 1\n" * 100
+    assert source(text).operations is not None
+    assert source("import torch\n" + "torch.relu(x)\n" * 70_000).operations == ()
+
+
+def test_methods_that_are_asked_of_their_class_are_run():
+    found = acts(
+        """
+        import torch
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return torch.relu(x)
+            @staticmethod
+            def train_on(model, optimizer):
+                Net.forward(model, 1).sum().backward()
+                optimizer.step()
+            @classmethod
+            def made(cls, width):
+                return cls()
+        class Other(Net):
+            def forward(self, x):
+                return Net.forward(self, x)
+        net = Other.made(3)
+        Net.train_on(net, torch.optim.SGD(net.parameters()))
+    """,
+        Act.FORWARD, Act.CALLED, Act.BACKWARD, Act.STEPPED,
+    )  # fmt: skip
+    assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
+
+
+def test_a_class_that_may_be_missing_is_read_all_the_same():
+    assert not acts("""
+        try:
+            import torch
+            class Net(torch.nn.Module):
+                def forward(self, x):
+                    return x
+        except ImportError:
+            Net = print
+    """)
+
+
+def test_a_loop_knows_its_turns_and_the_conditions_within_it():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        K = 4
+        def update(i):
+            if i % K == 0:
+                optimizer.step()
+        if model:
+            for epoch in range(1, 4):
+                for i, x in enumerate(data):
+                    update(i)
+        while True:
+            model(x)
+    """)
+    (step,) = read.acts(Act.STEPPED)
+    assert [loop.turns() for loop in step.loops] == [3, None]
+    assert len(step.branches) == 2
+    (condition,) = step.conditions(step.loops[-1])
+    assert condition.node.lineno == 7
+    assert not step.always_in(step.loops[0])
+    assert condition.test is not None
+    assert 4 in [each.constant() for each in condition.test.lineage()]
+    assert [each.loops[-1].turns() for each in read.acts(Act.CALLED)] == [None]
+
+
+def test_what_stays_the_same_from_turn_to_turn():
+    read = source("""
+        import torch
+        torch.manual_seed(3)
+        for epoch in range(4):
+            rate = 0.1 * epoch
+            def make(model, lr, seed=1):
+                return torch.optim.SGD(model.parameters(), lr, seed, seed + 1, epoch, self.rate, other(), int(FIXED))
+            self.rate = 1
+            make(net, rate).step()
+    """)
+    (step,) = read.acts(Act.STEPPED)
+    (made,) = read.acts(Act.MADE)
+    same = [read.fixed(each, made, step.loops[0]) for each in made.node.args]
+    assert same == [False, False, True, True, False, False, False, True]
+
+
+def test_defaults_count_where_a_call_leaves_them_out():
+    found = source("""
+        import torch
+        net = torch.nn.Linear(2, 1)
+        def measure(model=net, x=None):
+            model.eval()
+        measure()
+        def other(net):
+            measure()
+    """)
+    one, other = found.acts(Act.MODE)
+    assert one.subject.name == other.subject.name == "torch.nn.Linear"
+    assert one.subject is other.subject
+
+
+def test_items_of_a_dictionary_are_its_values():
+    found = acts(
+        """
+        import torch
+        heads = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 2)}
+        for name, head in heads.items():
+            head.eval()
+        state = dict(heads)
+        state.update(c=torch.nn.Linear(2, 3))
+    """,
+        Act.MODE,
+    )
+    assert found == [("mode", 5, 1, 0)]
+
+
+def test_a_tuple_is_handed_over_item_by_item():
+    found = acts("""
+        import torch
+        def build():
+            net = torch.nn.Linear(2, 1)
+            return net, torch.optim.SGD(net.parameters())
+        def train(model, its):
+            model(1).sum().backward()
+            its.step()
+        train(*build())
+    """)
+    assert found == [("backward", 7, 0, 0), ("stepped", 8, 0, 0)]
+
+
+def test_a_class_that_nobody_uses_is_built_once():
+    read = source("""
+        import torch
+        class Task:
+            def __init__(self, net: torch.nn.Module):
+                self.optimizer = torch.optim.SGD(net.parameters())
+    """)
+    assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+
+
+def test_what_two_tensors_compare_to_is_a_tensor():
+    read = source("""
+        import torch
+        model = torch.nn.Linear(2, 1)
+        right = (model(x) == y).sum()
+        right is None
+    """)
+    (total,) = read.acts(Act.TORCH)
+    assert total.word == "torch.Tensor.sum"
+    assert not read.acts(Act.ESCAPED)

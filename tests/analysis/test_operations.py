@@ -1,0 +1,54 @@
+"""Loops of one turn at most: rules about what comes back in later turns say nothing of them."""
+
+import ast
+
+import pytest
+
+from trueloop.analysis.operations import Loop
+from trueloop.failures.load import catalogue
+from trueloop.lint.check_file import Ruled, lint_text
+
+LEAVES = (
+    "break",
+    "f(); break",
+    "if f(): raise ValueError\n  else: break",
+    "with f(): break",
+    "if 1: break",
+    "for y in f():\n   continue\n  break",
+    "def g():\n   for y in f(): continue\n  break",
+)
+GOES_ON = (
+    "f()",
+    "if f(): break",
+    "if f(): continue\n  break",
+    "if 0: break",
+    "for y in f(): break",
+    "try: break\n  finally: f()",
+    "for y in f(): pass\n  else: continue\n  break",
+)
+MANY_TURNS = ("GRD001", "GRD004", "PRC004", "PRC006", "EVL002", "MEM001", "MEM005", "OPT004", "DAT003",
+              "DAT004", "DST003")  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "once"), [*((each, True) for each in LEAVES), *((each, False) for each in GOES_ON)])
+@pytest.mark.parametrize("head", ["for x in f():", "while True:"])
+def test_a_loop_that_is_left_at_the_end_of_its_body_takes_one_turn(head, body, once):
+    assert Loop(ast.parse(f"{head}\n  {body}").body[0], None).once() is once
+
+
+def test_a_comprehension_goes_on():
+    assert not Loop(next(each for each in ast.walk(ast.parse("[x for x in y]")) if "ifs" in each._fields), None).once()
+
+
+@pytest.mark.parametrize("code", MANY_TURNS)
+def test_failures_of_many_turns_are_not_found_in_one(code):
+    entry = catalogue()[code]
+    assert entry.failure.rule is not None
+    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    assert code in [each.code for each in lint_text(entry.failure.bad, "train.py", rules).found]
+    tree = ast.parse(entry.failure.bad)
+    for each in ast.walk(tree):
+        if isinstance(each, ast.For | ast.While):
+            each.body.append(ast.Break())
+    script = ast.unparse(ast.fix_missing_locations(tree))
+    assert code not in [each.code for each in lint_text(script, "train.py", rules).found]

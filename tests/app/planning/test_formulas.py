@@ -1,0 +1,80 @@
+"""Every number shown is that of the plan, and every formula comes out at the number it stands beside."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trueloop.app.planning.formulas import goals, rows
+from trueloop.core.arithmetic import Plan, plan
+from trueloop.core.formatting import number
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    sizes = {name: draw(st.integers(1, 50) | st.integers(1, 10**12)) for name in ("dataset", "epochs", "accumulate")}
+    small = {"batch": draw(st.integers(1, 5000)), "processes": draw(st.integers(1, 70))}
+    drop_last = draw(st.booleans())
+    assume(not drop_last or sizes["dataset"] >= small["batch"] * small["processes"])
+    return plan(**sizes, **small, drop_last=drop_last, sample_bytes=draw(st.none() | st.integers(1, 10**6)))
+
+
+def worked_out(formula: str) -> int | float:
+    """Compute what a formula says, its words left out."""
+    text = formula.removeprefix("= ").split(", a forward")[0].replace(",", "")
+    text = re.sub(r" (process(es)?|epochs?|bytes|ms)\b", "", text).replace("×", "*")  # noqa: RUF001
+    ceiling = re.fullmatch(r"ceil\((\d+) / (.+)\)", text)
+    floored = re.fullmatch(r"floor\((\d+) / (.+)\)", text)
+    scope = {"__builtins__": {}}
+    if ceiling:
+        return -(-int(ceiling[1]) // eval(ceiling[2], scope))
+    return int(floored[1]) // eval(floored[2], scope) if floored else eval(text, scope)
+
+
+@given(plans())
+def test_each_formula_gives_its_number(made: Plan):
+    for row in rows(made):
+        if row.formula.startswith("=") and row.key not in ("batch_bytes", "examples_per_process"):
+            assert number(int(worked_out(row.formula))) == row.value, row
+        assert row.says.endswith(".")
+
+
+@given(plans())
+def test_each_value_is_the_plans_own(made: Plan):
+    own = made.as_dict()
+    shown = {row.key: row.value for row in rows(made)}
+    for key in shown.keys() & own.keys() - {"batch_bytes"}:
+        assert shown[key] == number(own[key])
+    assert {"effective_batch", "iterations", "updates", "updates_per_epoch", "last_batch"} <= shown.keys()
+
+
+def test_repeats_are_those_of_torch():
+    from torch.utils.data import DistributedSampler
+
+    for dataset, processes in ((10, 3), (12, 3), (5, 4), (1, 8), (1000, 7)):
+        made = plan(dataset=dataset, batch=2, processes=processes)
+        shown = {row.key: row.value for row in rows(made)}
+        sampler = DistributedSampler(range(dataset), num_replicas=processes, rank=0)
+        assert shown["repeated_per_epoch"] == number(sampler.total_size - dataset)
+
+
+def test_a_process_alone_repeats_nothing_and_says_nothing_of_it():
+    assert not {"repeated_per_epoch", "examples_per_process"} & {row.key for row in rows(plan(dataset=10, batch=3))}
+
+
+@pytest.mark.parametrize(("wanted", "epochs"), [(1, 1), (79, 1), (80, 2), (7900, 100), (7901, 101)])
+def test_epochs_for_a_number_of_updates(wanted: int, epochs: int):
+    made = plan(dataset=10000, batch=32, accumulate=4)
+    (row,) = goals(made, updates=wanted)
+    assert row.value == number(epochs)
+    assert math.ceil(wanted / made.updates_per_epoch) == epochs
+
+
+def test_time_for_all_updates():
+    (row,) = goals(plan(dataset=10000, batch=32, epochs=3), update_ms=200)
+    assert (row.value, row.formula) == ("3 min 08 s", "= 939 × 200 ms")  # noqa: RUF001
+    assert goals(plan(dataset=10, batch=3)) == ()

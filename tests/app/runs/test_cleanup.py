@@ -1,0 +1,256 @@
+"""What goes from a runs folder, and above all what stays."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from trueloop.app.runs import cleanup
+from trueloop.app.runs.cleanup import Wishes, look, remove
+from trueloop.app.training.run_folder import RunFolder
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.protocols import Noted, RunEnded, RunStarted
+from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.overview import overview
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+
+BEST = Wishes(keep_best=1)
+UNFINISHED = Wishes(unfinished=True)
+
+
+def there(run_dir):
+    return [each.update for each in CheckpointFolder(run_dir / "checkpoints", writing=False).checkpoints()]
+
+
+def gone(made, wishes, do=remove):
+    plan = do(overviews(made.root), made.root, wishes)
+    return [(item.kind, item.path.name) for item in plan.items], {path.name: reason for path, reason in plan.spared}
+
+
+def test_a_look_changes_nothing(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    made.run("b", losses=(), end="")
+    before = sorted(str(each) for each in made.root.rglob("*"))
+    items, spared = gone(made, Wishes(keep_best=1, unfinished=True), look)
+    assert items == [("checkpoint", "update-000000002"), ("run", "b")]
+    assert spared == {}
+    assert [each for each in sorted(str(each) for each in made.root.rglob("*")) if ".index" not in each] == before
+    plan = look(overviews(made.root), made.root, BEST)
+    assert plan.items[0].bytes == sum(
+        file.stat().st_size for file in (path / "checkpoints" / "update-000000002").iterdir()
+    )
+
+
+def test_the_best_and_the_last_stay(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
+    gone(made, Wishes(keep_best=2))
+    assert there(path) == [4, 8, 10]
+    assert gone(made, BEST)[0] == [("checkpoint", "update-000000008")]
+    assert there(path) == [4, 10]
+    assert gone(made, BEST) == ([], {})
+    assert overview(path).state == "finished"
+
+
+def test_the_best_by_every_metric_that_was_ever_monitored_stays(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4, 0.6), accuracies=(0.9, 0.1, 0.2, 0.3), end="")
+    for update, loss, accuracy in ((2, 0.5, 0.9), (4, 0.3, 0.1), (6, 0.4, 0.2), (8, 0.6, 0.3)):
+        made.save(path, update, {"val/loss": loss, "val/accuracy": accuracy})
+    facts = {"config": {"monitor": {"metric": "val/accuracy", "mode": "max"}}}
+    made.write("a", [RunStarted(name="digits", epochs=3, updates=8, start_update=8, facts=facts)])
+    gone(made, BEST)
+    assert there(path) == [2, 4, 8]
+
+
+def test_the_best_evaluation_stays_also_where_its_manifest_does_not_say_so(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4))
+    for update in (2, 4, 6):
+        made.save(path, update, {"val/loss": math.nan})
+    gone(made, BEST)
+    assert there(path) == [4, 6]
+
+
+@pytest.mark.parametrize("end", ["", "failed", "interrupted", "finished"])
+def test_the_last_checkpoint_of_a_run_always_stays(made, end):
+    path = made.run("a", losses=(0.1, 0.2, 0.3), checkpoints=(4, 6), end=end)
+    gone(made, Wishes(keep_best=1, unfinished=True))
+    assert there(path)[-1] == 6
+
+
+def test_a_run_that_trains_is_left_alone(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6), end="")
+    made.run("b", losses=(), end="")
+    with RunFolder(path).held(), RunFolder(made.root / "b").held():
+        items, spared = gone(made, Wishes(keep_best=1, unfinished=True))
+    assert items == []
+    assert spared == dict.fromkeys("ab", "a process is training in it")
+    assert there(path) == [2, 4, 6]
+
+
+def test_a_run_that_begins_between_the_look_and_the_removal_is_left_alone(made, monkeypatch):
+    path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    real = cleanup.look
+
+    def then_somebody_trains(*args):
+        plan = real(*args)
+        lock.__enter__()
+        return plan
+
+    lock = RunFolder(path).held()
+    monkeypatch.setattr(cleanup, "look", then_somebody_trains)
+    items, spared = gone(made, BEST)
+    lock.__exit__(None, None, None)
+    assert items == []
+    assert "Another process is training" in spared["a"]
+    assert there(path) == [2, 4, 6]
+
+
+def test_what_cannot_be_told_is_left_alone(made, monkeypatch):
+    made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    monkeypatch.setattr(cleanup, "held", lambda _: None)
+    assert gone(made, BEST) == ([], {"a": "whether a process trains in it cannot be told here"})
+
+
+def test_a_damaged_journal_or_a_newer_checkpoint_is_left_alone(made, made_runs_module):
+    made_runs_module.damage(made.run("a", checkpoints=(2, 4, 6)))
+    path = made.run("b", checkpoints=(2, 4, 6))
+    from trueloop.training.checkpoint.manifest import sealed
+
+    (path / "checkpoints" / "update-000000002" / "manifest.json").write_bytes(sealed({"schema": 99}))
+    items, spared = gone(made, Wishes(keep_best=1, unfinished=True))
+    assert items == []
+    assert "Line 2" in spared["a"]
+    assert "schema 99" in spared["b"]
+
+
+def test_damaged_checkpoints_are_evidence_and_stay(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4, 0.6), checkpoints=(2, 4, 6, 8))
+    (path / "checkpoints" / "update-000000002" / "state.json").unlink()
+    assert gone(made, BEST)[0] == [("checkpoint", "update-000000006")]
+    assert (path / "checkpoints" / "update-000000002").is_dir()
+
+
+@pytest.mark.parametrize("end", ["", "failed", "interrupted", "preempted"])
+def test_an_unfinished_run_without_a_checkpoint_goes(made, end):
+    made.run("a", losses=(0.5,), end=end)
+    assert gone(made, UNFINISHED)[0] == [("run", "a")]
+    assert not (made.root / "a").exists()
+
+
+def test_runs_that_could_be_continued_or_ended_well_stay(made):
+    made.run("finished")
+    made.run("stopped", end="early_stop")
+    made.run("resumable", end="", checkpoints=(2,))
+    mirrored = {"config": {"monitor": {"metric": "val/loss", "mode": "min"}, "checkpoint": {"mirror": "s3://x"}}}
+    made.run("mirrored", end="", facts=mirrored)
+    (made.run("shipped", end="failed") / "final").mkdir()
+    assert gone(made, UNFINISHED) == ([], {})
+
+
+def test_only_what_is_a_runs_own_is_removed(made):
+    path = made.run("a", losses=(0.5,), end="failed")
+    (path / "thesis.txt").write_text("years of work")
+    (path / "report.html").write_text("a report")
+    outside = made.root.parent / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("")
+    (path / "final").symlink_to(outside)
+    assert gone(made, UNFINISHED) == ([], {}), "final weights are there, wherever they are"
+    (path / "final").unlink()
+    (path / "curves.png").symlink_to(outside / "precious")
+    assert gone(made, UNFINISHED)[0] == [("run", "a")]
+    assert sorted(each.name for each in path.iterdir()) == [".lock", "thesis.txt"]
+    assert (outside / "precious").exists()
+
+
+def test_checkpoints_behind_a_link_are_left_alone(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    outside = made.root.parent / "outside"
+    (path / "checkpoints").rename(outside)
+    (path / "checkpoints").symlink_to(outside)
+    assert gone(made, BEST) == ([], {"a": "its checkpoints lie elsewhere, behind a link"})
+    assert len(list(outside.iterdir())) == 3
+
+
+def test_what_is_young_stays(made):
+    path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    wishes = Wishes(keep_best=1, older_than_days=10)
+    assert gone(made, wishes) == ([], {})
+    past = (path / "journal.jsonl").stat().st_mtime - 11 * 86400
+    os.utime(path / "journal.jsonl", (past, past))
+    assert gone(made, wishes)[0] == [("checkpoint", "update-000000002")]
+
+
+def test_leftovers_of_killed_saves_go(made):
+    path = made.run("a", losses=(0.3,), checkpoints=(2,))
+    left = path / "checkpoints" / ".saving-update-000000004-0123abcd"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(bytes(100))
+    assert gone(made, BEST)[0] == [("leftover", left.name)]
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        (Wishes(), "Nothing was asked"),
+        (Wishes(keep_best=0), "--keep-best is 0"),
+        (Wishes(keep_best=-1), "--keep-best is -1"),
+        (Wishes(unfinished=True, older_than_days=-1), "--older-than is -1"),
+        (Wishes(unfinished=True, older_than_days=math.nan), "--older-than is nan"),
+    ],
+)
+def test_wishes_that_cannot_be_meant_are_refused(wishes, message):
+    with pytest.raises(InvalidConfig, match=message):
+        wishes.check()
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_killed_in_the_middle_a_smaller_run_is_left(made, after):
+    """A child is killed after so many removals: the run is whole with its best; the next time does the rest."""
+    path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
+    code = (
+        "import os, shutil, sys; from pathlib import Path\n"
+        "from trueloop.runs.queries.index import overviews; from trueloop.app.runs.cleanup import Wishes, remove\n"
+        "real, left = os.unlink, [int(sys.argv[2])]\n"
+        "def dying(*args, **kwargs):\n"
+        "    left[0] -= 1\n"
+        "    if left[0] < 0: os._exit(9)\n"
+        "    return real(*args, **kwargs)\n"
+        "root = Path(sys.argv[1]); runs = overviews(root)\n"
+        "os.unlink = dying\n"
+        "remove(runs, root, Wishes(keep_best=1))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(made.root), str(after)], check=False)
+    assert done.returncode == 9
+    assert {4, 10} <= set(there(path))
+    assert CheckpointFolder(path / "checkpoints", writing=False).problems() == []
+    assert overview(path).state == "finished"
+    gone(made, BEST)
+    assert there(path) == [4, 10]
+    assert sorted(each.name for each in (path / "checkpoints").iterdir()) == ["update-000000004", "update-000000010"]
+
+
+def test_a_run_removed_half_way_is_still_a_run(made, monkeypatch):
+    path = made.run("a", losses=(0.5,), end="failed")
+    (path / "report.html").write_text("")
+    (path / "checkpoints").mkdir()
+    real = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(OSError("the power fails")))
+    items, spared = gone(made, UNFINISHED)
+    assert (items, list(spared.values())) == ([], ["the power fails"])
+    assert overview(path).state == "failed"
+    monkeypatch.setattr(shutil, "rmtree", real)
+    assert gone(made, UNFINISHED)[0] == [("run", "a")]
+
+
+def test_a_rolled_back_run_is_never_taken_for_an_abandoned_one(made):
+    path = made.run("a", end="", checkpoints=(6,))
+    made.write("a", [Noted(update=6, kind="rolled_back", message="", details={})])
+    assert gone(made, Wishes(keep_best=1, unfinished=True)) == ([], {})
+    made.write("a", [RunEnded(update=6, reason="finished", seconds=1)])
+    assert overview(path).state == "finished"

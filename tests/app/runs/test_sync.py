@@ -1,0 +1,89 @@
+"""Which runs are copied, and what becomes of one that cannot be."""
+
+import pytest
+
+from trueloop.app.runs import sync
+from trueloop.app.runs.sync import sync_runs
+from trueloop.core.errors import InvalidConfig, InvalidData, RunFolderError
+from trueloop.core.protocols import RunStarted
+from trueloop.runs.journal import Journal
+from trueloop.runs.tracking import Copied, StoreDown, StoreError, StoreRefused
+from trueloop.runs.tracking import target as target_module
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(target_module, "find_spec", lambda name: name)
+    for name in ("digits-1", "digits-2", "other-1"):
+        journal = Journal(tmp_path / "runs" / name / "journal.jsonl")
+        journal.report(RunStarted(name=name, epochs=1, updates=1, start_update=0, facts={}))
+        journal.close()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """The runs that are copied; what copying answers or raises, by name."""
+    seen, answers = [], {}
+
+    def copy(run_dir, target, *, again):
+        seen.append((run_dir.name, target.address, again))
+        answer = answers.get(run_dir.name, Copied(outcome="copied", state="finished", lines=3))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(sync, "copy_run", copy)
+    return seen, answers
+
+
+def test_all_runs_below_the_root(root, copied):
+    done = list(sync_runs([], root, "sqlite", again=False))
+    address = f"sqlite:///{root}/mlflow.db"
+    assert copied[0] == [(name, address, False) for name in ("digits-1", "digits-2", "other-1")]
+    assert [(each.run, each.copied.lines, each.problem) for each in done] == [
+        (root / name, 3, "") for name in ("digits-1", "digits-2", "other-1")
+    ]
+
+
+def test_runs_by_name_beginning_and_path_each_once(root, copied):
+    list(sync_runs(["other", "digits-1", str(root / "other-1")], root, "tensorboard:/tb", again=True))
+    assert copied[0] == [("other-1", "/tb", True), ("digits-1", "/tb", True)]
+
+
+def test_one_that_cannot_be_copied_does_not_keep_back_the_rest(root, copied):
+    copied[1]["digits-1"] = InvalidData("A line is damaged.", fix="Restore it.")
+    copied[1]["digits-2"] = StoreError("It was deleted.")
+    copied[1]["other-1"] = StoreRefused("Its name is too long.")
+    done = list(sync_runs([], root, "sqlite", again=False))
+    said = ["A line is damaged. Restore it.", "It was deleted.", "Its name is too long."]
+    assert [(each.problem, each.copied) for each in done] == [(problem, None) for problem in said]
+
+
+def test_a_store_that_is_down_ends_it(root, copied):
+    copied[1]["digits-1"] = StoreDown("It is away.")
+    with pytest.raises(StoreDown):
+        list(sync_runs([], root, "sqlite", again=False))
+    assert len(copied[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "store", "error", "said"),
+    [
+        ([], None, InvalidConfig, "No store is named"),
+        ([], "", InvalidConfig, "TRUELOOP_STORE"),
+        ([], "nonsense", InvalidConfig, "No store is known"),
+        (["digitz-1"], "sqlite", RunFolderError, "digits-1"),
+        (["digits"], "sqlite", RunFolderError, "beginning of 2 runs"),
+        (["../runs/../.."], "sqlite", RunFolderError, "leads out"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_copied(root, copied, words, store, error, said):
+    with pytest.raises(error, match=said):
+        sync_runs(words, root, store, again=False)
+    assert copied[0] == []
+
+
+def test_no_runs_at_all(tmp_path, root):
+    with pytest.raises(RunFolderError, match="There are no runs"):
+        sync_runs([], tmp_path / "empty", "sqlite", again=False)

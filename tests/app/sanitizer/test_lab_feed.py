@@ -1,0 +1,131 @@
+"""`trueloop run --lab`: the run is told, the program is what it is without, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trueloop.app.sanitizer import lab_feed as module
+from trueloop.app.sanitizer.run_command import Wishes, sanitize
+from trueloop.runs.live.feed import FeedFollower
+from trueloop.runs.live.folder import FEED, live_folder, names
+from trueloop.sanitizer.run_program import Program
+
+SCRIPT = """
+import os, sys, threading
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    loss = model(torch.randn(16, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+total = sum(p.detach().double().sum().item() for p in model.parameters())
+print(f"{total:.17g}", threading.active_count(), sys.argv, torch.rand(1).item())
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this user's session, and a lab that is said to run."""
+    folder = tmp_path / "session"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(module, "address", lambda environment: "http://127.0.0.1:8765")
+    return folder
+
+
+def feed(session: Path) -> FeedFollower:
+    root = live_folder({"XDG_RUNTIME_DIR": str(session)})
+    (name,) = names(root)
+    follower = FeedFollower(root / name)
+    while follower.advance():
+        pass
+    return follower
+
+
+def test_a_run_is_told_and_its_page_is_named(
+    session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    path = program(SCRIPT)
+    assert sanitize(Program(target=str(path), arguments=("--lr", "1")), Wishes(lab=True)) == 0
+    told = feed(session)
+    assert f"this run in the lab: http://127.0.0.1:8765/#/watch?runs=live/{told.folder.name}" in capsys.readouterr().err
+    assert (told.about["name"], told.about["command"].endswith("train.py --lr 1")) == ("train.py", True)
+    assert (told.now().state, told.now().updates) == ("finished", 30)
+    assert told.series["loss"].updates[:3] == [0, 1, 2]
+    assert told.layers.layers == ["0", "1"]
+    codes = [each["finding"]["code"] for each in told.findings]
+    assert codes == ["GRD001"]
+    (excerpt,) = told.findings[0]["excerpts"]
+    assert [line["text"].strip() for line in excerpt["lines"] if line and line["fault"]] == ["optimizer.step()"]
+    assert excerpt["path"].startswith("train.py:")
+
+
+def test_the_program_is_what_it_is_without(
+    session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    path = program(SCRIPT)
+    printed: list[str] = []
+    for lab in (False, True):
+        assert sanitize(Program(target=str(path)), Wishes(lab=lab, quiet=True)) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize(("end", "code", "state"), [("1 / 0", 1, "failed"), ("sys.exit(3)", 3, "failed")])
+def test_how_it_ended_is_told(session: Path, program: Callable[..., Path], end: str, code: int, state: str):
+    path = program(f"{SCRIPT}{end}\n")
+    assert sanitize(Program(target=str(path)), Wishes(lab=True, quiet=True)) == code
+    assert (feed(session).now().state, feed(session).now().code) == (state, code)
+
+
+def test_a_forked_child_says_nothing(session: Path, program: Callable[..., Path]):
+    path = program(f"{SCRIPT}if os.fork() == 0:\n    os._exit(0)\nos.wait()\n")
+    assert sanitize(Program(target=str(path)), Wishes(lab=True, quiet=True)) == 0
+    told = feed(session)
+    assert (told.folder / FEED).read_text().count('"event":"ended"') == 1
+
+
+def test_a_folder_that_goes_away_is_a_problem_of_the_report(
+    session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    path = program(f"import shutil, os\nshutil.rmtree({str(session)!r})\n{SCRIPT}")
+    assert sanitize(Program(target=str(path)), Wishes(lab=True, json=tmp_path / "r.json")) == 0
+    out, _ = capsys.readouterr()
+    assert out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert any("hears nothing more" in each or "follow the run" in each for each in report["problems"])
+    assert [each["code"] for each in report["findings"]] == ["GRD001"]
+
+
+def test_where_nothing_can_be_written_the_program_runs(
+    session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    (session / "trueloop").mkdir(mode=0o755)
+    os.chmod(session / "trueloop", 0o755)
+    path = program(SCRIPT)
+    assert sanitize(Program(target=str(path)), Wishes(lab=True)) == 0
+    out, err = capsys.readouterr()
+    assert out
+    assert "the lab hears nothing of this run" in err
+
+
+def test_a_lab_that_cannot_be_started_is_said(
+    session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def fails(environment: object, runs: object) -> str:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(module, "address", lambda environment: "")
+    monkeypatch.setattr(module, "started", fails)
+    assert sanitize(Program(target=str(program(SCRIPT))), Wishes(lab=True)) == 0
+    assert "no lab could be started: no more processes" in capsys.readouterr().err
+    assert feed(session).now().state == "finished"

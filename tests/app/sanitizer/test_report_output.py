@@ -1,0 +1,94 @@
+"""A report on the terminal, as text, as a page and in files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trueloop.app.sanitizer.report_output import Files, page, print_page, text
+from trueloop.core.errors import InvalidConfig, RunFolderError
+from trueloop.core.findings import Finding, Report, Severity, Site
+
+
+def finding(severity: Severity) -> Finding:
+    return Finding(
+        code="GRD001",
+        slug="never-cleared",
+        title="Gradients are never cleared",
+        severity=severity,
+        message="4 gradients were used [bold]twice[/bold].",
+        site=None,
+        fix="Clear them.",
+    )
+
+
+REPORT = Report(findings=(finding(Severity.ERROR),))
+
+
+def test_it_is_printed_on_standard_error(capsys: pytest.CaptureFixture[str]):
+    print_page(REPORT, base=Path())
+    out, err = capsys.readouterr()
+    assert not out
+    assert "GRD001" in err
+    assert "[bold]twice[/bold]" in err
+    assert text(REPORT, base=Path()) == err
+
+
+def test_nobody_to_read_it_is_no_error():
+    closed = io.StringIO()
+    closed.close()
+    print_page(REPORT, file=closed, base=Path())
+
+
+def test_a_fault_of_ours_is_said_with_the_verdict(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "trueloop.reporting.text", None)
+    assert text(REPORT, base=Path()).startswith("trueloop: 1 error: no optimizer made a step (its report broke: ")
+
+
+def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    files = Files(json=Path("r.json"), html=Path("r.html"), sarif=Path("r.sarif")).checked()
+    monkeypatch.chdir("/")
+    files.write(REPORT, base=tmp_path)
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["schema"] == 1
+    assert [each["code"] for each in written["findings"]] == ["GRD001"]
+    assert (tmp_path / "r.html").read_text() == page(REPORT, base=tmp_path)
+    assert "GRD001" in page(REPORT, base=tmp_path)
+    assert json.loads((tmp_path / "r.sarif").read_text())["version"] == "2.1.0"
+
+
+def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
+    found = replace(finding(Severity.ERROR), site=Site(str(tmp_path / "sub" / "train.py"), 3))
+    files = Files(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
+    files.write(Report(findings=(found,)), base=tmp_path)
+    assert json.loads((tmp_path / "r.json").read_text())["findings"][0]["path"] == str(tmp_path / "sub" / "train.py")
+    assert "<code>sub/train.py:3</code>" in (tmp_path / "r.html").read_text()
+    assert '"uri": "sub/train.py"' in (tmp_path / "r.sarif").read_text()
+
+
+def test_only_what_was_asked_for_is_written(tmp_path: Path):
+    Files(json=tmp_path / "r.json").write(REPORT, base=tmp_path)
+    Files().write(REPORT, base=tmp_path)
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_place_where_nothing_can_be_written_is_said_before_the_run(tmp_path: Path):
+    for path in (tmp_path / "missing" / "r.json", tmp_path):
+        with pytest.raises(InvalidConfig, match="cannot be written to"):
+            Files(json=path).checked()
+
+
+def test_a_place_that_has_gone_is_said_after_it(tmp_path: Path):
+    folder = tmp_path / "there"
+    folder.mkdir()
+    files = Files(html=folder / "r.html").checked()
+    folder.rmdir()
+    with pytest.raises(RunFolderError, match="could not be written"):
+        files.write(REPORT, base=tmp_path)

@@ -1,0 +1,95 @@
+"""The command in a process of its own: it answers, refuses what it must, and ends well when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from trueloop.app.serving.limits import Limits
+from trueloop.app.serving.server import is_loopback
+from trueloop.cli.app import main
+from trueloop.core.errors import InvalidConfig
+
+
+def address(program):
+    deadline = time.monotonic() + 60
+    while "/predict" not in (out := program.said()[0]):
+        assert program.poll() is None, program.said()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(out.rpartition(":")[2].partition("/")[0])
+
+
+def post(port, body):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("POST", "/predict", json.dumps(body), {"content-type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+
+def metrics(port):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+
+
+@pytest.mark.slow
+def test_sigterm_lets_it_finish_and_it_ends_with_0(made_artifacts, forker, tmp_path):
+    words = ["serve", made_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
+    program = forker.start("-m", "trueloop", *words, cwd=tmp_path)
+    port = address(program)
+    while post(port, {"inputs": [1, 2, 3]})[0] == 503:  # warming up
+        time.sleep(0.01)
+    replies: list[tuple[int, object]] = []
+    asking = threading.Thread(target=lambda: replies.append(post(port, {"inputs": [1, 2, 3]})))
+    asking.start()
+    while "trueloop_waiting_samples 1" not in metrics(port):  # it waits for others to go with it
+        time.sleep(0.01)
+    program.send_signal(signal.SIGTERM)
+    asking.join(30)
+    assert program.wait(30) == 0
+    ((status, told),) = replies
+    assert status == 200
+    assert told["answers"][0]["label"] in ("no", "yes")
+    out, err = program.said()
+    assert out.endswith("trueloop serve: stopped.\n")
+    assert " POST /predict 200 " in err
+    assert "Traceback" not in err
+
+
+def test_a_port_that_is_taken_and_limits_that_cannot_work(made_artifacts, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", str(made_artifacts.folder()), "--port", port]) == 1
+        assert f"Port {port} cannot be used" in capsys.readouterr().err
+    for line in (
+        "--max-batch 0",
+        "--max-batch 9 --max-waiting 8",
+        "--timeout-s 0",
+        "--timeout-s inf",
+        "--max-body-mib inf",
+        "--max-delay-ms 10000",  # as long as a request has
+    ):
+        words = line.split()
+        assert main(["serve", str(made_artifacts.folder()), *words]) != 0
+        assert "These limits cannot work" in capsys.readouterr().err
+    assert main(["serve", str(made_artifacts.folder()), "--host", "no such host"]) == 1
+    assert "of 'no such host' cannot be used" in capsys.readouterr().err
+    for threads in ("0", "-3", "99999999999"):
+        assert main(["serve", str(made_artifacts.folder()), "--threads", threads]) == 1
+        assert f"threads is {threads}." in capsys.readouterr().err
+    assert main(["serve", str(made_artifacts.folder()), "--port", "80.5"]) == 2
+    with pytest.raises(InvalidConfig):
+        Limits(max_body_mib=float("nan"))
+
+
+def test_which_addresses_others_reach():
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
+    assert not [host for host in ("0.0.0.0", "::", "192.168.1.2", "example.org", "") if is_loopback(host)]

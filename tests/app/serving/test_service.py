@@ -1,0 +1,254 @@
+"""Real requests: every answer is the live model's under load, and what is hostile is refused with words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from trueloop.export.exported_model import Model
+
+ROW = {"age": 1.0, "height": 2.0, "weight": 3.0}
+
+
+def outputs(live, arrays):
+    with torch.no_grad():
+        return live(torch.from_numpy(np.asarray(arrays)))
+
+
+def test_every_answer_under_load_is_the_live_models(serving, made_artifacts):
+    rng = np.random.default_rng(1)
+    live = made_artifacts.live()
+    questions = [rng.normal(size=(1 + n % 3, 3)).astype("f4") for n in range(120)]
+
+    with serving(made_artifacts.model(), max_batch=8) as server, ThreadPoolExecutor(12) as clients:
+        replies = list(clients.map(lambda each: server.predict({"inputs": each.tolist(), "raw": True}), questions))
+        done = 'trueloop_requests_total{path="/predict",status="200"} 120'  # counted once the answer is gone
+        while done not in (text := server.ask("/metrics").told):
+            threading.Event().wait(0.005)
+    assert {reply.status for reply in replies} == {200}
+    for array, reply in zip(questions, replies, strict=True):
+        expected = outputs(live, array)
+        answers = reply.told["answers"]
+        found = torch.tensor([each["outputs"]["output"] for each in answers])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert [each["label"] for each in answers] == [("no", "yes")[index] for index in expected.argmax(1)]
+        chances = torch.tensor([each["probability"] for each in answers])
+        torch.testing.assert_close(chances, expected.softmax(1).amax(1))
+    total = float(sum(map(len, questions)))
+    assert f"trueloop_batch_samples_sum {total}" in text, "those of the warm-up are nobody's"
+    batches = int(text.partition("trueloop_batch_samples_count ")[2].split()[0])
+    assert batches < len(questions), "some have gone together"
+
+
+def test_texts_of_several_lengths_at_once(texts, made_artifacts):
+    live = made_artifacts.live("text")
+    words = [b"a", b"abc", b"loop", b"abc", "é".encode()] * 6
+    with ThreadPoolExecutor(6) as clients:
+        replies = list(clients.map(lambda word: texts.predict({"text": word.decode()}), words))
+    for word, reply in zip(words, replies, strict=True):
+        expected = outputs(live, [list(word)])[0, -1]
+        (answer,) = reply.told["answers"]
+        assert answer["byte"] == int(expected.argmax())
+        assert answer["probability"] == pytest.approx(float(expected.softmax(0).max()), rel=1e-5)
+
+
+def test_rows_by_name_in_any_order(tables):
+    one = tables.predict({"rows": [ROW]}).told["answers"]
+    assert one == tables.predict({"rows": [dict(reversed(ROW.items()))]}).told["answers"]
+    assert one[0]["index"] == tables.predict({"inputs": [1, 2, 3]}).told["answers"][0]["index"]
+
+
+def test_what_it_tells_of_itself(tables, made_artifacts):
+    told = tables.ask("/").told
+    assert told["digest"] == made_artifacts.exported["table", "pt2"].digest
+    assert told["inputs"][0]["shape"][1] == {"lowest": 3, "highest": 3}
+    assert told["limits"]["max_batch"] == 8
+    assert tables.ask("/health")[:2] == (200, {"status": "alive"})
+    assert tables.ask("/ready")[:2] == (200, {"status": "ready"})
+    assert tables.ask("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+DEEP = b'{"inputs": ' + b"[" * 20_000 + b"1" + b"]" * 20_000 + b"}"
+HOSTILE = {
+    "no JSON": (b"{", 400, "not JSON"),
+    "no object": ([1, 2, 3], 400, "not a JSON object"),
+    "NaN": (b'{"inputs": [1, NaN, 3]}', 400, "NaN is not a number of JSON"),
+    "infinity": (b'{"inputs": [1, -Infinity, 3]}', 400, "-Infinity is not"),
+    "an infinite power": (b'{"inputs": [1, 1e999, 3]}', 422, "inputs? holds NaN or infinity"),
+    "too large for float32": ({"inputs": [1, 1e300, 3]}, 422, "a number that float32 cannot"),
+    "a whole number without end": (b'{"inputs": [1, ' + b"9" * 4000 + b", 3]}", 422, "too large"),
+    "a whole number beyond Python's patience": (b'{"inputs": [1, ' + b"9" * 6000 + b", 3]}", 400, "not JSON"),
+    "nested without end": (DEEP, 400, "not JSON"),
+    "nested too deep": ({"inputs": json.loads("[" * 30 + "1" + "]" * 30)}, 422, "nested too deep"),
+    "ragged": ({"inputs": [[1, 2, 3], [1, 2]]}, 422, r"inputs\[1\] is of another size"),
+    "a text among numbers": ({"inputs": [1, "2", 3]}, 422, r"inputs\[1\] is '2'"),
+    "null": ({"inputs": [1, None, 3]}, 422, r"inputs\[1\] is None"),
+    "true among numbers": ({"inputs": [1, True, 3]}, 422, "mixes numbers"),
+    "all true": ({"inputs": [True, True, True]}, 422, "of type bool"),
+    "too few": ({"inputs": [1, 2]}, 422, r"has the shape \[2\]"),
+    "nothing": ({"inputs": []}, 422, "shape|dimensions"),
+    "no samples": ({"rows": []}, 400, "0 samples"),
+    "too many samples": ({"inputs": [[1, 2, 3]] * 9}, 400, "9 samples"),
+    "a name that is near": ({"input": [1, 2, 3]}, 400, "no field 'input'"),
+    "two ways at once": ({"inputs": [1, 2, 3], "rows": [ROW]}, 400, "2 fields"),
+    "no way": ({}, 400, "0 fields"),
+    "text for numbers": ({"text": "abc"}, 400, "no field 'text'"),
+    "a column near": ({"rows": [{**ROW, "wieght": 1}]}, 422, "a column 'wieght'"),
+    "a column missing": ({"rows": [{"age": 1}]}, 422, "lacks 2 columns: height, weight"),
+    "no rows": ({"rows": "age"}, 400, "rows is 'age'"),
+    "raw that is no truth": ({"inputs": [1, 2, 3], "raw": 1}, 400, "raw is neither"),
+    "one name twice": (b'{"inputs": [1, 2, 3], "inputs": [1]}', 422, "shape"),
+    "not UTF-8": (b'{"inputs": "\xff"}', 400, "not JSON"),
+    "too large": (b'{"inputs": [' + b"1," * 40_000 + b"1]}", 413, "more than 52428 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_hostile_is_refused_with_words(tables, name):
+    body, status, words = HOSTILE[name]
+    reply = tables.predict(body)
+    assert reply.status == status, reply.told
+    assert re.search(words, reply.told["what"]), reply.told
+    assert tables.predict({"inputs": [1, 2, 3]}).status == 200, "it goes on"
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        ({"text": "1234567"}, 422, "7 bytes"),
+        ({"text": ""}, 422, "0 bytes"),
+        ({"text": ["ab", 3]}, 400, "text is"),
+        ({"text": "\ud800"}, 422, "half a character"),
+        ({"inputs": [1, 256]}, 422, "holds 256"),
+        ({"inputs": [1, -1]}, 422, "holds -1"),
+        ({"inputs": [1, 2.5]}, 422, "whole numbers"),
+        ({"inputs": [[]]}, 422, "shape"),
+    ],
+)
+def test_texts_that_do_not_fit(texts, given, status, words):
+    reply = texts.predict(given)
+    assert (reply.status, words in reply.told["what"]) == (status, True), reply.told
+
+
+def test_other_types_methods_paths_and_names(tables):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert tables.ask("/predict", b"inputs=1", **form).status == 415
+    assert tables.ask("/predict", b"\x80\x04", **{"content-type": "application/octet-stream"}).status == 415
+    assert tables.ask("/predict").status == 405
+    assert tables.ask("/health", {}).status == 405
+    for path in ("/../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/predict/../manifest.json"):
+        assert tables.ask(path).status == 404
+    assert tables.ask("/predict", {"inputs": [1, 2, 3]}, host="evil.example").status == 403
+    assert tables.ask("/predict", {"inputs": [1, 2, 3]}, origin="http://evil.example").status == 403
+
+
+def test_the_log_has_one_line_for_each_request_and_nothing_of_its_body(serving, made_artifacts):
+    with serving(made_artifacts.model()) as server:
+        server.ask("/%0aINFO%20forged")
+        server.predict({"inputs": [4711, 2, 3]})
+    lines = [line for line in server.log if "/ready" not in line and not line.startswith("warm-up")]
+    assert len(lines) == 2, lines  # a line is written once the answer is gone
+    assert not any("\n" in line or "4711" in line for line in lines)
+    assert " GET /\\nINFO forged 404 " in lines[0]
+    assert " POST /predict 200 " in lines[1]
+
+
+def test_a_body_that_does_not_come_is_given_up(serving, made_artifacts):
+    with serving(made_artifacts.model(), timeout_s=0.3) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            slow.sendall(f'{head}Content-Length: 30\r\n\r\n{{"inp'.encode())
+            slow.settimeout(10)
+            assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
+        assert server.predict({"inputs": [1, 2, 3]}).status == 200
+
+
+def test_a_head_that_does_not_come_is_cut(serving, made_artifacts, monkeypatch):
+    monkeypatch.setattr("trueloop.app.web.connections.SLOWEST_S", 0.2)
+    with serving(made_artifacts.model()) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: loc")
+            slow.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(100) == b""
+        assert server.predict({"inputs": [1, 2, 3]}).status == 200
+
+
+class Slow:
+    """A model that answers when it is let."""
+
+    def __init__(self, model: Model) -> None:
+        self.description, self.artifact, self._model = model.description, model.artifact, model
+        self.let, self.called = threading.Event(), threading.Event()
+        self.batches: list[int] = []
+
+    def run(self, samples):
+        self.batches.append(len(samples))
+        self.called.set()
+        assert self.let.wait(30)
+        return self._model.run(samples)
+
+
+def test_nothing_is_answered_before_the_model_is_warm(serving, made_artifacts):
+    slow = Slow(made_artifacts.model())
+    with serving(slow, wait=False) as server:
+        assert slow.called.wait(10)
+        assert server.ask("/health").status == 200
+        for reply in (server.ask("/ready"), server.predict({"inputs": [1, 2, 3]})):
+            assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        slow.let.set()
+        while server.ask("/ready").status != 200:
+            threading.Event().wait(0.005)
+        assert server.predict({"inputs": [1, 2, 3]}).status == 200
+    assert slow.batches[:2] == [1, 32], "one sample, and as many as go together"
+
+
+def test_a_queue_that_is_full_is_told_and_what_is_in_it_is_answered(serving, made_artifacts):
+    slow = Slow(made_artifacts.model())
+    slow.let.set()
+    with serving(slow, max_batch=2, max_waiting=4) as server, ThreadPoolExecutor(8) as clients:
+        slow.let.clear()
+        slow.called.clear()
+        busy = clients.submit(server.predict, {"inputs": [[1, 2, 3]] * 2})
+        assert slow.called.wait(10)  # the model has two, and nobody waits
+        waiting = [clients.submit(server.predict, {"inputs": [[1, 2, 3]] * 2}) for _ in range(2)]
+        while "trueloop_waiting_samples 4" not in server.ask("/metrics").told:
+            threading.Event().wait(0.005)
+        refused = server.predict({"inputs": [1, 2, 3]})
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        slow.let.set()
+        assert [each.result(30).status for each in (busy, *waiting)] == [200] * 3
+
+
+def test_a_model_that_takes_too_long_is_not_waited_for(serving, made_artifacts):
+    slow = Slow(made_artifacts.model())
+    slow.let.set()
+    with serving(slow, timeout_s=0.3) as server:
+        slow.let.clear()
+        reply = server.predict({"inputs": [1, 2, 3]})
+        assert (reply.status, reply.told["what"]) == (503, "This took more than 0.3 s.")
+        slow.let.set()
+        assert server.predict({"inputs": [1, 2, 3]}).status == 200
+
+
+def test_what_is_in_flight_is_answered_when_it_stops(serving, made_artifacts):
+    slow = Slow(made_artifacts.model())
+    slow.let.set()
+    with ThreadPoolExecutor(4) as clients:
+        with serving(slow, max_batch=1, max_delay_ms=0, max_waiting=4) as server:
+            slow.let.clear()
+            slow.called.clear()
+            asked = [clients.submit(server.predict, {"inputs": [1, 2, 3]}) for _ in range(3)]
+            assert slow.called.wait(10)
+            while "trueloop_waiting_samples 2" not in server.ask("/metrics").told:
+                threading.Event().wait(0.005)
+            threading.Timer(0.2, slow.let.set).start()  # after the server was told to stop
+        assert [each.result(30).status for each in asked] == [200] * 3

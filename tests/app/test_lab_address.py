@@ -1,0 +1,103 @@
+"""Where a lab is found, and how one is started that is nobody's child."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trueloop.app import lab_address as module
+from trueloop.app.lab_address import ADDRESS, address, announce, started
+from trueloop.core.errors import MissingExtra
+from trueloop.runs.live.folder import live_folder
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {"XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+@pytest.fixture
+def door():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def test_a_lab_that_runs_is_found(environment, door):
+    assert address(environment) == ""
+    announce(environment, door)
+    assert address(environment) == f"http://127.0.0.1:{door}"
+    assert live_folder(environment).stat().st_mode & 0o077 == 0, "nobody else can say where it is"
+
+
+def test_one_that_has_ended_is_not(environment, door):
+    announce(environment, door)
+    path = live_folder(environment) / ADDRESS
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "mark": "0"}))
+    assert address(environment) == "", "its number was given to another process"
+
+
+def test_one_that_does_not_answer_is_not(environment):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        announce(environment, taken.getsockname()[1])
+    assert address(environment) == ""
+
+
+@pytest.mark.parametrize(
+    "told", ["", "[]", "{}", '{"port": "x", "pid": 1, "mark": ""}', '{"port": 1e9, "pid": 1, "mark": ""}', "[" * 4096]
+)
+def test_what_makes_no_sense_is_not(environment, told):
+    folder = live_folder(environment)
+    folder.mkdir()
+    (folder / ADDRESS).write_text(told)
+    assert address(environment) == ""
+
+
+def test_where_nothing_can_be_written_nobody_is_told(tmp_path):
+    (tmp_path / "trueloop").write_text("in the way")
+    announce({"XDG_RUNTIME_DIR": str(tmp_path)}, 8765)
+
+
+def children() -> set[str]:
+    """Processes of this one's; other tests may have left some for the session."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {child for task in tasks for child in (task / "children").read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at /proc")
+def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypatch):
+    marker = tmp_path / "told.json"
+    lab = tmp_path / "lab.py"
+    lab.write_text(
+        "import json, os, sys\n"
+        f"open({str(marker)!r} + '.part', 'w').write(json.dumps([os.getppid(), os.getsid(0), sys.argv[1:]]))\n"
+        f"os.rename({str(marker)!r} + '.part', {str(marker)!r})\n"
+    )
+    monkeypatch.setattr(module, "LAB", (str(lab),))
+    others = children()
+    found = started(environment, tmp_path / "runs of mine")
+    end = time.monotonic() + 30
+    while not marker.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    parent, session, words = json.loads(marker.read_text())
+    assert parent != os.getpid()
+    assert session != os.getsid(0), "Ctrl-C here does not reach it"
+    assert words[:2] == ["lab", str(tmp_path / "runs of mine")]
+    assert found == f"http://127.0.0.1:{words[words.index('--port') + 1]}"
+    assert children() <= others
+
+
+def test_without_what_it_needs_none_is_started(environment, monkeypatch):
+    monkeypatch.setattr(module, "NEEDED", ("no_such_module_here",))
+    with pytest.raises(MissingExtra, match=r"trueloop\[lab\]"):
+        started(environment, "runs")
+    assert sys.executable

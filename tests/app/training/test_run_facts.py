@@ -1,0 +1,44 @@
+"""Which code a run was: the commit, whether it had changes, and the text of its recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+
+from trueloop.app.training.run_facts import git_state, source_of
+
+
+def git(*arguments):
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], check=True, capture_output=True)
+
+
+def test_the_commit_and_what_was_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state() is None
+    git("init")
+    (tmp_path / "train.py").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "x")
+    clean = git_state()
+    assert len(clean["commit"]) == 40
+    assert (clean["dirty"], clean["diff_sha256"]) == (False, None)
+    (tmp_path / "train.py").write_text("2")
+    diff = subprocess.run(["git", "diff", "HEAD"], check=True, capture_output=True).stdout
+    assert git_state() == {
+        "commit": clean["commit"], "dirty": True, "diff_sha256": hashlib.sha256(diff).hexdigest()
+    }  # fmt: skip
+
+
+def test_without_git_there_is_nothing_to_name(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert git_state() is None
+
+
+def test_the_text_of_a_recipe_is_kept_where_it_has_a_file():
+    [(name, text)] = source_of(git).items()
+    assert name == "test_facts.py"
+    assert "def test_the_text_of_a_recipe_is_kept" in text
+    made = {}
+    exec("def build(): pass", made)
+    assert source_of(made["build"]) == {}

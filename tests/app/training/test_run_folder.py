@@ -1,0 +1,126 @@
+"""One process at a time trains in a run folder, and what it left behind never stands in the way."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from trueloop.app.training.run_folder import _HELD, OWN, RunFolder
+from trueloop.core.errors import RunFolderError
+
+HOLD = """
+import os, sys, time
+from trueloop.app.training.run_folder import RunFolder
+with RunFolder(sys.argv[1]).held():
+    if sys.argv[2] == "alone" or os.fork() == 0:
+        print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(path: Path, mode: str = "alone") -> tuple[subprocess.Popen[str], int]:
+    """A process that holds the folder, and the one that said so: itself, or a child it has forked since."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path), mode], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    return process, int(process.stdout.readline())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+
+
+def test_the_second_process_is_told_who_the_first_is(tmp_path: Path):
+    process, _ = holder(tmp_path)
+    try:
+        with pytest.raises(RunFolderError) as caught, RunFolder(tmp_path).held():
+            pass
+    finally:
+        end(process)
+    expected = f"Another process is training in '{tmp_path}': process {process.pid} on {platform.node()} since 20"
+    assert caught.value.what.startswith(expected)
+    assert not _HELD
+
+
+@pytest.mark.parametrize("mode", ["alone", "fork"])
+def test_a_killed_holder_leaves_no_lock_not_even_in_its_children(tmp_path: Path, mode: str):
+    process, child = holder(tmp_path, mode)
+    assert (child == process.pid) == (mode == "alone")
+    end(process)
+    try:
+        with RunFolder(tmp_path).held():
+            assert str(os.getpid()) in (tmp_path / ".lock").read_text()
+    finally:
+        if mode == "fork":
+            os.kill(child, signal.SIGKILL)
+
+
+def test_who_only_looks_does_not_keep_a_run_from_starting(tmp_path: Path):
+    (tmp_path / ".lock").touch()
+    looking = os.open(tmp_path / ".lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)  # as `runs list` does, for microseconds
+    looked = threading.Timer(0.02, os.close, [looking])
+    looked.start()
+    with RunFolder(tmp_path).held():
+        looked.join()
+
+
+def test_within_one_process_as_well(tmp_path: Path):
+    with RunFolder(tmp_path).held():
+        with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), RunFolder(tmp_path).held():
+            pass
+        with pytest.raises(RunFolderError, match="Another process"), RunFolder(tmp_path).held():
+            pass  # the first refusal has not let go of the lock
+    with RunFolder(tmp_path).held():
+        pass
+
+
+def test_the_lock_ends_with_an_error(tmp_path: Path):
+    with pytest.raises(ZeroDivisionError), RunFolder(tmp_path).held():
+        raise ZeroDivisionError
+    with RunFolder(tmp_path).held():
+        pass
+
+
+def test_starting_over_removes_what_is_the_runs_own_but_never_under_a_live_run(tmp_path: Path):
+    for name in OWN:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    (tmp_path / "mine.txt").write_text("x")
+    with RunFolder(tmp_path).held():
+        with pytest.raises(RunFolderError), RunFolder(tmp_path).held(fresh=True):
+            pass
+        assert sorted(os.listdir(tmp_path)) == sorted([*OWN, "mine.txt", ".lock"])
+    with RunFolder(tmp_path).held(fresh=True):
+        assert sorted(os.listdir(tmp_path)) == [".lock", "mine.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_said_and_used(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path} is not locked"), RunFolder(tmp_path).held():
+        pass
+
+
+def test_a_disk_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(RunFolderError, match="No space left on device"), RunFolder(tmp_path).held():
+        pass
+    assert not _HELD

@@ -1,0 +1,255 @@
+"""Where a run without a folder goes: a real process is killed, and the same command ends in the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from trueloop.app.training.run_folder import RunFolder
+from trueloop.app.training.run_target import RunChoice, new_run_folder
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+
+IDENTITY = {"seed": 3, "options.width": 4}
+
+
+def past(name: str, reason: str = "", identity: dict | None = None, update: int = 7) -> Path:
+    """Lay out the folder of an earlier run below runs/; without a reason it was killed."""
+    folder = RunFolder(Path("runs") / name)
+    state = {"identity": IDENTITY if identity is None else identity}
+    CheckpointFolder(folder.checkpoints).save(state, update=update, epoch=0, metrics={})
+    lines = [{"event": "run_started"}, {"event": "run_ended", "reason": reason}] if reason else [{"event": "update"}]
+    folder.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder.path
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return []
+
+
+def choose(said: list[str], **identity: object) -> Path:
+    return RunChoice("mine", said.append)({**IDENTITY, **identity})
+
+
+def test_the_first_run_is_a_new_one(said: list[str]):
+    path = choose(said)
+    assert path.match("runs/mine-*")
+    assert path.is_dir()
+    assert said == [f"New run in {path}."]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("", "killed"), ("interrupted", "interrupted"), ("preempted", "preempted"), ("failed", "broken off")],
+)
+def test_a_run_that_was_cut_off_is_continued(said: list[str], reason: str, words: str):
+    path = past("mine-20260101-000000", reason)
+    assert choose(said) == path
+    assert said == [f"Continues {path}, which was {words}, after update 7 (--fresh: a new run)."]
+
+
+def test_a_torn_last_line_is_that_of_a_killed_run(said: list[str]):
+    path = past("mine-20260101-000000", "finished")
+    with (path / "journal.jsonl").open("a") as journal:
+        journal.write('{"event": "run_sta')
+    assert choose(said) == path
+
+
+def test_fresh_is_a_new_run_whatever_there_is(said: list[str]):
+    path = past("mine-20260101-000000")
+    new = RunChoice("mine", said.append, fresh=True)(IDENTITY)
+    assert new != path
+    assert said == [f"New run in {new}."]
+
+
+@pytest.mark.parametrize("reason", ["finished", "early_stop"])
+def test_a_run_that_has_ended_is_not(said: list[str], reason: str):
+    path = past("mine-20260101-000000", reason)
+    new = choose(said)
+    assert new != path
+    assert said == [f"New run in {new}; {path} has finished the same run."]
+
+
+def test_the_newest_one_of_the_same_run_decides(said: list[str]):
+    past("mine-20260101-000000")
+    past("mine-20260101-000001", "finished")
+    past("mine-20260101-000002", identity={"seed": 4})
+    assert not list(choose(said).iterdir())
+    newest = past("mine-20260101-000001-2")
+    past("mine-20260101-000001-10", identity={"seed": 5})
+    past("mine-too-20260102-000000")
+    assert choose(said) == newest
+
+
+def test_another_run_is_not_continued_and_the_difference_is_told(said: list[str]):
+    path = past("mine-20260101-000000")
+    new = choose(said, seed=4)
+    assert said == [f"New run in {new}; {path} is unfinished, but seed: was 3, is 4."]
+    again = choose(said, seed=4, **{"options.width": 5})
+    assert said[1] == f"New run in {again}; {path} is unfinished, but seed: was 3, is 4 and more."
+
+
+def test_what_changes_no_weight_does_not_matter(said: list[str]):
+    path = past("mine-20260101-000000", identity={**IDENTITY, "workers": 2})
+    assert choose(said, workers=0) == path
+    assert choose(said, epochs=90) != path
+
+
+def test_a_folder_in_which_somebody_trains_is_left_alone(said: list[str]):
+    path = past("mine-20260101-000000")
+    with RunFolder(path).held():
+        new = choose(said)
+    assert said == [f"New run in {new}; another process is training the same in {path}."]
+
+
+def test_what_holds_no_checkpoint_is_passed_over(said: list[str]):
+    Path("runs/mine-20260101-000000").mkdir(parents=True)
+    assert len(list(choose(said).parent.iterdir())) == 2
+    Path("runs/mine-20260101-000001").write_text("a file")
+    assert "could not be read" in (choose(said), said[-1])[1]
+
+
+def test_a_new_folder_is_never_one_that_exists(said: list[str]):
+    paths = [new_run_folder("mine") for _ in range(4)]
+    assert len(set(paths)) == 4
+    assert all(path.parent == Path("runs") and path.is_dir() for path in paths)
+
+
+# The real thing
+
+RECIPE = """
+import os, signal, time
+from dataclasses import dataclass, replace
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from trueloop import CheckpointConfig, Parts, Recipe, TrainConfig
+
+@dataclass(frozen=True)
+class Options:
+    width: int = 8
+
+class Slow(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(4), y
+
+def assemble(options):
+    x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(4, options.width), nn.Dropout(0.2), nn.Linear(options.width, 2))
+    data = Slow(x, (x[:, 0] > 0).long())
+    return Parts(model=model, objective=nn.CrossEntropyLoss(), train=data)
+
+def build():
+    train = TrainConfig(
+        epochs=6, effective_batch=8, workers=WORKERS, threads=1, checkpoint=CheckpointConfig(every_updates=4)
+    )
+    return Recipe(name="slow", summary="Slow.", train=train, options=Options(), assemble=assemble)
+"""
+
+
+class Commands:
+    """Runs `trueloop train recipe.py` in one folder."""
+
+    def __init__(self, folder: Path, forker: Any, workers: int = 0) -> None:
+        folder.mkdir()
+        (folder / "recipe.py").write_text(RECIPE.replace("WORKERS", str(workers)))
+        self.folder, self.forker = folder, forker
+
+    def start(self, *words: str) -> Any:
+        return self.forker.start("-m", "trueloop", "train", "recipe.py", *words, cwd=self.folder)
+
+    def run(self, *words: str) -> tuple[int, str]:
+        process = self.start(*words)
+        out = "".join(process.communicate(timeout=200))
+        return process.returncode, out
+
+    def run_anew(self) -> tuple[int, str]:
+        """Run it in a new interpreter, as a user does."""
+        command = [sys.executable, "-m", "trueloop", "train", "recipe.py"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=200
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def wait_for(self, process: Any, checkpoint: str) -> None:
+        """Wait until a checkpoint is there."""
+        while not list(self.folder.glob(f"runs/*/checkpoints/{checkpoint}/manifest.json")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        (path,) = self.folder.glob("runs/*/final/model.safetensors")
+        return safetensors.torch.load_file(path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, forker: Any) -> dict[str, torch.Tensor]:
+    commands = Commands(tmp_path_factory.mktemp("whole") / "project", forker)
+    code, out = commands.run_anew()
+    assert code == 0, out
+    return commands.weights()
+
+
+def assert_same(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed: dict, forker: Any, workers: int):
+    commands = Commands(tmp_path / "project", forker, workers)
+    process = commands.start()
+    commands.wait_for(process, "update-000000036")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    code, out = commands.run()
+    assert code == 0, out
+    assert "which was killed, after update" in out
+    assert_same(commands.weights(), undisturbed)
+    code, out = commands.run("--epochs", "1")
+    assert code == 0, out
+    assert "New run in " in out
+    assert len(list(commands.folder.glob("runs/*"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_preempted_is_saved_and_continued(
+    tmp_path: Path, undisturbed: dict, forker: Any, workers: int, whole_group: bool
+):
+    commands = Commands(tmp_path / "project", forker, workers)
+    process = commands.start()
+    commands.wait_for(process, "update-000000020")
+    if whole_group:  # as SLURM does it: the loader processes hear it too
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
+        process.terminate()
+    out = "".join(process.communicate(timeout=60))
+    assert process.returncode == 143, out
+    assert "preempted, everything is saved" in out
+    assert "Resume       trueloop train recipe.py --run-dir runs/slow-" in out
+    (journal,) = commands.folder.glob("runs/*/journal.jsonl")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert lines[-1]["reason"] == "preempted"
+    stopped = [line for line in lines if line["event"] == "noted" and line["kind"] == "preempted"]
+    assert [line["update"] for line in stopped] == [lines[-1]["update"]]
+    code, out = commands.run()
+    assert code == 0, out
+    assert f"which was preempted, after update {lines[-1]['update']}" in out
+    assert_same(commands.weights(), undisturbed)

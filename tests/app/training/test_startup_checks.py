@@ -1,0 +1,90 @@
+"""The look around at a run's start: in the journal, on the terminal, and a CPU that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trueloop.app.training import startup_checks
+from trueloop.app.training.run_recipe import run_recipe
+from trueloop.app.training.startup_checks import refuse_fallback
+from trueloop.app.training.trainer import Trainer
+from trueloop.core.errors import InvalidConfig
+from trueloop.recipes.recipe import Recipe
+from trueloop.training.config import TrainConfig
+
+CPU = torch.device("cpu")
+
+
+def fit(folder: Path | None, **settings: object) -> None:
+    config = TrainConfig(epochs=1, effective_batch=4, workers=0, **settings)  # pyright: ignore[reportArgumentType]
+    data = TensorDataset(torch.randn(8, 3), torch.randn(8, 1))
+    Trainer(model=nn.Linear(3, 1), objective=nn.MSELoss(), config=config, run_dir=folder).fit(data)
+
+
+def looked(folder: Path) -> dict[str, object]:
+    first = json.loads((folder / "journal.jsonl").read_text().splitlines()[0])
+    return first["facts"]["doctor"]
+
+
+def test_the_journal_says_where_the_run_started(tmp_path: Path):
+    fit(tmp_path / "run", device="cpu")
+    told = looked(tmp_path / "run")
+    assert str(told["line"]).startswith(f"torch {torch.__version__} (")
+    assert isinstance(told["found"], list)
+
+
+def test_what_is_wrong_is_journaled_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    fit(tmp_path / "run", device="cpu")
+    told = looked(tmp_path / "run")
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1: every update takes longer." in str(told["found"])
+    assert "unset PYTORCH_NO_CUDA_MEMORY_CACHING" in str(told["found"])
+
+
+def test_nothing_is_said_of_a_disk_that_nothing_is_written_to(monkeypatch: pytest.MonkeyPatch):
+    asked: list[object] = []
+    real = startup_checks.examine
+    monkeypatch.setattr(
+        startup_checks, "examine", lambda machine, need: asked.append((machine, need)) or real(machine, need)
+    )
+    fit(None, device="cpu")
+    [(machine, need)] = asked  # pyright: ignore[reportGeneralTypeIssues]
+    assert (machine.folder, need.checkpoint_bytes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "said"),
+    [("auto", CPU, "0"), ("auto", CPU, ""), ("cpu", CPU, "1"), ("auto", torch.device("mps", 0), "1"),
+     ("auto", torch.device("cuda", 0), "1"), ("cuda", torch.device("cuda", 0), "yes")],
+)  # fmt: skip
+def test_a_device_that_was_meant_is_not_refused(asked: str, device: torch.device, said: str):
+    refuse_fallback(asked, device, {"TRUELOOP_REQUIRE_GPU": said})
+
+
+def test_a_recipe_is_refused_before_its_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.setenv("TRUELOOP_REQUIRE_GPU", "1")
+    read: list[object] = []
+    recipe = Recipe(name="mine", summary="", train=TrainConfig(), options=None, assemble=read.append)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidConfig, match="TRUELOOP_REQUIRE_GPU"):
+        run_recipe(recipe, run_dir=tmp_path / "run", reporters=[])
+    assert not read
+
+
+def test_a_fallback_is_refused_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.setenv("TRUELOOP_REQUIRE_GPU", "1")
+    with pytest.raises(InvalidConfig, match="TRUELOOP_REQUIRE_GPU is '1'") as caught:
+        fit(tmp_path / "run")
+    assert "--device cpu" in caught.value.fix
+    assert not (tmp_path / "run").exists()
+    fit(tmp_path / "run", device="cpu")
+    assert looked(tmp_path / "run")

@@ -1,0 +1,106 @@
+"""A run and its follower: who is told what, and when."""
+
+import pytest
+
+from trueloop.app.training import tracking as module
+from trueloop.app.training.tracking import check_store, following
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.protocols import Noted, RunStarted
+from trueloop.runs.journal import Journal
+from trueloop.runs.tracking import Target
+
+TARGET = Target(kind="tensorboard", address="/nowhere", shown="tensorboard:nowhere")
+STARTED = RunStarted(name="run", epochs=1, updates=1, start_update=0, facts={})
+
+
+def note(kind):
+    return Noted(update=3, kind=kind, message=kind, details={})
+
+
+class Ears:
+    def __init__(self):
+        self.heard = []
+
+    def report(self, event):
+        self.heard.append(event)
+
+    def close(self):
+        pass
+
+
+class FakeFollower:
+    """Stands for the process; `lacking` is what the store lacks at the end."""
+
+    lacking = None
+
+    def __init__(self, run_dir, target, tell):
+        self.run_dir, self.target, self.tell = run_dir, target, tell
+        FakeFollower.made = self
+
+    def report(self, event):
+        self.tell(note("store_down"))
+
+    def close(self):
+        pass
+
+    def wait(self):
+        return FakeFollower.lacking
+
+
+@pytest.fixture
+def journal(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "Follower", FakeFollower)
+    FakeFollower.made = FakeFollower.lacking = None
+    made = Journal(tmp_path / "run" / "journal.jsonl")
+    yield made
+    made.close()
+
+
+def test_without_a_store_nothing_follows(journal):
+    ears = Ears()
+    with following(journal, None, watchers=[ears]) as reporters:
+        assert reporters == [ears, journal]
+    with following(None, TARGET, watchers=[ears]) as reporters:
+        assert reporters == [ears]
+    assert FakeFollower.made is None
+
+
+def test_the_follower_is_told_last_and_a_store_that_is_down_reaches_everybody(journal, tmp_path):
+    ears = Ears()
+    with following(journal, TARGET, watchers=[ears]) as reporters:
+        assert reporters == [ears, journal, FakeFollower.made]
+        for reporter in reporters:
+            reporter.report(STARTED)
+    assert ears.heard == [STARTED, note("store_down")]
+    lines = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    assert ['"run_started"' in lines[0], '"store_down"' in lines[1], len(lines)] == [True, True, 2]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_the_store_lacks_at_the_end_is_said_but_not_journaled(journal, tmp_path, failing):
+    ears, FakeFollower.lacking = Ears(), note("store_behind")
+    before = (tmp_path / "run" / "journal.jsonl").read_bytes()
+    try:
+        with following(journal, TARGET, watchers=[ears]):
+            journal.close()
+            if failing:
+                raise KeyError("training failed")
+    except KeyError:
+        assert failing
+    assert ears.heard == [note("store_behind")]
+    assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
+
+
+def test_no_store_is_always_right():
+    check_store(None, None)
+
+
+def test_a_store_without_a_run_folder_is_refused(monkeypatch):
+    from trueloop.runs.tracking import target
+
+    monkeypatch.setattr(target, "find_spec", lambda name: name)
+    check_store("tensorboard:tb", "runs/run")
+    with pytest.raises(InvalidConfig, match="tensorboard:tb is to be written, but there is no run folder"):
+        check_store("tensorboard:tb", None)
+    with pytest.raises(InvalidConfig, match="No store is known"):
+        check_store("nonsense", "runs/run")

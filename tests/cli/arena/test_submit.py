@@ -1,0 +1,70 @@
+import pytest
+
+from trueloop.lab.arena.leaderboard import Board
+
+GOOD = 'track = "digits"\nname = "ada"\noptimizer = "adamw"\nlr = 0.02\nbatch = 64\n'
+
+
+def test_an_entry_is_judged_and_put_on_the_board(ask, config, made_up_referee):
+    code, out, _ = ask("submit", config(GOOD))
+    assert code == 0
+    assert "Entry 2. Reached on all 5 seeds; 20 updates in the median." in out
+    assert [line.split()[:2] for line in out.splitlines() if line[:1].isdigit()] == [["1", "ada"], ["2", "baseline"]]
+    assert {job.track for job in made_up_referee} == {"digits"}
+    assert len(made_up_referee) == 10
+
+
+def test_options_go_before_the_file(ask_json, config):
+    code, told = ask_json("submit", config(GOOD), "--track", "deep", "--name", "grace")
+    assert (code, told["track"], told["name"], told["state"]) == (0, "deep", "grace", "reached")
+    assert told["config"]["optimizer"] == "adamw"
+    assert [trial["updates"] for trial in told["trials"]] == [20] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("lr = 9.0", "Disqualified: the sanitizer found GRD007: the loss is nan"), ("lr = 0.0001", "did not reach")],
+)
+def test_an_entry_that_is_not_ranked_exits_with_3(ask, config, line, says):
+    code, out, _ = ask("submit", config(f'track = "digits"\n{line}\n'))
+    assert code == 3
+    assert says in out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('track = "digits"\nlearning_rate = 0.1', "There is no 'learning_rate'"),
+        ('track = "digits"\nlr = nan', "lr is nan"),
+        ('track = "digits"\nbatch = 1000000000', "batch is 1000000000"),
+        ('track = "mnist"', "There is no track 'mnist'"),
+        ("lr = 0.1", "No track is named"),
+        ("track = 5", "track is 5"),
+        (f"track = 0x{'f' * 5000}", "too big to write"),
+        (f'track = "digits"\noptimizer = 0x{"f" * 5000}', "too big to write"),
+        (f"lr = {'9' * 5000}", "is not TOML"),
+        (f"lr = {'[' * 3000}", "is not TOML"),
+        ('track = "digits"\nname = "a\\nb"', "name is 'a\\nb'"),
+        ('track = "digits"\nlr = ', "is not TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_run(ask, config, board_path, made_up_referee, text, says):
+    code, out, err = ask("submit", config(text))
+    assert (code, out) == (1, "")
+    assert says in err
+    assert "fix: " in err
+    assert made_up_referee == []
+    assert not board_path.exists() or Board(board_path).waiting() == 0
+
+
+def test_a_file_that_is_not_there(ask, tmp_path):
+    code, _, err = ask("submit", str(tmp_path / "none.toml"))
+    assert code == 1
+    assert "Cannot read" in err
+
+
+def test_progress_goes_to_standard_error(ask, config):
+    _, out, err = ask("submit", config(GOOD))
+    assert out.startswith("Entry 2. ")
+    assert err
+    assert all(line.startswith(("in the queue", "the referee", "seed ")) for line in err.splitlines())

@@ -1,0 +1,18 @@
+from trueloop.lab.arena.tracks import TRACKS
+
+
+def test_the_tracks_and_every_setting_are_listed(ask):
+    code, out, err = ask("tracks")
+    assert (code, err) == (0, "")
+    assert all(f"{track.name}: {track.title}" in out for track in TRACKS.values())
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
+    assert lines["lr"].startswith("0.1 1e-05 to 10 learning rate")
+    assert lines["optimizer"].startswith('"sgd" sgd nester')
+
+
+def test_json_has_what_a_program_needs(ask_json):
+    _, told = ask_json("tracks")
+    assert [(track["name"], track["target"]) for track in told["tracks"]] == [
+        (track.name, track.target) for track in TRACKS.values()
+    ]
+    assert {field["name"] for field in told["settings"]} >= {"optimizer", "lr", "batch", "warmup"}

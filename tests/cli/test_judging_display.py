@@ -1,0 +1,39 @@
+"""How far the judging is, in words."""
+
+from __future__ import annotations
+
+import io
+
+from trueloop.cli.judging_display import JudgingDisplay, words
+from trueloop.lab.arena.leaderboard import Row, State
+
+
+def row(**progress: object) -> Row:
+    return Row(
+        id=3, track="digits", mark="m", name="ada", baseline=False, config="{}", seeds=(1, 2), state=State.JUDGING,
+        submitted=0.0, ended=None, progress=progress, trials=(), versions={}, why="",
+    )  # fmt: skip
+
+
+def test_an_entry_is_followed_from_the_queue_to_its_last_seed():
+    assert words(row(), 2) == ("in the queue, 2 ahead", 0, None)
+    assert words(row(), 0) == ("the referee is getting ready", 0, None)
+    progress = {"seed": 1, "of": 5, "update": 120, "accuracy": 0.931}
+    assert words(row(**progress), 0) == ("seed 2 of 5 · update 120: 93.1% held out", 1, 5)
+    assert words(row(**progress, again=True), 0)[0] == "seed 2 of 5 · update 120: run once more, to compare and to time"
+
+
+def test_without_a_terminal_each_stage_is_one_line():
+    out = io.StringIO()
+    with JudgingDisplay(out) as display:
+        for update in (1, 50, 100):
+            display.show(row(seed=0, of=5, update=update, accuracy=0.5), 0)
+        display.show(row(seed=1, of=5, update=1, accuracy=0.5), 0)
+    assert out.getvalue() == "seed 1 of 5\nseed 2 of 5\n"
+
+
+def test_a_quiet_one_says_nothing():
+    out = io.StringIO()
+    with JudgingDisplay(out, quiet=True) as display:
+        display.show(row(), 1)
+    assert out.getvalue() == ""

@@ -1,0 +1,106 @@
+"""What is typed after `trueloop train RECIPE`, what its help shows, and the words that start the same run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trueloop.app.training.recipe_settings import settings_of
+from trueloop.cli.app import main
+from trueloop.cli.recipe_line import RUN_FLAGS, Line, recipe_app
+from trueloop.recipes import registry
+
+DIGITS = registry.load("digits")
+
+
+def typed(words: str) -> Line:
+    lines: list[Line] = []
+
+    def act(line: Line) -> int:
+        lines.append(line)
+        return 7
+
+    assert recipe_app(DIGITS, "digits", act)(words.split(), exit_on_error=False, print_error=False) == 7
+    return lines[0]
+
+
+@pytest.fixture
+def wide_terminal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "400")  # a setting and its doc on one line
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return a page with its frame and its columns' gaps taken out."""
+    assert main(words) == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_nothing_typed_is_nothing_overridden():
+    line = typed("")
+    assert (line.run_dir, line.config, line.fresh, line.smoke, line.json) == (None, None, False, False, False)
+    assert not line.allow_change
+    assert line.overrides == {}
+    assert line.settings == settings_of(DIGITS)
+
+
+def test_flags_of_the_run_and_settings_are_told_apart():
+    line = typed("--run-dir here --config run.toml --fresh --smoke --json --epochs 3 --options.width 4")
+    assert (line.run_dir, line.config, line.fresh, line.smoke, line.json) == (
+        Path("here"),
+        Path("run.toml"),
+        *[True] * 3,
+    )
+    assert line.overrides == {"epochs": 3, "options.width": 4}
+
+
+def test_the_same_run_again_repeats_what_it_means_and_not_how_it_was_started():
+    line = typed("--fresh --json --config run.toml --no-drop-last --clip none --epochs=3")
+    again = line.again("digits", Path("runs/a b"))
+    assert again[:5] == ["trueloop", "train", "digits", "--run-dir", "runs/a b"]
+    assert again[5:] == ["--config", "run.toml", "--epochs", "3", "--no-drop-last", "--clip", "none"]
+    assert typed(" ".join(again[7:])).overrides == line.overrides
+    assert line.again("digits", None)[:5] == ["trueloop", "train", "digits", "--config", "run.toml"]
+
+
+def test_a_change_is_allowed_once_and_not_in_the_words_that_start_it_again():
+    line = typed("--run-dir here --allow-change")
+    assert line.allow_change
+    assert "--allow-change" not in line.again("digits", Path("here"))
+
+
+@pytest.mark.usefixtures("wide_terminal")
+def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
+    page = shown(capsys, "train", "digits", "--help")
+    for setting in settings_of(DIGITS).values():
+        assert setting.flag in page
+        assert setting.doc in page
+        assert setting.table in page
+    for flag in RUN_FLAGS:
+        assert flag.annotation.__metadata__[0].help in page
+
+
+@pytest.mark.usefixtures("wide_terminal")
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ("digits", "--optim.lr FLOAT Peak learning rate, per update. [default: 0.003]"),
+        ("text", "--epochs INT Passes over the training set. [default: 6]"),
+        ("text", "--optim.betas FLOAT FLOAT Adam's two moment decays. [default: 0.9 0.95]"),
+        (
+            "digits",
+            "--options.width INT Channels of the first two convolutions; the third has twice as many. [default: 32]",
+        ),
+        ("digits", "none = no average. [default: none]"),
+    ],
+)
+def test_help_shows_the_recipes_own_defaults(capsys: pytest.CaptureFixture[str], recipe: str, line: str):
+    assert line in shown(capsys, "train", recipe, "--help")
+
+
+def test_the_recipe_that_is_asked_for_knows_how_to_be_asked_again():
+    line = typed("--epochs 3 --run-dir somewhere --fresh")
+    recipe = line.asks_for(DIGITS, "path/to.py:build", {"epochs": 9, "optim.lr": 0.5})
+    assert (recipe.train.epochs, recipe.train.optim.lr) == (3, 0.5)
+    assert recipe.command == ("trueloop", "train", "path/to.py:build", "--epochs", "3")
+    assert DIGITS.command == ()

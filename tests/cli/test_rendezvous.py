@@ -1,0 +1,83 @@
+"""Whose address it is, and what is said where nobody listens."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from trueloop.cli import rendezvous
+from trueloop.cli.rendezvous import await_listener, held_store, host_and_port, is_here
+from trueloop.core.errors import InvalidConfig, ProcessLost
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("node1:29500", ("node1", 29500)),
+        ("10.0.0.7:1", ("10.0.0.7", 1)),
+        ("net-0.net.team.svc.cluster.local:65535", ("net-0.net.team.svc.cluster.local", 65535)),
+        ("[fe80::1%eth0]:29500", ("fe80::1%eth0", 29500)),
+    ],
+)
+def test_host_and_port(text: str, place: tuple[str, int]):
+    assert host_and_port(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "node1", ":29500", "node1:", "node1:0", "node1:65536", "tcp://a:1", "a b:1", "::1:80"]
+)
+def test_what_is_no_place(text: str):
+    with pytest.raises(InvalidConfig) as error:
+        host_and_port(text)
+    assert error.value.what == f"--rendezvous is {text!r}."
+
+
+@pytest.mark.parametrize(
+    ("text", "here"),
+    # The second is an address for documentation (RFC 5737), the third a name that cannot exist (RFC 2606).
+    [("localhost:29500", True), ("192.0.2.1:29500", False), ("nobody.invalid:29500", False)],
+)
+def test_whether_it_is_this_machine(text: str, here: bool):
+    assert is_here(text) is here
+
+
+def test_nobody_listens(port: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rendezvous, "is_here", lambda _: False)
+    with pytest.raises(ProcessLost, match=f"Nobody answers at localhost:{port}") as error:
+        await_listener(f"localhost:{port}", patience_s=0.1)
+    assert "Start the same command on localhost" in error.value.fix
+
+
+def test_one_who_listens_later_is_waited_for(port: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rendezvous, "is_here", lambda _: False)
+    opened: list[socket.socket] = []
+    timer = threading.Timer(0.2, lambda: opened.append(socket.create_server(("localhost", port))))
+    began = time.monotonic()
+    timer.start()
+    await_listener(f"localhost:{port}", patience_s=30)
+    assert opened
+    assert time.monotonic() - began >= 0.2
+    opened[0].close()
+
+
+def test_this_machine_and_nowhere_are_not_waited_for(port: int):
+    await_listener(None, patience_s=0)
+    await_listener(f"localhost:{port}", patience_s=0)
+
+
+def test_the_store_is_held_by_one_only(port: int):
+    store = held_store(f"localhost:{port}")
+    assert store is not None
+    socket.create_connection(("localhost", port)).close()
+    assert held_store(None) is None
+    assert held_store("192.0.2.1:29500") is None

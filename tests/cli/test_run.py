@@ -1,0 +1,238 @@
+"""`trueloop run` on the command line: which words are ours, which are the script's, and what bad ones lead to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueloop.app.sanitizer.run_command import Wishes
+from trueloop.cli import run as module
+from trueloop.cli.app import main
+from trueloop.sanitizer.run_program import Program
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Program, Wishes]]:
+    """What reaches the sanitizer."""
+    heard: list[tuple[Program, Wishes]] = []
+
+    def sanitize(program: Program, wishes: Wishes) -> int:
+        heard.append((program, wishes))
+        return 9
+
+    monkeypatch.setattr(module, "sanitize", sanitize)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    return heard
+
+
+def script(*arguments: str) -> Program:
+    return Program(target="train.py", arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "wishes"),
+    [
+        (["train.py"], script(), {}),
+        (["train.py", "--json", "x", "--help", "-m"], script("--json", "x", "--help", "-m"), {}),
+        (["train.py", "--", "", "-3", "--version"], script("--", "", "-3", "--version"), {}),
+        (["--", "train.py", "--strict"], script("--strict"), {}),
+        (["--strict", "train.py", "--strict"], script("--strict"), {"strict": True}),
+        (["--json", "r.json", "train.py"], script(), {"json": Path("r.json")}),
+        (["--json=r.json", "--html", "h", "--sarif", "s", "train.py"], script(),
+         {"json": Path("r.json"), "html": Path("h"), "sarif": Path("s")}),
+        (["--select", "GRD,MEM001", "--select", "LOS", "train.py"], script(), {"select": ["GRD,MEM001", "LOS"]}),
+        (["--ignore", "GRD", "--stop-on-error", "--quiet", "train.py"], script(),
+         {"ignore": ["GRD"], "stop_on_error": True, "quiet": True}),
+        (["-m", "package.job", "--strict", "-m", "x"],
+         Program(target="package.job", arguments=("--strict", "-m", "x"), module=True), {}),
+        (["--strict", "-m", "package.job"], Program(target="package.job", module=True), {"strict": True}),
+    ],
+)  # fmt: skip
+def test_our_words_come_first_and_the_others_are_the_scripts(
+    asked: list[tuple[Program, Wishes]], words: list[str], program: Program, wishes: dict[str, Any]
+):
+    assert main(["run", *words]) == 9
+    ((ran, wished),) = asked
+    assert ran == program
+    given = {name: getattr(wished, name) for name in Wishes.__slots__}  # pyright: ignore[reportAttributeAccessIssue]
+    changed = {name: value for name, value in given.items() if value not in (None, False, (), [])}
+    assert changed == wishes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Name the script: trueloop run train.py."),
+        (["--strict"], "Name the script"),
+        (["-m"], "Name the script"),
+        (["trian.py"], "There is no script 'trian.py'. Did you mean 'train.py'?"),
+        (["nothing/like/it.py"], "There is no script 'nothing/like/it.py'."),
+        (["--strct", "train.py"], "Unknown option: --strct."),
+        (["--json"], "--json"),
+    ],
+)
+def test_wrong_usage_is_2_with_a_word(
+    asked: list[tuple[Program, Wishes]], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["run", *words]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert message in err
+    assert err.endswith("fix: trueloop run --help\n")
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "words", [["--select", "NOPE"], ["--ignore", "NOPE"], ["--json", "missing/r.json"], ["--html", "."]]
+)
+def test_a_wish_that_cannot_be_met_is_said_before_the_script_starts(
+    program: Callable[..., Path], words: list[str], capsys: pytest.CaptureFixture[str]
+):
+    program("print('started')")
+    assert main(["run", *words, "train.py"]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("error: ")
+
+
+def test_help_is_a_page(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Usage: trueloop run [OPTIONS] SCRIPT [ARGUMENTS]" in out
+    for word in ("--json", "--html", "--sarif", "--strict", "--select", "--ignore", "--stop-on-error", "--quiet"):
+        assert f"│ {word} " in out
+
+
+def trueloop(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trueloop", *words]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, **options)
+
+
+def test_a_script_that_never_imports_torch_does_not_pay_for_it(program: Callable[..., Path]):
+    program("import sys\nprint('torch' in sys.modules, sys.argv, input())\nsys.exit(7)\n")
+    done = trueloop("run", "--strict", "train.py", "--lr", "1", input="typed\n")
+    assert (done.returncode, done.stdout) == (7, "False ['train.py', '--lr', '1'] typed\n")
+    assert done.stderr == "trueloop: nothing to judge: the program never imported torch\n"
+
+
+def test_a_script_may_close_standard_output(program: Callable[..., Path]):
+    program("import sys\nprint('x')\nsys.stdout.close()\n")
+    done = trueloop("run", "--quiet", "train.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+
+
+def test_os_exit_leaves_without_a_report(program: Callable[..., Path]):
+    program("import os, torch\nos._exit(6)\n")
+    done = trueloop("run", "train.py")
+    assert (done.returncode, done.stdout, done.stderr) == (6, "", "")
+
+
+def test_ctrl_c_is_the_scripts_and_the_report_still_comes(program: Callable[..., Path]):
+    program(
+        """\
+        import time, torch
+        try:
+            print("begun", flush=True)
+            time.sleep(60)
+        finally:
+            print("tidied up")
+        """
+    )
+    command = [sys.executable, "-m", "trueloop", "run", "train.py"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # pyright: ignore[reportArgumentType]
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "tidied up\n")
+    assert err.index("KeyboardInterrupt\n") < err.index("trueloop: ")
+    assert "run_command" not in err
+
+
+DISTRIBUTED = """\
+    import gc
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + dist.get_rank())
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 2)).square().mean().backward()
+        optimizer.step()
+    del model
+    gc.collect()  # gloo's threads need Python to let a sum go: torch 2.13 aborts where one is held until Python ends
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    folder = program(DISTRIBUTED).parent
+    monkeypatch.setenv("TMPDIR", str(folder))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "trueloop", "run", "--json", "r.json", "train.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("trueloop: ")]) == 1
+    report = json.loads((folder / "r.json").read_text())
+    assert report["problems"] == []
+    (found,) = report["findings"]  # of both ranks, or of the one that read last
+    assert (found["code"], found["line"], found["first_update"]) == ("DST001", 12, 0)
+    assert found["message"].startswith("After 1 update ranks 0 and 1 hold different values of ")
+    assert not list(folder.glob("trueloop-*"))
+
+
+MISFIT = """
+import torch
+from torch import nn
+
+def train():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 1))
+    x = torch.randn(16, 4)
+    try:
+        model(x)
+    except RuntimeError:
+        print("tried")
+    model(x)
+
+train()
+"""
+
+
+def test_an_error_of_torchs_is_explained_behind_its_own_traceback(tmp_path: Path):
+    (tmp_path / "train.py").write_text(MISFIT)
+    command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "--html", "r.html", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == "tried\n"
+    trace, report = done.stderr.split("\ntrueloop: RuntimeError, explained below.")
+    bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert trace.replace(f"{tmp_path}/", "") == bare.stderr.replace(f"{tmp_path}/", "")
+    assert "expects in_features=9, and the input has the shape (16, 8)" in " ".join(report.split())
+    error = json.loads((tmp_path / "r.json").read_text())["error"]
+    assert (error["kind"], error["line"], error["function"], error["update"]) == ("shape-mismatch", 12, "train", 0)
+    assert "What ended the run" in (tmp_path / "r.html").read_text()
+
+
+def test_an_error_of_the_programs_own_is_not(tmp_path: Path):
+    (tmp_path / "train.py").write_text(MISFIT.replace("    model(x)\n\ntrain", "    {}['x']\n\ntrain"))
+    command = [sys.executable, "-m", "trueloop", "run", "--json", "r.json", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "KeyError: 'x'\n\ntrueloop: Not judged" in done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["error"] is None

@@ -1,0 +1,137 @@
+"""All questions at once: without torch, and two processes at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from trueloop.cli.app import main
+from trueloop.cli.runs import SUBCOMMANDS
+
+WITHOUT = """
+import sys
+for name in ("torch", "numpy", "matplotlib", "safetensors", "sklearn"):
+    sys.modules[name] = None
+from trueloop.cli.app import main
+sys.exit(main())
+"""
+
+
+def without_torch(made, *words: str) -> str:
+    command = [sys.executable, "-c", WITHOUT, "runs", *words, "--root", str(made.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--filter", "val/loss<1"],
+        ["show", "a"],
+        ["best"],
+        ["compare", "a", "b"],
+        ["plot", "a"],
+        ["rollback", "a", "--to", "best"],
+        ["export", "a", "--json"],
+        ["gc", "--keep-best", "1", "--yes"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_question_is_answered_without_torch(made, words):
+    made.run("a", checkpoints=(2, 4, 6))
+    made.run("b")
+    assert without_torch(made, *words).strip()
+
+
+def test_a_picture_needs_matplotlib_and_says_how_to_get_it(made):
+    made.run("a")
+    command = [sys.executable, "-c", WITHOUT, "runs", "plot", "a", "--png", "x.png", "--root", str(made.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=made.root)
+    assert done.returncode == 1
+    assert "pip install 'trueloop[train]'" in done.stderr
+    assert not (made.root / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["show", "é"], ["best"], ["compare", "é", "é"], ["plot", "é", "é"], ["gc", "--keep-best", "1"]]
+)
+def test_an_output_that_knows_only_ascii_is_written_to_as_well(made, words):
+    made.run("é漢", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    command = [sys.executable, "-m", "trueloop", "runs", *words, "--root", str(made.root)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+
+
+def test_help_is_shown_where_nothing_is_asked(capsys):
+    assert main(["runs"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in SUBCOMMANDS)
+    assert main(["runs", "lst"]) == 2
+    assert 'Unknown command "lst". Did you mean "list"?' in capsys.readouterr().err
+
+
+def test_two_who_remove_and_one_who_lists_at_once(made):
+    for k in range(6):
+        made.run(f"r{k}", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
+    words = [["gc", "--keep-best", "1", "--yes"], ["gc", "--keep-best", "1", "--yes"], ["list"]]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "trueloop", "runs", *each, "--root", str(made.root), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for each in words
+    ]  # fmt: skip
+    told = []
+    for process in processes:
+        out, err = process.communicate()
+        assert (process.returncode, err) == (0, "")
+        told.append(json.loads(out))
+    removed = [item["path"] for plan in told[:2] for item in plan["items"]]
+    assert len(removed) == len(set(removed)), "nothing is removed twice"
+    assert [run["state"] for run in told[2]] == ["finished"] * 6
+    main(["runs", "gc", "--keep-best", "1", "--yes", "--root", str(made.root)])
+    assert sorted(path.name for path in made.root.glob("*/checkpoints/*")) == sorted(
+        ["update-000000004", "update-000000006"] * 6
+    )
+
+
+SPOILT = [None, True, -1, 10**30, 1e308, "x", "nan", [], {}, {"a": {"b": 1}}, "\x1b[31m", "../../x", "9" * 5000]
+
+
+def spoil(value: object, draw: random.Random) -> object:
+    """Put something else in the place of one value, however deep."""
+    if isinstance(value, dict) and value and draw.random() < 0.75:
+        key = draw.choice(list(value))
+        return {**value, key: spoil(value[key], draw)}
+    return draw.choice(SPOILT)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_spoilt_journal_breaks_a_question(made, capsys, seed):
+    draw = random.Random(seed)
+    path = made.run("a", checkpoints=(2, 4, 6), accuracies=(0.1, 0.2, 0.3)) / "journal.jsonl"
+    made.run("b", checkpoints=(2,))
+    lines = path.read_text().splitlines()
+    at = draw.randrange(len(lines))
+    lines[at] = json.dumps(spoil(json.loads(lines[at]), draw))
+    path.write_text("\n".join(lines) + "\n")
+    for words in (
+        ["list"], ["list", "--json", "--sort", "val/loss"], ["list", "--sort", "duration", "--filter", "started>1"],
+        ["gc", "--keep-best", "1", "--unfinished"],
+    ):  # fmt: skip
+        assert main(["runs", *words, "--root", str(made.root)]) == 0, words
+    for words in (
+        ["show", "a"], ["show", "a", "--json"], ["best"], ["compare", "a", "b"], ["plot", "a", "b"],
+        ["export", "a", "--json"], ["export", "a", "--csv", "-"], ["rollback", "a", "--to", "4"],
+    ):  # fmt: skip
+        assert main(["runs", *words, "--root", str(made.root)]) in (0, 1), words
+    out = capsys.readouterr().out
+    assert all(char == "\n" or char.isprintable() for char in out)

@@ -1,0 +1,106 @@
+"""`trueloop tune`: the table, the file it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueloop.app.training.tuning import Trial, Tuned
+from trueloop.cli.app import main
+from trueloop.recipes.recipe import Recipe
+from trueloop.training.profiling.pace import Pace
+
+
+def pace(per_s: float) -> Pace:
+    return Pace(updates=3, update_s=64 / per_s, examples_per_s=per_s, waiting=0.25, peak_memory_mib=None)
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
+    """Stand for the attempts themselves; tells what was asked for."""
+    asked: list[Recipe] = []
+    trials = [
+        Trial(setting="", value=None, pace=pace(1000)),
+        Trial(setting="threads", value=2, pace=pace(2500)),
+        Trial(setting="micro_batch", value=64, pace=None, problem="does not fit into the memory"),
+    ]
+
+    def tune(recipe: Recipe, *, seconds: float, compiled: bool, told: Any) -> Tuned:
+        asked.append(recipe)
+        for trial in trials:
+            told(trial)
+        left_alone = {"compile": "why"}
+        return Tuned(trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), left_alone=left_alone)
+
+    monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", tune)
+    monkeypatch.chdir(tmp_path)
+    return asked
+
+
+def tune(line: str) -> int:
+    return main(["tune", *shlex.split(line)])
+
+
+def test_the_table_and_the_command_that_uses_it(capsys: pytest.CaptureFixture[str]):
+    assert tune("tabular") == 0
+    out = capsys.readouterr().out
+    assert "as it is" in out
+    assert "2,500 examples/s   2.50 x  25.6 ms per update, waiting 25 %" in out
+    assert "micro_batch 64    does not fit into the memory" in out
+    assert "compile is left as it is: why." in out
+    assert "2.50 times as fast" in out
+    assert out.endswith("\ntrueloop train tabular --threads 2\n")
+
+
+def test_what_did_not_fit_before_has_no_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    found = Tuned(trials=[], chosen={"micro_batch": 8}, before=None, after=pace(2500), largest=8)
+    monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", lambda *_, **__: found)
+    assert tune("tabular") == 0
+    out = capsys.readouterr().out
+    assert "The largest micro-batch that fits, of those tried, is 8." in out
+    assert "2,500 examples/s where nothing could be trained" in out
+    assert tune("tabular --json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["before"], told["largest"]) == (None, 8)
+
+
+def test_what_is_written_is_read_by_train(asked: list[Recipe], capsys: pytest.CaptureFixture[str]):
+    assert tune("tabular --optim.lr 0.25 --epochs 3 --write tuned.toml") == 0
+    assert tomllib.loads(Path("tuned.toml").read_text()) == {"optim": {"lr": 0.25}, "epochs": 3, "threads": 2}
+    assert (asked[0].train.optim.lr, asked[0].train.epochs) == (0.25, 3)
+    assert capsys.readouterr().out.endswith("trueloop train tabular --config tuned.toml\n")
+    assert tune("tabular --config tuned.toml --json") == 0
+    assert asked[1].train.threads == 2
+    assert json.loads(capsys.readouterr().out)["chosen"] == {"threads": 2}
+
+
+def test_help_lists_the_recipes_and_the_flags(capsys: pytest.CaptureFixture[str]):
+    assert tune("--help") == 0
+    out = capsys.readouterr().out
+    assert "Usage: trueloop tune RECIPE [OPTIONS]" in out
+    assert all(word in out for word in ("digits", "FILE.py:FUNCTION", "--config", "--json"))
+    assert tune("digits --help") == 0
+    assert "--optim.lr" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("", 2, "Name the recipe first: trueloop tune RECIPE."),
+        ("tabula", 1, "Did you mean 'tabular'?"),
+        ("tabular --write here/x.toml", 1, "A file of settings cannot be written to 'here/x.toml'."),
+        ("tabular --write there.toml", 1, "'there.toml' is there already."),
+        ("tabular --seconds soon", 2, "--seconds"),
+    ],
+)
+def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], line: str, code: int, words: str):
+    Path("there.toml").write_text("")
+    assert tune(line) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("error:")) == ("", 1)
+    assert words in err

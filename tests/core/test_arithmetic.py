@@ -1,0 +1,321 @@
+"""The counts of a run against known figures, against lists counted one by one, and against PyTorch's own loaders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trueloop.core.arithmetic import LARGEST, Plan, plan
+from trueloop.core.errors import InvalidConfig
+
+SIZES = st.fixed_dictionaries(
+    {
+        "dataset": st.integers(1, 300),
+        "batch": st.integers(1, 40),
+        "epochs": st.integers(1, 4),
+        "accumulate": st.integers(1, 12),
+        "processes": st.integers(1, 5),
+        "drop_last": st.booleans(),
+    }
+)
+
+
+def planned(sizes: dict[str, Any]) -> Plan:
+    """Leave out the sizes that train on nothing, which are an error of their own."""
+    assume(not sizes["drop_last"] or sizes["dataset"] >= sizes["batch"] * sizes["processes"])
+    return plan(**sizes)
+
+
+def epoch_of_lists(made: Plan) -> list[list[list[int]]]:
+    """Deal one epoch out by hand: windows of iterations of example numbers."""
+    iterations: list[list[int]] = [[]]
+    for example in range(made.dataset):
+        if len(iterations[-1]) == made.batch * made.processes:
+            iterations.append([])
+        iterations[-1].append(example)
+    if made.drop_last and len(iterations[-1]) < made.batch * made.processes:
+        iterations.pop()
+    windows: list[list[list[int]]] = []
+    for iteration in iterations:
+        if not windows or len(windows[-1]) == made.accumulate:
+            windows.append([])
+        windows[-1].append(iteration)
+    return windows
+
+
+# Known figures ---------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_in_batches_of_32():
+    made = plan(dataset=10000, batch=32, epochs=3)
+    assert (made.iterations_per_epoch, made.last_batch, made.updates, made.examples_seen) == (313, 16, 939, 30000)
+    assert made.effective_batch == 32
+    assert made.partial_last_batch
+    assert not made.short_last_window
+
+
+def test_accumulating_four():
+    made = plan(dataset=10000, batch=32, epochs=3, accumulate=4)
+    assert (made.effective_batch, made.updates_per_epoch, made.updates) == (128, 79, 237)
+    assert (made.last_window, made.last_window_examples, made.short_last_window) == (1, 16, True)
+    assert (made.iterations, made.forward_passes, made.scheduler_ticks) == (939, 939, 237)
+
+
+def test_a_thousand_in_batches_of_64():
+    made = plan(dataset=1000, batch=64, epochs=5)
+    assert (made.iterations_per_epoch, made.last_batch, made.updates, made.examples_seen) == (16, 40, 80, 5000)
+
+
+def test_a_hundred_in_batches_of_16_with_and_without_the_last():
+    assert plan(dataset=100, batch=16).iterations_per_epoch == 7
+    dropped = plan(dataset=100, batch=16, drop_last=True)
+    assert (dropped.iterations_per_epoch, dropped.never_seen_per_epoch, dropped.last_batch) == (6, 4, 16)
+
+
+def test_two_processes_halve_the_iterations_and_keep_the_examples():
+    made = plan(dataset=1000, batch=25, accumulate=2, processes=2, sample_bytes=3072)
+    assert (made.iterations_per_epoch, made.updates_per_epoch, made.effective_batch) == (20, 10, 100)
+    assert (made.forward_passes, made.example_forward_passes) == (40, 1000)
+    assert made.batch_bytes == 25 * 3072
+
+
+# Laws ------------------------------------------------------------------------------------------------------------
+
+
+@given(SIZES)
+def test_every_count_of_an_epoch_is_what_dealing_it_out_gives(sizes: dict[str, Any]):
+    made = planned(sizes)
+    windows = epoch_of_lists(made)
+    iterations = [iteration for window in windows for iteration in window]
+    examples = [example for iteration in iterations for example in iteration]
+    last = windows[-1]
+    assert made.iterations_per_epoch == len(iterations)
+    assert made.updates_per_epoch == len(windows)
+    assert made.examples_per_epoch == len(examples) == len(set(examples))
+    assert made.never_seen_per_epoch == made.dataset - len(examples)
+    assert made.last_batch == len(iterations[-1])
+    assert made.partial_last_batch == (len(iterations[-1]) < made.batch * made.processes)
+    assert made.last_window == len(last)
+    assert made.last_window_examples == sum(map(len, last))
+    assert made.short_last_window == (len(last) < made.accumulate)
+    assert all(sum(map(len, window)) == made.effective_batch for window in windows[:-1])
+
+
+@given(SIZES)
+def test_the_run_is_its_epochs_one_after_the_other(sizes: dict[str, Any]):
+    made = planned(sizes)
+    updates = ticks = iterations = calls = seen = 0
+    for _ in range(made.epochs):
+        for window in epoch_of_lists(made):
+            for iteration in window:
+                iterations += 1
+                seen += len(iteration)
+                calls += made.processes
+            updates += 1
+            ticks += 1
+    assert (made.iterations, made.updates, made.scheduler_ticks) == (iterations, updates, ticks)
+    assert (made.forward_passes, made.examples_seen, made.example_forward_passes) == (calls, seen, seen)
+
+
+@given(SIZES)
+def test_pytorch_loaders_and_samplers_agree(sizes: dict[str, Any]):
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    made = planned(sizes)
+    data: Any = range(made.dataset)
+    sampler: Any = DistributedSampler(data, num_replicas=made.processes, rank=0, drop_last=made.drop_last)
+    loader = DataLoader(data, batch_size=made.batch, sampler=sampler, drop_last=made.drop_last)
+    assert len(loader) == made.iterations_per_epoch
+    if made.processes == 1:
+        assert len(list(loader)[-1]) == made.last_batch
+
+
+@given(SIZES, st.integers(1, 6))
+def test_cutting_the_effective_batch_differently_leaves_the_updates_alone(sizes: dict[str, Any], cut: int):
+    whole = planned(sizes | {"accumulate": cut, "drop_last": False})
+    same = plan(**sizes | {"accumulate": 1, "drop_last": False, "batch": whole.batch * cut})
+    assert same.effective_batch == whole.effective_batch
+    assert (same.updates, same.examples_seen) == (whole.updates, whole.examples_seen)
+    assert same.last_window_examples == whole.last_window_examples
+
+
+# Notes -----------------------------------------------------------------------------------------------------------
+
+
+def notes(**sizes: Any) -> str:
+    return "\n".join(plan(**sizes).notes)
+
+
+def test_sizes_that_divide_evenly_need_no_note():
+    assert plan(dataset=1024, batch=32, epochs=3).notes == ()
+
+
+def test_a_batch_larger_than_the_dataset_is_a_note_and_not_an_error():
+    assert "batch of 64 is larger than the dataset: every epoch is one iteration, on 40 examples" in notes(
+        dataset=40, batch=64
+    )
+
+
+def test_a_dataset_smaller_than_the_effective_batch_is_noted():
+    assert "smaller than the effective batch of 64: every epoch is one update, on 40 examples" in notes(
+        dataset=40, batch=16, accumulate=4
+    )
+
+
+def test_the_weight_of_the_partial_batch_in_a_mean_of_means_is_noted():
+    assert "holds 16 of 32 examples. In a mean of batch means each of them counts 2 times" in notes(
+        dataset=10000, batch=32
+    )
+    means = [1.0] * 312 + [0.0]  # of 313 batch means, the last over 16 examples
+    weight_of_last, weight_of_other = (1 / len(means)) / 16, (1 / len(means)) / 32
+    assert weight_of_last / weight_of_other == 2
+
+
+def test_the_short_window_is_noted_with_what_a_careless_loop_makes_of_it():
+    text = notes(dataset=10000, batch=32, accumulate=4)
+    assert "1 of 4 micro-batches, 16 examples" in text
+    steps = sum((i + 1) % 4 == 0 for i in range(313))
+    assert f"makes {steps} updates an epoch instead of 79" in text
+
+
+def test_what_drop_last_leaves_out_is_noted():
+    assert "leaves 4 of 100 examples out of every epoch" in notes(dataset=100, batch=16, drop_last=True)
+    assert "drop_last changes nothing here" in notes(dataset=96, batch=16, drop_last=True)
+
+
+def test_a_last_micro_batch_of_one_is_noted():
+    assert "BatchNorm" in notes(dataset=33, batch=32)
+    assert "BatchNorm" in notes(dataset=67, batch=32, processes=2)  # 3 left for 2 processes
+    assert "BatchNorm" not in notes(dataset=34, batch=32)
+    assert "BatchNorm" not in notes(dataset=33, batch=1)  # every batch is one, and chosen so
+
+
+def test_the_schedule_is_counted_in_updates_and_the_note_says_so():
+    assert "237 times in all; once per iteration would be 939 times" in notes(
+        dataset=10000, batch=32, epochs=3, accumulate=4
+    )
+    assert "schedule" not in notes(dataset=20, batch=64, accumulate=3)  # one iteration, one update
+
+
+@given(st.integers(1, 300), st.integers(1, 9))
+def test_what_the_distributed_sampler_repeats_is_noted(dataset: int, processes: int):
+    from torch.utils.data import DistributedSampler
+
+    data: Any = range(dataset)
+    repeated = DistributedSampler(data, num_replicas=processes, rank=0).total_size - dataset
+    text = notes(dataset=dataset, batch=1, processes=processes)
+    assert ("DistributedSampler" in text) == (repeated > 0)
+    assert repeated == 0 or f"repeats {repeated} example{'s' * (repeated > 1)} in every epoch" in text
+
+
+def test_idle_processes_are_noted():
+    assert "3 of them would draw nothing in the last iteration" in notes(dataset=9, batch=2, processes=4)
+
+
+# Errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dataset", "batch", "epochs", "accumulate", "processes", "sample_bytes"])
+@pytest.mark.parametrize("value", [0, -3, 3.5, 3.0, True, "x", [1], float("nan"), 2**63])
+def test_a_size_that_is_not_a_whole_number_from_1_on_is_named_with_its_value(name: str, value: Any):
+    with pytest.raises(InvalidConfig) as error:
+        plan(**{"dataset": 100, "batch": 10, name: value})
+    assert error.value.what.startswith(f"{name} is ")
+    assert (repr(value) if value != 2**63 else str(LARGEST)) in error.value.what
+    assert name in error.value.fix
+
+
+@pytest.mark.parametrize("name", ["dataset", "batch", "epochs", "accumulate", "processes"])
+def test_a_missing_size_is_named(name: str):
+    sizes: Any = {"dataset": 100, "batch": 10, name: None}
+    with pytest.raises(InvalidConfig, match=f"^{name} is missing"):
+        plan(**sizes)
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_drop_last_is_true_or_false(value: Any):
+    with pytest.raises(InvalidConfig, match="drop_last is"):
+        plan(dataset=100, batch=10, drop_last=value)
+
+
+@pytest.mark.parametrize(("batch", "processes"), [(64, 1), (16, 3), (1, 41)])
+def test_dropping_everything_is_an_error(batch: int, processes: int):
+    with pytest.raises(InvalidConfig, match="leaves nothing of the 40 examples") as error:
+        plan(dataset=40, batch=batch, processes=processes, drop_last=True)
+    assert "nothing would be trained" in error.value.why
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    made = plan(dataset=np.int64(100), batch=np.int32(16))  # pyright: ignore[reportArgumentType]
+    assert made == plan(dataset=100, batch=16)
+    assert type(made.dataset) is int
+
+
+def test_the_largest_sizes_still_work():
+    made = plan(dataset=LARGEST, batch=1, epochs=LARGEST)
+    assert made.examples_seen == LARGEST**2
+
+
+# As a dictionary -------------------------------------------------------------------------------------------------
+
+# A user's script reads these: adding one is fine, renaming one needs a changelog fragment.
+KEYS = [
+    "dataset",
+    "batch",
+    "epochs",
+    "accumulate",
+    "processes",
+    "drop_last",
+    "sample_bytes",
+    "iteration_examples",
+    "effective_batch",
+    "iterations_per_epoch",
+    "examples_per_epoch",
+    "never_seen_per_epoch",
+    "last_batch",
+    "partial_last_batch",
+    "updates_per_epoch",
+    "last_window",
+    "last_window_examples",
+    "short_last_window",
+    "iterations",
+    "updates",
+    "scheduler_ticks",
+    "forward_passes",
+    "examples_seen",
+    "example_forward_passes",
+    "batch_bytes",
+    "notes",
+]
+
+
+def test_the_keys_are_stable_and_the_values_survive_json():
+    made = plan(dataset=10000, batch=32, epochs=3, accumulate=4, sample_bytes=784)
+    values = made.as_dict()
+    assert list(values) == KEYS
+    assert json.loads(json.dumps(values)) == values
+    assert all(values[key] == getattr(made, key) for key in KEYS if key != "notes")
+    assert tuple(values["notes"]) == made.notes
+
+
+def test_a_plan_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan(dataset=100, batch=10).batch = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_it_needs_the_standard_library_only():
+    script = (
+        "import sys; before = set(sys.modules); import trueloop.core.arithmetic\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "assert new <= set(sys.stdlib_module_names) | {'trueloop'}, new"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,35 @@
+"""Handles that a forked child does not keep."""
+
+import os
+
+import pytest
+
+from trueloop.core.fork_safety import closed_in_children
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_child_closes_what_lies_in_the_set_and_the_parent_keeps_it():
+    handles = closed_in_children()
+    inside, outside = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
+    handles.add(inside)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.fstat(outside)
+            try:
+                os.fstat(inside)
+            except OSError:
+                code = 0 if not handles else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert handles == {inside}
+    handles.clear()
+    for each in (inside, outside):
+        os.close(each)
+
+
+def test_where_nothing_forks_it_is_a_set(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(os, "register_at_fork", raising=False)
+    assert closed_in_children() == set()

@@ -1,0 +1,101 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueloop.core.formatting import counted, duration, number, percent, printable, sentence, short, size
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0"), (30000, "30000"), (999_999, "999999"), (1_281_167, "1,281,167")])
+def test_separators_come_with_the_seventh_digit(count: int, text: str):
+    assert number(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "update", "1 update"),
+        (0, "update", "0 updates"),
+        (3, "epoch", "3 epochs"),
+        (2, "micro-batch", "2 micro-batches"),
+        (2, "process", "2 processes"),
+        (1, "process", "1 process"),
+        (2, "index", "2 indexes"),
+    ],
+)
+def test_a_noun_agrees_with_its_count(count: int, noun: str, text: str):
+    assert counted(count, noun) == text
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "text"),
+    [
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (98304, "96.0 KiB"),
+        (3 * 2**29, "1.5 GiB"),
+        (2**60, "1,048,576.0 TiB"),
+    ],
+)
+def test_sizes_are_in_binary_units(count_bytes: int, text: str):
+    assert size(count_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.2134, "0.213"), (0.01234, "0.0123"), (12.345, "12.3"), (1234.5, "1234"), (0.00092, "9.20e-04"),
+     (0.0012, "0.00120"), (1234567, "1.23e+06"), (0, "0"), (1, "1.00"), (-0.5, "-0.500"),
+     (float("nan"), "nan"), (float("-inf"), "-inf")],
+)  # fmt: skip
+def test_three_digits_say_enough(value, text):
+    assert short(value) == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300), st.integers(2, 8))
+def test_a_short_number_is_off_by_less_than_its_last_digit(value, digits):
+    assert abs(float(short(value, digits)) - value) <= abs(value) * 10.0 ** (1 - digits) + 1e-323
+    assert len(short(value, digits)) <= max(digits, 6) + 7
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(4.1e-4, "410 µs"), (0.0034, "3.40 ms"), (0.421, "421 ms"), (0.9996, "1.0 s"),
+     (12.34, "12.3 s"), (59.96, "1 min 00 s"), (185, "3 min 05 s"), (7380, "2 h 03 min"), (370_800, "4 d 07 h"),
+     (0, "0 s")],
+)  # fmt: skip
+def test_durations_have_their_natural_unit(seconds, text):
+    assert duration(seconds) == text
+
+
+@given(st.text(st.characters(codec=None)))
+def test_a_printable_name_steers_nothing(name):
+    shown = printable(name)
+    assert shown.isprintable()
+    assert len(shown) == len(name)
+    assert not name.isprintable() or shown == name
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.0, "0 %"),
+        (1e-6, "below 0.01 %"),
+        (0.0086, "0.86 %"),
+        (0.0143, "1.4 %"),
+        (0.07, "7 %"),
+        (0.41, "41 %"),
+        (1, "100 %"),
+    ],
+)
+def test_percent(share: float, words: str):
+    assert percent(share) == words
+
+
+def test_nothing_that_steers_a_terminal_is_left():
+    assert printable("a\x1b[2Jb\udcff") == "a\ufffd[2Jb\ufffd"
+    assert sentence("two\n   lines\tand a bell\a") == "two lines and a bell\ufffd"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(float("nan"), "nan s"), (float("inf"), "inf s")])
+def test_a_duration_that_is_not_finite_is_said_as_it_is(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,106 @@
+"""Comments that silence: on the line, for the whole statement, never in a string."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from trueloop.core.suppression import EVERYTHING, named, pragmas
+
+
+def read(text: str) -> dict[int, set[str]]:
+    return {line: set(words) for line, words in pragmas(textwrap.dedent(text)).items()}
+
+
+@pytest.mark.parametrize(
+    ("comment", "words"),
+    [
+        ("# trueloop: ignore[GRD001]", {"GRD001"}),
+        ("# trueloop: ignore[GRD001, los002]", {"GRD001", "LOS002"}),
+        ("# trueloop: ignore[GRD]", {"GRD"}),
+        ("#trueloop:ignore[GRD001]", {"GRD001"}),
+        ("# trueloop: ignore", {""}),
+        ("# trueloop: ignore, as the paper does it", {""}),
+        ("# noqa: E501  # trueloop: ignore[GRD001] on purpose", {"GRD001"}),
+        ("# trueloop: ignore[GRD001]  # trueloop: ignore[MEM001]", {"GRD001", "MEM001"}),
+    ],
+)
+def test_a_comment_names_codes(comment: str, words: set[str]):
+    assert read(f"a = 1\nstep()  {comment}\nb = 2\n") == {2: words}
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# trueloop: ignored",
+        "# trueloop: ignore-me",
+        "# trueloop: ignore[]",
+        "# trueloop: ignore[GRD001",
+        "# trueloop is great",
+        "# ignore[GRD001]",
+    ],
+)
+def test_what_is_not_quite_it_silences_nothing(comment: str):
+    assert read(f"step()  {comment}\n") == {}
+
+
+def test_a_string_is_no_comment():
+    assert (
+        read("""
+        text = "# trueloop: ignore"
+        page = '''
+        step()  # trueloop: ignore[GRD001]
+        '''
+    """)
+        == {}
+    )
+
+
+def test_it_counts_for_the_whole_statement():
+    text = """\
+        loss = criterion(
+            output,  # trueloop: ignore[LOS001]
+            target,
+        )
+        loss.backward()
+        optimizer.step(
+        )  # trueloop: ignore[GRD001]
+    """
+    assert read(text) == {**{line: {"LOS001"} for line in (1, 2, 3, 4)}, 6: {"GRD001"}, 7: {"GRD001"}}
+
+
+def test_the_head_of_a_loop_is_a_statement_of_its_own():
+    assert read("for x in data:  # trueloop: ignore[DAT003]\n    step(x)\n    step(x)\n") == {1: {"DAT003"}}
+
+
+def test_a_comment_on_a_line_of_its_own_silences_nothing():
+    assert read("a = 1\n# trueloop: ignore\nstep()\n") == {}
+    assert read("def f():\n    # trueloop: ignore\n    step()\n") == {}
+
+
+def test_two_statements_on_a_line_share_its_comment():
+    assert read("a = 1; step()  # trueloop: ignore[GRD001]\n") == {1: {"GRD001"}}
+
+
+@pytest.mark.parametrize("broken", ["f(((\n", "'''never closed\n", "  a\n b\n", "%%time\n", "a = $\n", "\0", ""])
+def test_what_is_not_python_is_read_as_far_as_it_goes(broken: str):
+    assert read("step()  # trueloop: ignore[GRD001]\n" + broken)[1] == {"GRD001"}
+
+
+def test_no_newline_at_the_end():
+    assert read("step()  # trueloop: ignore[GRD001]") == {1: {"GRD001"}}
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "expected"),
+    [
+        ("GRD001", {"GRD001"}, True),
+        ("GRD001", {"GRD"}, True),
+        ("GRD001", {"GRD002", "MEM"}, False),
+        ("GRD001", EVERYTHING, True),
+        ("GRD001", set[str](), False),
+    ],
+)
+def test_a_code_is_named_by_itself_its_family_or_everything(code: str, words: set[str], expected: bool):
+    assert named(code, frozenset(words)) is expected

@@ -1,0 +1,62 @@
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from trueloop.data.stateful_source import after_end, stateful_part
+
+
+class Counts(IterableDataset):
+    """Knows where it is; after its end it has nothing left once, and then begins anew."""
+
+    def __init__(self, n=5):
+        self.n, self.at, self.loaded = n, 0, False
+
+    def __iter__(self):
+        self.at = self.at if self.loaded else 0
+        self.loaded = False
+        while self.at < self.n:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at, self.loaded = state["at"], True
+
+
+class BeginsAnew(Counts):
+    """As torchdata's StatefulDataLoader: a state taken at the end begins the next epoch at once."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict({"at": state["at"] % self.n})
+
+
+def test_what_knows_the_position_is_the_iterable_or_the_dataset_behind_it():
+    data = Counts()
+    assert stateful_part(data) is data
+    assert stateful_part(DataLoader(data)) is data
+    assert stateful_part(DataLoader(data, num_workers=1)) is None  # the worker's copy would move, not this one
+    assert stateful_part([1, 2]) is None
+    assert stateful_part(DataLoader(TensorDataset(torch.ones(3)))) is None
+    assert stateful_part(None) is None
+
+
+def test_the_epoch_after_an_end_is_whole_either_way():
+    for kind in (Counts, BeginsAnew):
+        data = kind()
+        assert list(data) == [1, 2, 3, 4, 5]
+        state, other = data.state_dict(), kind()
+        before = torch.get_rng_state()
+        assert list(after_end(other, other, state)) == [1, 2, 3, 4, 5]
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_opening_twice_draws_from_the_generators_once():
+    data = Counts()
+    loader = DataLoader(data, batch_size=2)
+    torch.manual_seed(1)
+    list(loader)  # draws a base seed
+    undisturbed = torch.get_rng_state()
+    torch.manual_seed(1)
+    list(after_end(loader, data, {"at": 5}))
+    assert torch.equal(torch.get_rng_state(), undisturbed)

@@ -1,0 +1,66 @@
+"""A loader process outlives a stranger's signal and obeys its parent's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from torch.utils.data import Dataset
+
+from trueloop.data import Loader
+from trueloop.data.worker_signals import signals_held
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "sigwaitinfo"), reason="this system does not tell who sent a signal"
+)
+
+SCRIPT = """
+import sys, time
+from trueloop.data.worker_signals import outlive_signals
+outlive_signals(0)
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+    print(".", flush=True)
+"""
+
+
+def stranger_sends(number: int, pid: int) -> None:
+    subprocess.run([sys.executable, "-c", f"import os; os.kill({pid}, {int(number)})"], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_strangers_signal_is_nothing_and_the_parents_sigterm_the_end(number: signal.Signals):
+    with signals_held():  # NumPy, which SCRIPT imports first, may start threads that hold nothing back by themselves
+        worker = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
+    with worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        stranger_sends(number, worker.pid)
+        assert [worker.stdout.readline() for _ in range(20)] == [".\n"] * 20
+        worker.terminate()
+        assert worker.wait(20) == 0
+
+
+class Pids(Dataset):
+    """Each sample is the process that read it."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.001)
+        return os.getpid()
+
+
+def test_the_workers_of_a_loader_read_on():
+    stream = Loader(Pids(), effective_batch=4, workers=2, order="sequential").epoch(0)
+    pids = {int(pid) for _ in range(2) for pid in next(stream).data}
+    assert len(pids) == 2
+    for pid in pids:
+        stranger_sends(signal.SIGTERM, pid)
+    assert sum(len(micro.data) for micro in stream) == 400 - 8

@@ -1,0 +1,182 @@
+"""Reading a machine that is laid out in a folder, and this one."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trueloop.doctor import probe
+from trueloop.doctor.diagnosis import Need
+from trueloop.doctor.machine import Package
+from trueloop.doctor.probe import read_folder, read_machine
+from trueloop.doctor.run_checks import examine
+
+DRIVERS = {
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 2023\nGCC version:": "535.104.05",
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build": "570.86.15",
+    "nothing of the kind": "",
+}
+
+
+def lay(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_a_container_of_the_second_version_of_groups(tmp_path: Path):
+    root = lay(tmp_path, {
+        "proc/self/cgroup": "0::/\n",
+        "proc/meminfo": "MemTotal: 4096 kB\nMemAvailable: 2048 kB\nHugePages_Total: 0\n",
+        "sys/fs/cgroup/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/memory.max": "1048576\n",
+        "sys/fs/cgroup/memory.current": "600000\n",
+        "sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 100000\n",
+        "sys/fs/cgroup/pids.max": "100\n",
+        "sys/fs/cgroup/pids.current": "40\n",
+        "dev/nvidia0": "", "dev/nvidiactl": "", "dev/null": "",
+        "sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x030200\n",
+        "sys/bus/pci/devices/1/vendor": "0x10de\n", "sys/bus/pci/devices/1/class": "0x040300\n",
+        "run/.containerenv": "",
+    })  # fmt: skip
+    seen = read_machine(tmp_path, root=root, environment={})
+    assert (seen.quota, seen.memory_limit_bytes, seen.processes_left) == (1.5, 2**20, 60)
+    assert (seen.memory_bytes, seen.available_bytes) == (4 * 2**20, 2**20 - 600_000 + 100_000)
+    assert (seen.device_files, seen.on_bus, seen.container) == (("/dev/nvidia0",), ("NVIDIA",), "podman")
+    assert seen.usable_cores == min(1.5, len(os.sched_getaffinity(0)))
+
+
+def test_a_group_of_the_first_version_and_one_around_it(tmp_path: Path):
+    none = str(2**63 - 4096)
+    root = lay(tmp_path, {
+        "proc/self/cgroup": "4:memory:/docker/ab/job\n3:cpu,cpuacct:/docker/ab\n1:name=systemd:/\nbroken\n",
+        "sys/fs/cgroup/memory/docker/ab/job/memory.limit_in_bytes": none,
+        "sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes": "5000",
+        "sys/fs/cgroup/memory/docker/ab/memory.usage_in_bytes": "2000",
+        "sys/fs/cgroup/memory/docker/ab/memory.stat": "total_inactive_file 7",
+        "sys/fs/cgroup/cpu/docker/ab/cpu.cfs_quota_us": "50000",
+        "sys/fs/cgroup/cpu/docker/ab/cpu.cfs_period_us": "100000",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+    })  # fmt: skip
+    seen = read_machine(tmp_path, root=root, environment={})
+    assert (seen.memory_limit_bytes, seen.available_bytes, seen.quota, seen.container) == (5000, 3007, 0.5, "docker")
+    assert seen.processes_left is None
+
+
+def test_a_machine_that_says_nothing_is_no_error(tmp_path: Path):
+    seen = read_machine(tmp_path / "none", root=tmp_path, environment={})
+    assert (seen.memory_bytes, seen.available_bytes, seen.quota, seen.shared) == (None, None, None, None)
+    assert (seen.driver, seen.device_files, seen.on_bus, seen.container) == ("", (), (), "")
+    assert seen.folder is not None
+    assert (seen.folder.path, seen.folder.kind, seen.folder.writable) == (str(tmp_path), "", True)
+
+
+@pytest.mark.parametrize(("text", "version"), DRIVERS.items())
+def test_the_driver_is_read_from_its_own_words(text: str, version: str, tmp_path: Path):
+    root = lay(tmp_path, {"proc/driver/nvidia/version": text})
+    assert read_machine(tmp_path, root=root, environment={}).driver == version
+
+
+@pytest.mark.parametrize(
+    ("environment", "container"),
+    [({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"), ({"container": "lxc"}, "lxc"), ({}, "")],
+)
+def test_a_container_is_told_by_its_variables(environment: dict[str, str], container: str, tmp_path: Path):
+    assert read_machine(tmp_path, root=tmp_path, environment=environment).container == container
+
+
+def test_this_machine_is_read():
+    torch = pytest.importorskip("torch")
+    seen = read_machine(Path())
+    assert seen.torch is not None
+    assert (seen.torch.version, seen.torch.cuda) == (torch.__version__, torch.version.cuda)
+    assert seen.torch.threads == torch.get_num_threads()
+    assert len(seen.gpus) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    assert seen.folder is not None
+    assert seen.folder.space is not None
+    assert not seen.packages, "they are looked for where that was asked for"
+
+
+def test_packages_that_have_to_fit_are_tried_in_another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    stub = tmp_path / "torchvision-0.1.dist-info"
+    stub.mkdir()
+    (stub / "METADATA").write_text(
+        "Name: torchvision\nVersion: 0.1\nRequires-Dist: numpy\nRequires-Dist: torch==2.0.0\n"
+    )
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator nms does not exist')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    packages = read_machine(tmp_path, deep=True).packages
+    assert packages["torchvision"] == Package(
+        version="0.1", wants_torch="2.0.0", problem="RuntimeError: operator nms does not exist"
+    )
+
+
+def test_a_folder_on_a_full_disk_is_told_from_one_that_is_not(tmp_path: Path):
+    mounts = (
+        f"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / {tmp_path}/my\\040runs rw,x shared:1 - nfs4 server:/ rw\nshort\n"
+    )
+    root = lay(tmp_path, {"proc/self/mountinfo": mounts})
+    (tmp_path / "my runs").mkdir()
+    assert read_folder(tmp_path / "my runs" / "later" / "this", root).kind == "nfs4"
+    assert read_folder(tmp_path / "other", root).kind == "ext4"
+
+
+def test_standard_output_that_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(probe.sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    assert read_machine(tmp_path, root=tmp_path).output_waits
+    monkeypatch.setattr(probe.sys, "stdout", io.TextIOWrapper(io.BytesIO(), write_through=True))
+    assert not read_machine(tmp_path, root=tmp_path).output_waits
+
+
+FILES = (
+    "proc/self/cgroup", "proc/self/mountinfo", "proc/meminfo", "proc/driver/nvidia/version", "sys/fs/cgroup/cpu.max",
+    "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory.stat", "sys/fs/cgroup/pids.max",
+    "sys/fs/cgroup/pids.current", "sys/bus/pci/devices/0/vendor", "sys/bus/pci/devices/0/class",
+)  # fmt: skip
+WORDS = st.sampled_from(
+    [
+        "0::/",
+        "4:memory:/a",
+        "max",
+        "100000",
+        "-1",
+        "\u0663",
+        "0",
+        "MemTotal:",
+        "kB",
+        "inactive_file",
+        " - ",
+        "/",
+        "\n",
+        " ",
+        ":",
+        "Kernel Module",
+        "535.",
+        "0x10de",
+        "\\040",
+        "\x00",
+        "\ud800",
+    ]
+)
+
+
+@given(st.lists(st.lists(WORDS, max_size=12).map("".join), min_size=len(FILES), max_size=len(FILES)))
+@settings(max_examples=60, deadline=None)
+def test_no_kernels_file_can_end_a_run(texts: list[str]):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in zip(FILES, texts, strict=True):
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        seen = read_machine(Path(folder), root=Path(folder), environment={})
+        assert examine(seen, Need(workers=2, batch_bytes=1, checkpoint_bytes=1))

@@ -1,0 +1,42 @@
+"""Models as they are called: tensors in, tensors out, by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidModel
+from trueloop.export.call_signature import arguments, results
+
+
+class Two(nn.Module):
+    def forward(self, image, mask=None, scale=1.0):
+        return image
+
+
+def test_arguments_have_the_names_of_parameters():
+    a, b = torch.zeros(2), torch.ones(2)
+    assert list(arguments(Two(), (a,), {"mask": b})) == ["image", "mask"]
+    assert list(arguments(Two(), (), {"image": a})) == ["image"]
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "named"),
+    [
+        ((torch.zeros(1),), {"scale": torch.zeros(1)}, "scale"),  # mask is left out between
+        ((torch.zeros(1), "dark"), {}, "mask = str"),
+        ((torch.zeros(1, dtype=torch.bfloat16),), {}, r"image = torch.bfloat16 tensor"),
+    ],
+)
+def test_other_things_than_tensors_are_refused(args, options, named):
+    with pytest.raises(InvalidModel, match=named):
+        arguments(Two(), args, options)
+
+
+def test_results_by_name():
+    one = torch.zeros(1)
+    assert list(results(one)) == ["output"]
+    assert list(results((one, one))) == ["output_0", "output_1"]
+    assert list(results({"logits": one})) == ["logits"]
+    for wrong in ("text", (one, None), [], {"a": 1.0}):
+        with pytest.raises(InvalidModel, match="The model gives"):
+            results(wrong)

@@ -1,0 +1,179 @@
+"""Three formats: answers are the live model's, at any batch size, and nothing in train mode is exported."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidConfig, InvalidModel, MissingExtra
+from trueloop.export.artifact import open_artifact
+from trueloop.export.exported_model import Model
+from trueloop.export.io_description import Extent
+from trueloop.export.parity import parity
+from trueloop.export.write import Order, export
+
+EVERY = [(what, kind) for what in ("table", "text") for kind in ("pt2", "onnx", "torchscript")]
+
+
+@pytest.mark.parametrize(("what", "kind"), EVERY)
+def test_the_answers_are_those_of_the_live_model(made_artifacts, what, kind):
+    made, live = made_artifacts.model(what, kind), made_artifacts.live(what)
+    rng = np.random.default_rng(0)
+    sizes = (1, 2, 7)
+    for size in sizes:
+        shape = (size, 3) if what == "table" else (size, 6)
+        array = rng.normal(size=shape).astype("f4") if what == "table" else rng.integers(0, 256, shape)
+        with torch.no_grad():
+            expected = live(torch.from_numpy(array))
+        found = torch.stack([outputs[0] for outputs in made.run([(each,) for each in array])])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("what", "kind"), EVERY)
+def test_sizes_that_may_differ_are_described(made_artifacts, what, kind):
+    (array,) = open_artifact(made_artifacts.folder(what, kind)).description.inputs
+    batch, *rest = array.shape
+    assert batch == Extent(lowest=1)
+    if what == "table":
+        assert rest == [Extent(lowest=3, highest=3)]
+    else:  # proven by torch.export; of a trace, what was seen
+        assert rest == [Extent(lowest=1, highest=6)]
+    assert (array.lowest, array.highest) == ((0, 255) if what == "text" else (None, None))
+
+
+def test_one_sample_at_a_time_where_that_is_asked_for(made_artifacts, tmp_path):
+    done = export(made_artifacts.live(), made_artifacts.order(dynamic_batch=False), tmp_path, {})
+    assert done.parity.batches == (1,) * 5
+    model = Model.open(tmp_path)
+    assert model.description.largest_batch == 1
+    samples = [(row,) for row in np.eye(3, dtype="f4")]
+    together = torch.stack([outputs[0] for outputs in model.run(samples)])
+    torch.testing.assert_close(together, made_artifacts.live()(torch.eye(3)).detach())
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx", "torchscript"])
+def test_a_model_in_train_mode_is_refused(made_artifacts, tmp_path, kind):
+    model = made_artifacts.live()
+    model[3].train()
+    with pytest.raises(InvalidModel, match=r"^3 is in train mode"):
+        export(model, made_artifacts.order(kind=kind), tmp_path, {})
+    assert not list(tmp_path.iterdir())
+    assert model[3].training
+    assert not model[1].training, "modes are as they were"
+
+
+class Forgetful(nn.Module):
+    """Gives other answers whenever it is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        return self.layer(x) + torch.rand(())
+
+
+def test_other_answers_are_refused_and_not_described(made_artifacts, tmp_path):
+    with pytest.raises(InvalidModel, match="another one: largest difference"):
+        export(Forgetful().eval(), made_artifacts.order(), tmp_path, {})
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_sizes_that_are_computed_are_proven_too(tmp_path):
+    class Halved(nn.Module):
+        def forward(self, x):
+            return nn.functional.interpolate(x[:, None], scale_factor=1.5)[:, 0, ::2]
+
+    batches = [(torch.randn(size, length),) for size, length in ((3, 8), (2, 10), (1, 12))]
+    done = export(Halved().eval(), Order(kind="pt2", names=("x",), batches=batches), tmp_path, {})
+    assert done.parity.passed
+    (sample,) = Model.open(tmp_path).run([(np.ones(20, dtype="f4"),)])
+    assert sample[0].shape == (15,)
+
+
+class Pooled(nn.Module):
+    """The mean of the vectors that a mask leaves."""
+
+    def __init__(self):
+        super().__init__()
+        self.vectors = nn.Embedding(10, 4)
+
+    def forward(self, ids, mask):
+        return (self.vectors(ids) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["pt2", "torchscript"])
+def test_several_inputs_whose_sizes_go_together(tmp_path, kind):
+    batches = [(torch.randint(10, (size, length)), torch.ones(size, length)) for size, length in ((3, 5), (2, 2))]
+    done = export(Pooled().eval(), Order(kind=kind, names=("ids", "mask"), batches=batches), tmp_path, {})
+    ids, mask = done.description.inputs
+    assert (ids.name, mask.name, ids.dtype, mask.dtype) == ("ids", "mask", "int64", "float32")
+    highest = None if kind == "pt2" else 5
+    assert [array.shape[1] for array in (ids, mask)] == [Extent(lowest=1, highest=highest)] * 2
+
+
+class Baked(nn.Module):
+    """A trace keeps the number of rows that it was made with."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x) + torch.zeros(int(x.shape[0]), 2) if len(x) > 1 else self.layer(x) * 2
+
+
+def test_a_branch_that_the_trace_lost_shows(made_artifacts, tmp_path):
+    with pytest.raises(InvalidModel, match="fails on inputs|another one"):
+        export(Baked().eval(), made_artifacts.order(kind="torchscript"), tmp_path, {})
+
+
+def test_what_torch_cannot_export_is_told_in_its_words(made_artifacts, tmp_path):
+    class Deciding(nn.Module):
+        def forward(self, x):
+            return x * 2 if x.sum().item() > 0 else x
+
+    with pytest.raises(InvalidModel, match="torch cannot export Deciding to pt2"):
+        export(Deciding().eval(), made_artifacts.order(), tmp_path, {})
+
+
+def test_samples_are_needed(made_artifacts, tmp_path):
+    with pytest.raises(InvalidConfig, match="0 batches"):
+        export(made_artifacts.live(), made_artifacts.order(batches=[]), tmp_path, {})
+
+
+def test_a_missing_runtime_is_named(made_artifacts, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"trueloop\[export\]"):
+        export(made_artifacts.live(), made_artifacts.order(kind="onnx"), tmp_path, {})
+
+
+def test_the_manifest_tells_parity_and_nothing_of_this_machine(made_artifacts):
+    folder = made_artifacts.folder("table", "pt2")
+    told = json.loads((folder / "manifest.json").read_text())
+    assert told["about"]["parity"]["samples"] == 5
+    assert told["about"]["parity"]["difference"] <= told["about"]["parity"]["allowed"]
+    assert told["about"]["run"]["id"] == "0" * 32
+    assert set(told["files"]) == {"model.pt2"}
+    assert b"made_artifacts.py" not in (folder / "model.pt2").read_bytes(), "lines of the source are left out"
+
+
+def test_parity_counts_what_differs():
+    def give(*values):
+        return lambda inputs: [torch.tensor(values)]
+
+    batch = [(torch.zeros(2, 1),)]
+    nan = float("nan")
+    assert parity(give(1.0, 200.0), give(1.0, 200.001), batch).passed, "relative to the largest"
+    assert not parity(give(1.0, 2.0), give(1.0, 2.001), batch).passed
+    assert parity(give(1.0, 2.0), give(1.0, 2.001), batch, tolerance=1e-3).passed
+    assert parity(give(nan, 1.0), give(nan, 1.0), batch).passed
+    assert parity(give(nan, 1.0), give(1.0, 1.0), batch).difference == float("inf")
+    shorter = parity(give(1.0, 1.0), give(1.0), batch)
+    assert shorter.difference == float("inf")
+    assert "for float32[2, 1] it gives float32[1], the live model float32[2]" in str(shorter)
+    assert parity(give(float("inf")), give(float("inf")), batch).passed
+    assert not parity(give(1), give(1.0), batch).passed, "another type"

@@ -1,0 +1,335 @@
+"""CKP001: whose memory the best weights are."""
+
+import pytest
+
+HEAD = """
+import copy, io, os, tempfile
+import torch
+from torch import nn
+
+x = torch.randn(64, 6)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+folder = tempfile.mkdtemp()
+
+def update(net=model, opt=optimizer):
+    opt.zero_grad()
+    loss = nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+"""
+
+GUILTY = {
+    "loaded at the end": """
+best, state = float("inf"), None
+for epoch in range(6):
+    loss = update()
+    if loss < best and epoch < 4:
+        best, state = loss, model.state_dict()  # <- CKP001
+model.load_state_dict(state)
+""",
+    "saved at the end, in a class": """
+class EarlyStopping:
+    def __init__(self):
+        self.best, self.state = float("inf"), None
+    def __call__(self, loss, net):
+        if loss < self.best:
+            self.best = loss
+            self.state = net.state_dict()  # <- CKP001
+stopper = EarlyStopping()
+for epoch in range(5):
+    stopper(update(), model)
+update()
+torch.save({"model": stopper.state, "best": stopper.best}, os.path.join(folder, "best.pt"))
+""",
+    "a shallow copy, a fused optimizer": """
+opt = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+update(opt=opt)
+best = {k: v for k, v in model.state_dict().items()}  # <- CKP001
+update(opt=opt)
+model.load_state_dict(best)
+""",
+    "a backup around an evaluation with other weights": """
+averaged = copy.deepcopy(model.state_dict())
+for _ in range(3):
+    update()
+def evaluate():
+    backup = model.state_dict()  # <- CKP001
+    model.load_state_dict(averaged)
+    with torch.no_grad():
+        print(model(x).mean())
+    model.load_state_dict(backup)
+evaluate()
+""",
+    "loaded into another model, with two optimizers": """
+head = torch.optim.SGD(model[3].parameters(), lr=0.1)
+def train(epochs):
+    keep = []
+    for _ in range(epochs):
+        update()
+        update(opt=head)
+        keep.append(copy.copy(model.state_dict()))  # <- CKP001
+    return keep
+kept = train(4)
+final = copy.deepcopy(model)
+final.load_state_dict(kept[1])
+""",
+}
+
+QUIET = {
+    "deepcopy": """
+for _ in range(3):
+    update()
+    best = copy.deepcopy(model.state_dict())
+update()
+model.load_state_dict(best)
+""",
+    "clones": """
+best = {k: v.clone() for k, v in model.state_dict().items()}
+update()
+model.load_state_dict(best)
+""",
+    "saved at once": """
+for epoch in range(3):
+    update()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, os.path.join(folder, "last.pt"))
+model.load_state_dict(torch.load(os.path.join(folder, "last.pt"))["model"])
+""",
+    "captured when training is over": """
+update()
+state = model.state_dict()
+with torch.no_grad():
+    model(x)
+torch.save(state, os.path.join(folder, "model.pt"))
+copy.deepcopy(model).load_state_dict(state)
+""",
+    "a target network": """
+target = copy.deepcopy(model)
+for _ in range(6):
+    update()
+    target.load_state_dict(model.state_dict())
+""",
+    "an average by hand": """
+average = copy.deepcopy(model)
+for _ in range(4):
+    update()
+    live = model.state_dict()
+    with torch.no_grad():
+        for name, value in average.state_dict().items():
+            if value.is_floating_point():
+                value.mul_(0.9).add_(live[name], alpha=0.1)
+""",
+    "a handle made before training": """
+checkpoint = {"model": model.state_dict(), "epoch": 0}
+for epoch in range(3):
+    update()
+    checkpoint["epoch"] = epoch
+    torch.save(checkpoint, os.path.join(folder, "last.pt"))
+""",
+    "back and forth without a change": """
+update()
+state = model.state_dict()
+model.load_state_dict(state)
+model.load_state_dict(state)
+buffer = io.BytesIO()
+torch.save(state, buffer)
+""",
+    "another model moved": """
+other = nn.Linear(6, 1)
+its = torch.optim.SGD(other.parameters(), lr=0.1)
+update()
+state = model.state_dict()
+update(other, its)
+torch.save(state, os.path.join(folder, "model.pt"))
+""",
+    "only looked at": """
+before = model.state_dict()
+update()
+print({k: float(v.float().mean()) for k, v in before.items()})
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"a shallow copy, a fused optimizer", "loaded into another model, with two optimizers"}
+"""Of these the text does not tell what is copied, or which of the captures is used."""
+
+WRITTEN = {
+    "a function with annotations": """
+def fit(net: nn.Module, loader, val_loader, epochs: int = 20) -> nn.Module:
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    best_acc = 0.0
+    best_wts = {}
+    for epoch in range(epochs):
+        net.train()
+        for a, b in loader:
+            opt.zero_grad()
+            nn.functional.cross_entropy(net(a), b).backward()
+            opt.step()
+        net.eval()
+        with torch.no_grad():
+            acc = sum((net(a).argmax(1) == b).float().mean() for a, b in val_loader) / len(val_loader)
+        if acc > best_acc:
+            best_acc = acc
+            best_wts = net.state_dict()  # <- CKP001
+    net.load_state_dict(best_wts)
+    return net
+""",
+    "a trainer with patience": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.opt = net, torch.optim.SGD(net.parameters(), lr=0.1)
+        self.best_loss, self.best_state, self.waited = None, None, 0
+
+    def fit(self, loader):
+        for epoch in range(100):
+            for a, b in loader:
+                self.opt.zero_grad()
+                loss = nn.functional.mse_loss(self.net(a), b)
+                loss.backward()
+                self.opt.step()
+            if self.best_loss is None or loss.item() < self.best_loss:
+                self.best_loss = loss.item()
+                self.best_state = {"model": self.net.state_dict(), "epoch": epoch}  # <- CKP001
+            else:
+                self.waited += 1
+                if self.waited > 5:
+                    break
+        torch.save(self.best_state, "best.pt")
+
+Trainer(model).fit([(x, y)])
+""",
+    "a search for the learning rate": """
+def find_rate(rates):
+    before = model.state_dict()  # <- CKP001
+    losses = []
+    for rate in rates:
+        sgd = torch.optim.SGD(model.parameters(), lr=rate)
+        sgd.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        sgd.step()
+        losses.append(loss.item())
+    model.load_state_dict(before)
+    return losses
+find_rate([0.1, 0.01])
+""",
+}
+
+UNWRITTEN = {
+    "the best saved to a file at once": """
+best = float("inf")
+for epoch in range(5):
+    loss = update()
+    if loss < best:
+        best = loss
+        torch.save({"model": model.state_dict(), "epoch": epoch}, os.path.join(folder, "best.pt"))
+model.load_state_dict(torch.load(os.path.join(folder, "best.pt"))["model"])
+""",
+    "the last one of the loop": """
+for epoch in range(5):
+    update()
+    state = model.state_dict()
+torch.save(state, os.path.join(folder, "last.pt"))
+""",
+    "the last one, on a condition": """
+for epoch in range(5):
+    update()
+    if epoch == 4:
+        state = model.state_dict()
+torch.save(state, os.path.join(folder, "last.pt"))
+""",
+    "the best, copied tensor by tensor": """
+best, kept = float("inf"), None
+for epoch in range(5):
+    loss = update()
+    if loss < best:
+        best = loss
+        kept = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+model.load_state_dict(kept)
+""",
+    "pretrained weights filled in": """
+import elsewhere
+state = model.state_dict()
+model.load_state_dict(elsewhere.weights(), strict=False)
+state.update({name: value for name, value in elsewhere.weights().items() if name in state})
+model.load_state_dict(state)
+""",
+    "Reptile": """
+before = copy.deepcopy(model.state_dict())
+for _ in range(3):
+    update()
+after = model.state_dict()
+model.load_state_dict({name: before[name] + (after[name] - before[name]) * 0.1 for name in before})
+""",
+    "kept for the best, by a function that copies": """
+from elsewhere import snapshot
+best, kept = float("inf"), None
+for epoch in range(5):
+    loss = update()
+    if loss < best:
+        best, kept = loss, snapshot(model.state_dict())
+model.load_state_dict(kept)
+""",
+    "another model gets it right there": """
+best, champion = float("inf"), copy.deepcopy(model)
+for epoch in range(5):
+    loss = update()
+    if loss < best:
+        best = loss
+        champion.load_state_dict(model.state_dict())
+model.load_state_dict(champion.state_dict())
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+@pytest.mark.parametrize(
+    ("imports", "fixed", "call"),
+    [
+        ("import torch\n", "import copy\nimport torch\n", "copy.deepcopy"),
+        ("import torch\nimport copy as c\n", "import torch\nimport copy as c\n", "c.deepcopy"),
+        ("from copy import deepcopy\nimport torch\n", "from copy import deepcopy\nimport torch\n", "deepcopy"),
+        (
+            "from __future__ import annotations\n\nimport torch\n",
+            "from __future__ import annotations\n\nimport copy\nimport torch\n",
+            "copy.deepcopy",
+        ),
+    ],
+)
+def test_the_state_is_copied_with_the_import_where_it_is_missing(told, imports, fixed, call):
+    from trueloop.core.source_text import Text, applied
+
+    body = """net = torch.nn.Linear(2, 1)
+def probe(other):
+    kept = net.state_dict()  # <- CKP001
+    net.load_state_dict(other)
+    print(net(torch.ones(2)))
+    net.load_state_dict(kept)
+"""
+    (finding,) = told(imports + body)
+    text = applied(Text(imports + body), [finding.repair])[0].source
+    assert text == fixed + body.replace("net.state_dict()", f"{call}(net.state_dict())")

@@ -1,0 +1,572 @@
+"""EVL002: training goes on in eval mode."""
+
+import pytest
+
+from trueloop.failures.evaluation.eval_mode_left_on import Detector
+from trueloop.tracing.events import ModelCalled, Ref
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 6)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:96], y[:96]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[96:], y[96:]), batch_size=16)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def validate(net=model):
+    net.eval()
+    with torch.no_grad():
+        return sum(nn.functional.mse_loss(net(a), b).item() for a, b in held_out)
+"""
+
+FUNCTIONAL = """
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.last(F.dropout(hidden, RATE, self.training))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        optimizer.step()  # <- EVL002
+    validate(net)
+"""
+
+PARTS = """
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+        self.head = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.body(x))
+    def loss(self, x, y):
+        return nn.functional.mse_loss(self.forward(x), y)
+
+whole = Whole()
+optimizer = torch.optim.Adam(whole.parameters(), lr=0.01)
+"""
+
+PARTLY = {
+    "a model that is called by forward": PARTS
+    + """
+whole.train()
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(whole.forward(a), b).backward()
+        optimizer.step()  # <- EVL002
+    whole.eval()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(whole.forward(a), b).item() for a, b in held_out))
+""",
+    "a model that is called by a method of its own": PARTS
+    + """
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()  # <- EVL002
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+""",
+}
+GUILTY = {
+    "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3"),
+    "samples drawn from a part of it": """
+model.train()
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()  # <- EVL002
+    model.eval()
+    with torch.no_grad():
+        model[4](torch.randn(4, 8))
+""",
+    "train() before the loop only": """
+model.train()
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()  # <- EVL002
+    validate()
+""",
+    "a class": """
+class Trainer:
+    def fit(self, epochs):
+        for _ in range(epochs):
+            self.epoch()
+            validate()
+    def epoch(self):
+        for a, b in train:
+            loss = nn.functional.l1_loss(model(a), b)
+            loss.backward()
+            optimizer.step()  # <- EVL002
+            optimizer.zero_grad()
+Trainer().fit(2)
+""",
+    "one update for each evaluation": """
+model.train()
+for _ in range(5):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[:96]), y[:96]).backward()
+    optimizer.step()  # <- EVL002
+    model.eval()
+    with torch.no_grad():
+        nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+""",
+    "validation within an epoch": """
+for number, (a, b) in enumerate(DataLoader(train.dataset, batch_size=6, shuffle=True)):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(a), b).backward()
+    optimizer.step()  # <- EVL002
+    if number == 7:
+        validate()
+""",
+    "accumulation and bf16": """
+def run():
+    for number, (a, b) in enumerate(train):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = model(a)
+        (nn.functional.mse_loss(out.float(), b) / 2).backward()
+        if number % 2:
+            optimizer.step()  # <- EVL002
+            optimizer.zero_grad()
+for _ in range(3):
+    run()
+    validate()
+""",
+    "held-out data without a loader": """
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()  # <- EVL002
+    model.eval()
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(x[96:]), y[96:]))
+""",
+}
+
+LOOP = """
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+"""
+QUIET = {
+    "a model that is called by forward and set back": PARTS
+    + """
+for _ in range(3):
+    whole.train()
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+""",
+    "of parts that are set to eval mode together only one is set back": PARTS
+    + """
+for epoch in range(3):
+    whole.head.train()
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+""",
+    "each module of a whole is set back by hand": PARTS
+    + """
+for epoch in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        whole.loss(a, b).backward()
+        optimizer.step()
+    modes = [module.training for module in whole.modules()]
+    whole.eval()
+    with torch.no_grad():
+        print(sum(whole.loss(a, b).item() for a, b in held_out))
+    for module, mode in zip(whole.modules(), modes):
+        module.training = mode
+""",
+    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0").replace("  # <- EVL002", ""),
+    "a part gives the targets of each update": f"""
+{LOOP}
+model.eval()
+for _ in range(2):
+    for a, b in train:
+        with torch.no_grad():
+            hints = model[0](a).mean()
+        optimizer.zero_grad()
+        (nn.functional.mse_loss(model(a), b) + 0 * hints).backward()
+        optimizer.step()
+""",
+    "samples drawn from a part, and train() after them": f"""
+for _ in range(3):
+    model.train()
+{LOOP}
+    model.eval()
+    with torch.no_grad():
+        model[4](torch.randn(4, 8))
+""",
+    "train() in every epoch": f"""
+for _ in range(3):
+    model.train()
+{LOOP}
+    validate()
+""",
+    "eval mode from the start": f"""
+model.eval()
+for _ in range(3):
+{LOOP}
+    validate()
+""",
+    "frozen batch normalisation": f"""
+for _ in range(3):
+    model.train()
+    model[1].eval()
+{LOOP}
+    validate()
+""",
+    "the last stage in eval mode, on purpose": f"""
+for number in range(4):
+    model.train()
+    if number >= 2:
+        model.eval()
+{LOOP}
+    validate()
+    if number >= 2:
+        model.eval()
+""",
+    "the last stage in eval mode, set in every epoch": f"""
+for _ in range(1):
+    model.train()
+{LOOP}
+for _ in range(5):
+    model.eval()
+{LOOP}
+    with torch.no_grad():
+        nn.functional.mse_loss(model(x[96:]), y[96:]).item()
+""",
+    "neither dropout nor batch normalisation": """
+plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+sgd = torch.optim.SGD(plain.parameters(), lr=0.01)
+for _ in range(3):
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(plain(a), b).backward()
+        sgd.step()
+    validate(plain)
+""",
+    "an input is optimised in eval mode": f"""
+for _ in range(2):
+    model.train()
+{LOOP}
+    validate()
+image = torch.zeros(1, 6, requires_grad=True)
+climb = torch.optim.Adam([image], lr=0.1)
+for _ in range(6):
+    climb.zero_grad()
+    (-model(image).sum()).backward()
+    climb.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", (PARTLY | GUILTY).values(), ids=PARTLY | GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"validation within an epoch"}
+"""The text does not tell whether a condition on a number is met more than once, or at the end only."""
+
+WRITTEN = {
+    "every so many epochs, in functions with annotations": """
+def train_epoch(net: nn.Module, loader: DataLoader, opt: torch.optim.Optimizer) -> None:
+    for inputs, targets in loader:
+        opt.zero_grad(set_to_none=True)
+        loss = nn.functional.mse_loss(net(inputs), targets)
+        loss.backward()
+        opt.step()  # <- EVL002
+
+def main(epochs: int = 10) -> None:
+    for epoch in range(epochs):
+        train_epoch(model, train, optimizer)
+        if epoch % 5 == 0:
+            model.eval()  # dropout off
+            with torch.inference_mode():
+                print(model(x[96:]).mean())
+        torch.save(model.state_dict(), "last.pt")
+
+main()
+""",
+    "a trainer, AMP": """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, epochs, val_loader=None):
+        self.net.train()
+        for _ in range(epochs):
+            for a, b in train:
+                with torch.autocast("cuda"):
+                    loss = nn.functional.mse_loss(self.net(a), b)
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)  # <- EVL002
+                self.scaler.update()
+                self.optimizer.zero_grad()
+            if val_loader is not None:
+                self.evaluate(val_loader)
+
+    @torch.no_grad()
+    def evaluate(self, loader):
+        self.net.eval()
+        return sum((self.net(a) - b).abs().mean().item() for a, b in loader)
+
+Trainer(model).fit(4, held_out)
+""",
+    "a network of one's own, with functional dropout": """
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = F.dropout(F.relu(self.fc1(x)), training=self.training)
+        return self.fc2(x)
+
+net = Net()
+sgd = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(5):
+    for a, b in train:
+        sgd.zero_grad()
+        F.mse_loss(net(a), b).backward()
+        sgd.step()  # <- EVL002
+    net.eval()
+    correct = 0
+    with torch.no_grad():
+        for a, b in held_out:
+            correct += F.mse_loss(net(a), b)
+""",
+    "a warning: an argument of which no more is known": """
+def fit(net: nn.Module, loader, val, epochs):
+    opt = torch.optim.Adam(net.parameters())
+    for epoch in range(epochs):
+        for a, b in loader:
+            opt.zero_grad()
+            nn.functional.cross_entropy(net(a), b).backward()
+            opt.step()  # <- EVL002
+        net.eval()
+        with torch.no_grad():
+            print(sum((net(a).argmax(1) == b).sum() for a, b in val))
+""",
+}
+
+UNWRITTEN = {
+    "set back behind the sweep": """
+def estimate(net):
+    net.eval()
+    with torch.no_grad():
+        losses = [nn.functional.mse_loss(net(a), b).item() for a, b in held_out]
+    net.train()
+    return losses
+for step in range(100):
+    if step % 10 == 0:
+        print(estimate(model))
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+""",
+    "phases": """
+for epoch in range(5):
+    for phase in ["train", "val"]:
+        if phase == "train":
+            model.train()
+        else:
+            model.eval()
+        for a, b in {"train": train, "val": held_out}[phase]:
+            optimizer.zero_grad()
+            with torch.set_grad_enabled(phase == "train"):
+                loss = nn.functional.mse_loss(model(a), b)
+                if phase == "train":
+                    loss.backward()
+                    optimizer.step()
+""",
+    "the mode as an argument": """
+def run(loader, training):
+    model.train(training)
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        if training:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+for epoch in range(5):
+    run(train, True)
+    model.eval()
+    run(held_out, False)
+""",
+    "a new model for each fold": """
+for fold in range(5):
+    net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    net.eval()
+    print(net(x[96:]).mean())
+""",
+    "a new model for each fold, made by a function": """
+def make():
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+def one_fold():
+    net = make()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    net.eval()
+    return net
+nets = [one_fold() for _ in range(5)]
+for fold in range(5):
+    one_fold()
+""",
+    "at the end only": f"""
+for epoch in range(5):
+{LOOP}
+    if epoch == 4:
+        model.eval()
+        print(model(x[96:]).mean())
+""",
+    "before the loop is left": f"""
+while True:
+{LOOP}
+    if nn.functional.mse_loss(model(x), y) < 0.1:
+        model.eval()
+        break
+""",
+    "a teacher": f"""
+import copy
+teacher = copy.deepcopy(model)
+for epoch in range(5):
+{LOOP}
+    teacher.eval()
+    print(teacher(x[96:]).mean())
+""",
+    "one way or the other, as the program is called": """
+import sys
+def main(training):
+    for a, b in train:
+        if training:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(a), b).backward()
+            optimizer.step()
+        else:
+            model.eval()
+            print(model(a))
+main("train" in sys.argv)
+""",
+    "handed to a library": f"""
+from elsewhere import evaluate
+for epoch in range(5):
+{LOOP}
+    model.eval()
+    evaluate(model, held_out)
+""",
+    "a context of one's own": f"""
+from contextlib import contextmanager
+@contextmanager
+def evaluating(net):
+    was = net.training
+    net.eval()
+    try:
+        yield net
+    finally:
+        net.train(was)
+for epoch in range(5):
+{LOOP}
+    with evaluating(model), torch.no_grad():
+        print(model(x[96:]).mean())
+""",
+    "a frozen backbone": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))
+        self.head = nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.backbone(x))
+net = Net()
+sgd = torch.optim.SGD(net.head.parameters(), lr=0.1)
+for epoch in range(5):
+    for a, b in train:
+        sgd.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        sgd.step()
+    net.eval()
+    print(net(x[96:]).mean())
+""",
+    "layers set back by hand": f"""
+for epoch in range(5):
+    for layer in model.modules():
+        layer.train()
+{LOOP}
+    validate()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    found = told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+    assert all((each.severity == "warning") is name.startswith("a warning") for each in found)
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_what_is_known_of_a_model_goes_with_it():
+    detector = Detector()
+    for number in range(50):
+        model, held = Ref("Net", f"Net {number}"), frozenset((Ref("Parameter", "weight"),))
+        detector.observe(ModelCalled(
+            update=number, model=model, training=True, dropout_active=True, batchnorm_active=False, all_eval=False,
+            grad_mode=True, inference_mode=False, has_graph=True, autocast=None, recomputed=False, loader=None,
+            parameters=held, seconds=0.0, live=None, output=None,
+        ))  # fmt: skip
+    assert len(detector._models) == 1

@@ -1,0 +1,228 @@
+"""EVL003, a note: graphs that nobody uses in a sweep."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 6)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:96], y[:96]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[96:], y[96:]), batch_size=16)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def epoch():
+    model.train()
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    model.eval()
+"""
+
+GUILTY = {
+    "in a loop": """
+for _ in range(2):
+    epoch()
+    for a, b in held_out:
+        print(nn.functional.mse_loss(model(a), b).item())  # here
+""",
+    "a function, at the end": """
+def evaluate(loader):
+    return sum(float((model(a) - b).abs().mean().detach()) for a, b in loader)  # here
+epoch()
+print(evaluate(held_out))
+""",
+    "a class": """
+class Metric:
+    def __init__(self):
+        self.total = 0.0
+    def run(self):
+        for a, b in held_out:
+            out = model(a)  # here
+            self.total += nn.functional.mse_loss(out, b).item()
+epoch()
+Metric().run()
+epoch()
+""",
+    "bf16 on new loaders": """
+epoch()
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    for a, _ in DataLoader(x[96:], batch_size=8) and held_out:
+        model(a).argmax()  # here
+epoch()
+""",
+}
+
+QUIET = {
+    "no_grad": """
+epoch()
+with torch.no_grad():
+    for a, b in held_out:
+        model(a)
+""",
+    "saliency by autograd.grad": """
+epoch()
+for a, b in held_out:
+    a = a.requires_grad_(True)
+    print(torch.autograd.grad(model(a).sum(), a)[0].abs().mean())
+""",
+    "norms of gradients by a name of its own": """
+from torch.autograd import grad
+epoch()
+for a, b in held_out:
+    print(sum(g.norm() for g in grad(nn.functional.mse_loss(model(a), b), list(model.parameters()))))
+""",
+    "several attacks on a batch, which is then measured without a graph": """
+epoch()
+for a, b in held_out:
+    for _ in range(3):
+        attacked = a.clone().requires_grad_(True)
+        a = a + 0.1 * torch.autograd.grad(nn.functional.mse_loss(model(attacked), b), attacked)[0].sign()
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(a), b).item())
+""",
+    "adversarial evaluation by backward": """
+epoch()
+for a, b in held_out:
+    a = a.requires_grad_(True)
+    nn.functional.mse_loss(model(a), b).backward(inputs=[a])
+    with torch.no_grad():
+        model(a + 0.1 * a.grad.sign())
+""",
+    "one backward over the sum of an epoch": """
+for _ in range(3):
+    total = 0
+    for a, b in train:
+        total = total + nn.functional.mse_loss(model(a), b)
+    optimizer.zero_grad()
+    (total / len(train)).backward()
+    optimizer.step()
+model.eval()
+""",
+    "a frozen model": """
+epoch()
+model.requires_grad_(False)
+for a, b in held_out:
+    model(a)
+""",
+}
+
+
+def notes(ran):
+    return [found for found in ran.findings if found.code == "EVL003"]
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_noted(run, script):
+    lines = (HEAD + script).splitlines()
+    ran = run(HEAD + script)
+    assert [found.site.line for found in notes(ran)] == [n for n, line in enumerate(lines, 1) if "# here" in line]
+    assert not ran.places
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(run, script):
+    assert not notes(run(HEAD + script))
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "a function with annotations, a progress bar and a long body": """
+from tqdm import tqdm
+
+def validate(net: nn.Module, loader: DataLoader, device: str = "cpu") -> float:
+    net.eval()
+    correct, total = 0, 0
+    for inputs, labels in tqdm(loader):  # the validation set
+        inputs = inputs.to(device)
+
+        outputs = net(inputs)  # <- EVL003
+        correct += (
+            (outputs.argmax(dim=1) == labels)
+            .sum()  # of the batch
+            .item()
+        )
+        total += len(labels)
+    net.train()
+    return correct / total
+""",
+    "a trainer": """
+class Trainer:
+    def __init__(self, net, loader, val_loader):
+        self.net = net
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.loader, self.val_loader = loader, val_loader
+
+    def fit(self, epochs):
+        for _ in range(epochs):
+            self.net.train()
+            for a, b in self.loader:
+                self.optimizer.zero_grad()
+                nn.functional.mse_loss(self.net(a), b).backward()
+                self.optimizer.step()
+            self.net.eval()
+            losses = [nn.functional.mse_loss(self.net(a), b).item() for a, b in self.val_loader]  # <- EVL003
+            print(sum(losses) / len(losses))
+
+Trainer(model, train, held_out).fit(3)
+""",
+}
+
+UNWRITTEN = {
+    "inference_mode as a decorator": """
+@torch.inference_mode()
+def validate(net: nn.Module, loader: DataLoader):
+    net.eval()
+    return [net(a) for a, _ in loader]
+""",
+    "gradients as an argument tells": """
+def run(loader, training):
+    model.eval()
+    with torch.set_grad_enabled(training):
+        for a, b in loader:
+            print(model(a))
+run(held_out, False)
+""",
+    "in train mode": """
+model.train()
+for a, b in held_out:
+    print(model(a))
+""",
+    "handed to a library": """
+from elsewhere import attribute
+model.eval()
+for a, b in held_out:
+    attribute(model(a), b)
+""",
+    "no loader": """
+model.eval()
+for a, b in zip(x.split(8), y.split(8)):
+    print(model(a))
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- EVL003"), fixes=True)
+
+
+@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**QUIET, **UNWRITTEN}[name], "EVL003")
+
+
+def test_the_sweep_is_put_under_no_grad(told):
+    from trueloop.core.source_text import Text, applied
+
+    text = HEAD + WRITTEN["a function with annotations, a progress bar and a long body"]
+    (finding,) = told(text)
+    fixed = applied(Text(text), [finding.repair])[0].source
+    assert "    with torch.no_grad():\n        for inputs, labels in tqdm(loader):  # the validation set\n" in fixed
+    assert "            inputs = inputs.to(device)\n\n            outputs = net(inputs)" in fixed
+    assert "            total += len(labels)\n    net.train()\n" in fixed

@@ -1,0 +1,659 @@
+"""EVL001: held-out data in train mode."""
+
+import pytest
+
+HEAD = """
+import copy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 6)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:96], y[:96]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[96:], y[96:]), batch_size=16)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+normal = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def epoch(net=model, opt=optimizer, loader=train):
+    for a, b in loader:
+        opt.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        opt.step()
+"""
+
+FUNCTIONAL = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 1)
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.last(nn.functional.dropout(hidden, RATE, training=self.training))
+"""
+
+GUILTY = {
+    "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3")
+    + """
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(2):
+    epoch(net, opt)
+    with torch.no_grad():
+        for a, b in held_out:
+            print(nn.functional.mse_loss(net(a), b))  # <- EVL001
+""",
+    "inline": """
+for _ in range(2):
+    model.train()
+    epoch()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(model(a), b).item() for a, b in held_out))  # <- EVL001
+""",
+    "only at the end, in a function under inference_mode": """
+@torch.inference_mode()
+def evaluate(net, loader):
+    total = 0.0
+    for a, b in loader:
+        out = net(a)  # <- EVL001
+        total += nn.functional.mse_loss(out, b, reduction="sum").item()
+    return total / len(loader.dataset)
+epoch()
+print(evaluate(model, held_out))
+""",
+    "a class, batch normalisation only": """
+class Trainer:
+    def __init__(self, net):
+        self.net, self.opt = net, torch.optim.SGD(net.parameters(), lr=0.05)
+    def fit(self, epochs):
+        for _ in range(epochs):
+            epoch(self.net, self.opt)
+            self.validate()
+    @torch.no_grad()
+    def validate(self):
+        return [nn.functional.l1_loss(self.net(a), b).item() for a, b in held_out]  # <- EVL001
+Trainer(normal).fit(3)
+""",
+    "eval mode in the first epoch only, a branch, bf16": """
+for number in range(3):
+    model.train()
+    epoch()
+    if number == 0:
+        model.eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for a, b in held_out:
+            model(a)  # <- EVL001
+""",
+    "a teacher is measured behind it": """
+teacher = copy.deepcopy(model).requires_grad_(False)
+@torch.no_grad()
+def measure(net):
+    return sum(nn.functional.mse_loss(net(a), b, reduction="sum").item() for a, b in held_out)  # <- EVL001
+for _ in range(2):
+    epoch()
+    for old, new in zip(teacher.parameters(), model.parameters()):
+        old.lerp_(new.detach(), 0.1)
+    print(measure(model), measure(teacher.eval()))
+""",
+    "a metric over the loader, another optimizer beside it": """
+other = nn.Linear(6, 1)
+its = torch.optim.SGD(other.parameters(), lr=0.01)
+def r2(net):
+    with torch.no_grad():
+        outputs = torch.cat([net(a) for a, _ in held_out])  # <- EVL001
+    return 1 - (outputs - y[96:]).var() / y[96:].var()
+for _ in range(2):
+    epoch()
+    epoch(other, its)
+    print(float(r2(model)))
+""",
+}
+
+QUIET = {
+    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0")
+    + """
+net = Net()
+for _ in range(2):
+    epoch(net, torch.optim.SGD(net.parameters(), lr=0.05))
+    with torch.no_grad():
+        for a, b in held_out:
+            net(a)
+""",
+    "functional dropout in eval mode": FUNCTIONAL.replace("RATE", "0.3")
+    + """
+net = Net()
+for _ in range(2):
+    net.train()
+    epoch(net, torch.optim.SGD(net.parameters(), lr=0.05))
+    net.eval()
+    with torch.no_grad():
+        for a, b in held_out:
+            net(a)
+""",
+    "eval mode": """
+for _ in range(2):
+    model.train()
+    epoch()
+    model.eval()
+    with torch.no_grad():
+        for a, b in held_out:
+            model(a)
+""",
+    "MC dropout by its layers": """
+epoch()
+model.eval()
+for module in model.modules():
+    if isinstance(module, nn.Dropout):
+        module.train()
+with torch.no_grad():
+    print(torch.stack([torch.cat([model(a) for a, _ in held_out]) for _ in range(4)]).std())
+""",
+    "MC dropout by the whole model, sweep by sweep": """
+for _ in range(2):
+    model.train()
+    epoch()
+    with torch.no_grad():
+        print(torch.stack([torch.cat([model(a) for a, _ in held_out]) for _ in range(5)]).std())
+""",
+    "MC dropout batch by batch": """
+epoch()
+with torch.no_grad():
+    for a, b in held_out:
+        print(torch.stack([model(a) for _ in range(4)]).mean())
+""",
+    "statistics of a new domain, then eval mode": """
+sgd = torch.optim.SGD(normal.parameters(), lr=0.05)
+for _ in range(3):
+    normal.train()
+    epoch(normal, sgd)
+    with torch.no_grad():
+        for a, _ in held_out:
+            normal(a)
+    normal.eval()
+    with torch.no_grad():
+        for a, _ in DataLoader(TensorDataset(x[96:], y[96:]), batch_size=32):
+            normal(a)
+""",
+    "averaged weights and update_bn": """
+from torch.optim.swa_utils import AveragedModel, update_bn
+averaged = AveragedModel(normal)
+sgd = torch.optim.SGD(normal.parameters(), lr=0.05)
+for _ in range(2):
+    normal.train()
+    epoch(normal, sgd)
+    averaged.update_parameters(normal)
+update_bn(train, averaged)
+""",
+    "a teacher in train mode": """
+teacher = copy.deepcopy(model)
+for _ in range(2):
+    epoch()
+    with torch.no_grad():
+        for a, b in held_out:
+            teacher(a)
+""",
+    "the training loss over the training loader": """
+for _ in range(2):
+    epoch()
+    with torch.no_grad():
+        for a, b in train:
+            model(a)
+""",
+    "without dropout or batch normalisation": """
+plain = nn.Linear(6, 1)
+sgd = torch.optim.SGD(plain.parameters(), lr=0.01)
+epoch(plain, sgd)
+with torch.no_grad():
+    for a, b in held_out:
+        plain(a)
+""",
+    "frozen batch normalisation": """
+normal[1].eval()
+sgd = torch.optim.SGD(normal.parameters(), lr=0.01)
+for _ in range(3):
+    epoch(normal, sgd)
+    with torch.no_grad():
+        for a, b in held_out:
+            normal(a)
+""",
+    "a learning rate finder": """
+state = copy.deepcopy(model.state_dict())
+for rate in (0.001, 0.01):
+    for a, b in held_out:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+model.load_state_dict(state)
+epoch()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"eval mode in the first epoch only, a branch, bf16"}
+"""Where the mode is set at all, the text does not tell what it is at each sweep."""
+
+WRITTEN = {
+    "functions with annotations and a progress bar": """
+from tqdm import tqdm
+
+def train_one(net: nn.Module, loader: DataLoader, opt: torch.optim.Optimizer) -> float:
+    net.train()
+    total = 0.0
+    for inputs, targets in tqdm(loader):
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(net(inputs), targets)
+        loss.backward()
+        opt.step()
+        total += loss.item()
+    return total / len(loader)
+
+def validate(net: nn.Module, loader: DataLoader) -> float:
+    total = 0.0
+    with torch.no_grad():
+        for inputs, targets in tqdm(loader):
+            outputs = net(inputs)  # <- EVL001
+            total += nn.functional.mse_loss(outputs, targets).item()
+    return total / len(loader)
+
+def main() -> None:
+    for _ in range(3):
+        print(train_one(model, train, optimizer), validate(model, held_out))
+
+if __name__ == "__main__":
+    main()
+""",
+    "a network of one's own, enumerated, with AMP": """
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop, self.fc = nn.Conv2d(1, 4, 3), nn.Dropout2d(0.25), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.fc(self.drop(F.relu(self.conv(x))).mean((2, 3)))
+
+net = Net().to("cuda")
+adam = torch.optim.Adam(net.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for epoch in range(4):
+    for i, (images, labels) in enumerate(train):
+        adam.zero_grad()
+        with torch.autocast("cuda"):
+            loss = F.cross_entropy(net(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(adam)
+        scaler.update()
+    correct = 0
+    with torch.no_grad():
+        for i, (images, labels) in enumerate(held_out):
+            with torch.autocast("cuda"):
+                predicted = net(images).argmax(1)  # <- EVL001
+            correct += (predicted == labels).sum().item()
+""",
+    "a class that tests at its end": """
+import torchvision
+
+class Experiment:
+    def __init__(self, data, test_data, rate=1e-3):
+        self.net = torchvision.models.resnet18(weights=None)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=rate)
+        self.loader = DataLoader(data, batch_size=64, shuffle=True)
+        self.test_loader = DataLoader(test_data, batch_size=64)
+
+    def run(self):
+        for images, labels in self.loader:
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.net(images), labels).backward()
+            self.opt.step()
+        return self.test()
+
+    @torch.no_grad()
+    def test(self):
+        right = 0
+        for images, labels in self.test_loader:
+            right += (self.net(images).argmax(1) == labels).sum()  # <- EVL001
+        return right / len(self.test_loader.dataset)
+""",
+}
+
+UNWRITTEN = {
+    "eval mode by a function": """
+def measure(net):
+    net.eval()
+    with torch.no_grad():
+        out = [net(a) for a, _ in held_out]
+    net.train()
+    return out
+for _ in range(3):
+    epoch()
+    measure(model)
+""",
+    "eval mode by a callback": """
+class Task:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def before_validation(self):
+        self.net.eval()
+    def fit(self):
+        for a, b in train:
+            self.opt.zero_grad()
+            nn.functional.mse_loss(self.net(a), b).backward()
+            self.opt.step()
+        self.before()
+        with torch.no_grad():
+            return [self.net(a) for a, _ in held_out]
+""",
+    "eval mode of something the text does not know": """
+from elsewhere import registry
+registry["net"] = model
+for _ in range(3):
+    epoch()
+    for each in registry.values():
+        each.eval()
+    with torch.no_grad():
+        print([model(a) for a, _ in held_out])
+""",
+    "statistics of batch normalisation": """
+epoch()
+with torch.no_grad():
+    for a, _ in held_out:
+        model(a)
+""",
+    "the loader that it is trained on, under another name": """
+same = train
+for _ in range(2):
+    epoch()
+    with torch.no_grad():
+        print(sum(nn.functional.mse_loss(model(a), b).item() for a, b in same))
+""",
+    "pseudo-labels in between": """
+for a, b in train:
+    with torch.no_grad():
+        guess = model(a)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(a), guess).backward()
+    optimizer.step()
+""",
+    "rollouts of a policy": """
+import gymnasium as gym
+env = gym.make("CartPole-v1")
+policy = nn.Sequential(nn.Linear(4, 128), nn.Dropout(p=0.6), nn.ReLU(), nn.Linear(128, 2))
+sgd = torch.optim.Adam(policy.parameters(), lr=1e-2)
+for episode in range(10):
+    state, _ = env.reset()
+    with torch.no_grad():
+        for t in range(1000):
+            action = policy(torch.as_tensor(state)).argmax()
+            state, *_ = env.step(int(action))
+    sgd.zero_grad()
+    policy(torch.randn(8, 4)).sum().backward()
+    sgd.step()
+""",
+    "a model of which nothing is known": """
+def fit(net: nn.Module, loader: DataLoader, val: DataLoader):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for a, b in loader:
+        opt.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        opt.step()
+    with torch.no_grad():
+        return [net(a) for a, _ in val]
+""",
+    "handed to a library": """
+from elsewhere import quiet
+for _ in range(2):
+    epoch()
+    with quiet(model), torch.no_grad():
+        print([model(a) for a, _ in held_out])
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+FUNCTIONS = """
+def train_one(net, loader, opt):
+    net.train()
+    for a, b in loader:
+        opt.zero_grad()
+        nn.functional.mse_loss(net(a), b).backward()
+        opt.step()
+
+@torch.no_grad()
+def evaluate(net, loader):
+    for a, b in loader:
+        out = net(a){mark}
+        print(nn.functional.mse_loss(out, b).item())
+"""
+CALLED = {
+    "two held-out loaders by one function": """
+def main():
+    test = DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16)
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+    evaluate(model, test)
+main()
+""",
+    "eval mode after the last epoch only": """
+def predict(net):
+    net.eval()
+    with torch.no_grad():
+        return net(x)
+
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+    print(predict(model))
+main()
+""",
+    "eval mode for the test only": """
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+    model.eval()
+    evaluate(model, DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16))
+main()
+""",
+    "eval mode in a function that nothing calls": """
+def export(net, path):
+    net.eval()
+    torch.onnx.export(net, (x,), path)
+
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        evaluate(model, held_out)
+main()
+""",
+}
+CALLED_RIGHTLY = {
+    "each sweep after eval mode, in functions": """
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        model.eval()
+        evaluate(model, held_out)
+main()
+""",
+    "MC dropout, three passes of one function": """
+def main():
+    train_one(model, train, optimizer)
+    for_all = [evaluate(model, held_out), evaluate(model, held_out), evaluate(model, held_out)]
+main()
+""",
+    "MC dropout, put into train mode for it": """
+def main():
+    for _ in range(2):
+        train_one(model, train, optimizer)
+        model.eval()
+        evaluate(model, held_out)
+        model.train()
+        evaluate(model, DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16))
+main()
+""",
+    "statistics of a new domain in every turn, then eval mode": """
+def main():
+    sgd = torch.optim.SGD(normal.parameters(), lr=0.05)
+    for _ in range(3):
+        train_one(normal, train, sgd)
+        evaluate(normal, held_out)
+        normal.eval()
+        evaluate(normal, DataLoader(TensorDataset(x[96:], y[96:]), batch_size=32))
+main()
+""",
+    "eval mode by a condition": """
+def main(mode):
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        if mode == "eval":
+            model.eval()
+        evaluate(model, held_out)
+main("eval")
+""",
+    "eval mode at the end of each turn, trained in some": """
+def main(epochs):
+    for number in range(epochs):
+        if number % 2:
+            train_one(model, train, optimizer)
+        evaluate(model, held_out)
+        model.eval()
+main(4)
+""",
+    "eval mode by a function of another file's choosing": """
+from elsewhere import engine
+
+@engine.before_evaluation
+def silence():
+    model.eval()
+
+def main():
+    for _ in range(3):
+        train_one(model, train, optimizer)
+        engine.fire()
+        evaluate(model, held_out)
+main()
+""",
+}
+
+
+@pytest.mark.parametrize("script", CALLED.values(), ids=CALLED)
+def test_the_order_of_calls_tells_that_train_mode_is_left_on(told, script):
+    told(HEAD + FUNCTIONS.format(mark="  # <- EVL001") + script)
+
+
+@pytest.mark.parametrize("script", CALLED_RIGHTLY.values(), ids=CALLED_RIGHTLY)
+def test_the_order_of_calls_does_not_tell(untold, script):
+    untold(HEAD + FUNCTIONS.format(mark="") + script, "EVL001")
+
+
+def test_eval_and_train_are_put_around_the_sweep(told):
+    from trueloop.core.source_text import Text, applied
+
+    text = HEAD + WRITTEN["functions with annotations and a progress bar"]
+    (finding,) = told(text)
+    fixed = applied(Text(text), [finding.repair])[0].source
+    assert "        net.eval()\n        for inputs, targets in tqdm(loader):\n            outputs" in fixed
+    assert "item()\n        net.train()\n    return total / len(loader)\n\ndef main" in fixed
+
+
+MEASURED = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+with torch.no_grad():
+    for a, b in held_out:
+        total = nn.functional.mse_loss(model(a), b)
+"""
+CLASS = """
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.drop = nn.Linear(6, 1), nn.Dropout({rate})
+class Net({base}):
+    def forward(self, a):
+        return {forward}
+model = Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "works"),
+    [
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1))", True),
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.Dropout(0.0))", False),
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.Dropout(p=0.3))", True),
+        ("model = nn.Sequential(nn.Linear(6, 1), nn.ReLU())", False),
+        ("model = nn.Sequential(*layers())", False),  # the text does not tell
+        ("model = nn.TransformerEncoderLayer(6, 2)", True),
+        ("model = nn.TransformerEncoderLayer(6, 2, dropout=0)", False),
+        ("model = nn.LSTM(6, 8)", False),
+        ("model = nn.LSTM(6, 8, num_layers=2, dropout=0.1)", True),
+        ("model = nn.DataParallel(nn.Sequential(nn.Linear(6, 1), nn.Dropout()))", True),
+        ("model = nn.Linear(6, 1) if small else nn.Sequential(nn.Linear(6, 1), nn.Dropout())", False),
+        ("model = nn.Sequential(nn.Dropout(), nn.Linear(6, 1)) if small else nn.Sequential(nn.Dropout(0.1))", True),
+        ("import torchvision\nmodel = torchvision.models.vgg16()", True),
+        ("import torchvision\nmodel = torchvision.models.get_model(name)", False),
+        ("import timm\nmodel = timm.create_model('vit_base_patch16_224')", False),
+        (CLASS.format(base="Base", rate=0.5, forward="self.lin(a)"), True),
+        (CLASS.format(base="Base", rate=0, forward="self.lin(a)"), False),
+        (CLASS.format(base="nn.Module", rate=0.5, forward="nn.functional.dropout(a, 0.1, self.training)"), True),
+        (CLASS.format(base="nn.Module", rate=0, forward="nn.functional.dropout(a, 0.0, self.training)"), False),
+        (CLASS.format(base="elsewhere.Net", rate=0.5, forward="a"), False),
+        (
+            CLASS.format(base="Base", rate=0, forward="self.extra(a)").replace(
+                ")\nclass", "); self.extra = elsewhere.block()\nclass"
+            ),
+            False,
+        ),
+        (CLASS.format(base="Base, Base", rate=0.5, forward="self.lin(a)"), True),
+    ],
+)
+def test_the_rule_knows_which_models_do_something_else_in_train_mode(told, untold, made, works):
+    text = HEAD + made + MEASURED
+    if works:
+        told(text.removesuffix("\n") + "  # <- EVL001\n")
+    else:
+        untold(text)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "fixed"),
+    [
+        ("with torch.no_grad():\n    for a, b in held_out:\n        out = model(a)  # <- EVL001", True),
+        ("with torch.no_grad():\n    out = [model(a) for a, _ in held_out]  # <- EVL001", True),
+        ("with torch.no_grad():\n    if sum(model(a).sum() for a, _ in held_out) > 0: pass  # <- EVL001", False),
+        ("with torch.no_grad():\n    for a, b in held_out: out = model(a)  # <- EVL001", True),
+        ("with torch.no_grad():\n    x = 1; out = [model(a) for a, _ in held_out]  # <- EVL001", False),
+    ],
+)
+def test_the_sweep_is_put_right_where_it_stands_on_lines_of_its_own(told, sweep, fixed):
+    told(HEAD + "epoch()\n" + sweep, fixes=fixed)

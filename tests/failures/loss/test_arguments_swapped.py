@@ -1,0 +1,168 @@
+"""LOS008: binary cross-entropies whose target is what is trained."""
+
+import pytest
+import torch
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(64, 6)
+y = (x.sum(1, keepdim=True) > 0).float()
+loader = DataLoader(TensorDataset(x, y), batch_size=16)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+LOOP = """
+for step in range(4):
+    optimizer.zero_grad()
+    loss = {}
+    loss.backward()
+    optimizer.step()
+"""
+
+GUILTY = {
+    "a function": LOOP.format("F.binary_cross_entropy_with_logits(y, model(x))  # <- LOS008"),
+    "a module, of batches from a loader": """
+criterion = nn.BCEWithLogitsLoss()
+def train(model, loader, criterion):
+    for inputs, labels in loader:
+        outputs = model(inputs)
+        loss = criterion(labels, outputs)  # <- LOS008
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+train(model, loader, criterion)
+""",
+    "probabilities, whose gradient is infinite": LOOP.format(
+        "nn.BCELoss()(y, torch.sigmoid(model(x)))  # <- LOS008"
+    ).replace("range(4)", "range(1)"),
+    "a class, a scaled loss, accumulation": """
+class Task:
+    def __init__(self):
+        self.net, self.loss = model, nn.BCEWithLogitsLoss(reduction="sum")
+    def step(self, inputs, labels):
+        return self.loss(labels.to(inputs.dtype), self.net(inputs))  # <- LOS008
+task = Task()
+for turn, (inputs, labels) in enumerate(loader):
+    (task.step(inputs, labels) / 32).backward()
+    if turn % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "a critic, and labels made beside it": """
+critic, other = nn.Linear(6, 1), torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    optimizer.zero_grad()
+    scores = model(x)
+    real = F.binary_cross_entropy_with_logits(torch.ones_like(scores), scores)  # <- LOS008
+    real.backward()
+    optimizer.step()
+""",
+}
+AT_RUN_TIME = {
+    "soft labels and raw outputs, under names": LOOP.format(
+        "F.binary_cross_entropy_with_logits(target=30 * model(x), input=0.9 * y + 0.05)  # <- LOS008"
+    ),
+    "a helper that gives labels": "def made():\n    return torch.bernoulli(torch.full((64, 1), 0.5))\n"
+    + LOOP.format("F.binary_cross_entropy_with_logits(made(), torch.tanh(model(x)).square())  # <- LOS008"),
+}
+TEACHER = """
+teacher = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)).requires_grad_(False)
+with torch.no_grad():
+    known = teacher(x)
+"""
+
+QUIET = {
+    "as it should be": LOOP.format("F.binary_cross_entropy_with_logits(model(x), y)"),
+    "under names": LOOP.format("F.binary_cross_entropy_with_logits(target=y, input=model(x))"),
+    "the same both ways": LOOP.format("F.mse_loss(y, model(x)) + F.l1_loss(y, model(x)) + F.huber_loss(y, model(x))"),
+    "the reverse cross-entropy of a teacher's logits": TEACHER
+    + LOOP.format("F.binary_cross_entropy_with_logits(known, torch.sigmoid(model(x)))"),
+    "of a teacher's probabilities": TEACHER
+    + LOOP.format("F.binary_cross_entropy(torch.sigmoid(known), torch.sigmoid(model(x)))"),
+    "of labels that were smoothed": LOOP.format("F.binary_cross_entropy(y.clamp(0.01, 0.99), torch.sigmoid(model(x)))"),
+    "the reverse divergence": TEACHER
+    + LOOP.format("F.kl_div(F.logsigmoid(known), torch.sigmoid(model(x)), reduction='batchmean')"),
+    "a teacher that begins at zero": TEACHER
+    + "known = torch.zeros_like(known)\n"
+    + LOOP.format("F.binary_cross_entropy_with_logits(known, torch.sigmoid(model(x)))"),
+    "two that learn from each other": """
+other = nn.Linear(6, 1)
+both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.01)
+for _ in range(4):
+    both.zero_grad()
+    F.binary_cross_entropy_with_logits(model(x), torch.sigmoid(other(x))).backward()
+    both.step()
+""",
+    "a target that is trained, for a fixed decoder": """
+labels = nn.Parameter(torch.zeros(64, 1))
+soft = torch.optim.SGD([labels], lr=0.1)
+for _ in range(4):
+    soft.zero_grad()
+    F.binary_cross_entropy_with_logits(model(x).detach(), torch.sigmoid(labels)).backward()
+    soft.step()
+""",
+    "a metric of detached values": LOOP.format("F.binary_cross_entropy_with_logits(model(x), y)")
+    + "with torch.no_grad():\n    print(F.binary_cross_entropy_with_logits(y, model(x).sigmoid()))\n",
+    "per sample, under vmap and grad": """
+def loss_of(weights, a, b):
+    return F.binary_cross_entropy_with_logits(torch.func.functional_call(model, weights, (a,)), b)
+weights = {name: p.detach() for name, p in model.named_parameters()}
+torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, x, y)
+"""
+    + LOOP.format("F.binary_cross_entropy_with_logits(model(x), y)"),
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_by_a_run_and_in_the_text(guilty, told, script):
+    guilty(HEAD + script)
+    told(HEAD + script, fixes=True)
+
+
+@pytest.mark.parametrize("script", AT_RUN_TIME.values(), ids=AT_RUN_TIME)
+def test_what_the_text_does_not_tell_is_found_by_a_run(guilty, untold, script):
+    guilty(HEAD + script)
+    untold(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_its_look_alikes_are_left_in_peace(quiet, untold, script):
+    quiet(HEAD + script)
+    untold(HEAD + script)
+
+
+def test_named_arguments_are_told_apart(guilty, told):
+    swapped = "F.binary_cross_entropy_with_logits(target=model(x), input=y)  # <- LOS008"
+    guilty(HEAD + LOOP.format(swapped))
+    told(HEAD + LOOP.format(swapped), fixes=False)
+
+
+def test_values_on_a_device_are_not_read():
+    from trueloop.failures.loss.arguments_swapped import Detector
+    from trueloop.tracing.events import LossSwapped
+
+    detector = Detector()
+    assert detector.abstains() == ""
+    assert detector.observe(LossSwapped(function="binary_cross_entropy", labels=None, scores=None)) is None
+    assert "on a device" in detector.abstains()
+
+
+def test_what_is_trained_is_said_with_its_reason(guilty):
+    [found] = guilty(HEAD + GUILTY["a function"]).findings
+    assert found.message == (
+        "binary_cross_entropy_with_logits trains its target: its input has no graph, and its input is made of zeros "
+        "and ones. They are swapped."
+    )
+
+
+def test_the_gradient_that_it_makes_infinite_is_not_told_as_well(run):
+    found = run(HEAD + GUILTY["probabilities, whose gradient is infinite"]).findings
+    assert [each.code for each in found] == ["LOS008"]
+    target = torch.full((2, 1), 0.5, requires_grad=True)
+    torch.nn.functional.binary_cross_entropy(torch.tensor([[0.0], [1.0]]), target).backward()
+    assert target.grad is not None
+    assert target.grad.isinf().all()

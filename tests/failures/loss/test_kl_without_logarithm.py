@@ -1,0 +1,133 @@
+"""LOS006: KL divergence without logarithms, and everything that only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+x = torch.randn(64, 6)
+teacher = nn.Linear(6, 4)
+with torch.no_grad():
+    wanted = teacher(x).softmax(1)
+"""
+
+LOOP = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss_of(model(x), wanted).backward()
+    optimizer.step()
+"""
+
+QUIET = {
+    "log_softmax": "model = nn.Linear(6, 4)\n"
+    "loss_of = lambda z, t: F.kl_div(z.log_softmax(1), t, reduction='batchmean')" + LOOP,
+    "the logarithm of a softmax": "model = nn.Linear(6, 4)\n"
+    "loss_of = lambda z, t: F.kl_div(z.softmax(1).clamp_min(1e-9).log(), t, reduction='sum')" + LOOP,
+    "logarithms on both sides": "model = nn.Linear(6, 4)\n"
+    "loss_of = lambda z, t: F.kl_div(z.log_softmax(1), t.log(), log_target=True, reduction='batchmean')" + LOOP,
+    "a temperature": "model, criterion = nn.Linear(6, 4), nn.KLDivLoss(reduction='batchmean')\n"
+    "loss_of = lambda z, t: criterion(F.log_softmax(z / 2, dim=1), F.softmax(t.log() / 2, dim=1)) * 4" + LOOP,
+    "soft targets": "model, loss_of = nn.Linear(6, 4), F.cross_entropy" + LOOP,
+    "torch.distributions": "model, D = nn.Linear(6, 4), torch.distributions\n"
+    "loss_of = lambda z, t: D.kl_divergence(D.Categorical(logits=z), D.Categorical(probs=t)).mean()" + LOOP,
+    "a layer of logarithms": "model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))\n"
+    "loss_of = nn.KLDivLoss(reduction='batchmean')" + LOOP,
+    "a sum of products by hand": "model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(1))\n"
+    "loss_of = lambda p, t: (t * 2 - t * p).sum()" + LOOP,
+    "a variational autoencoder": """
+model = nn.Linear(6, 8)
+def loss_of(z, t):
+    mean, spread = z.chunk(2, 1)
+    return -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum(1).mean()
+"""
+    + LOOP,
+}
+
+GUILTY = {
+    "a function": """
+model = nn.Linear(6, 4)
+def distil(student, wanted):
+    return F.kl_div(F.softmax(student / 2, dim=1), wanted, reduction="batchmean")  # <- LOS006
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    distil(model(x), wanted).backward()
+    optimizer.step()
+""",
+    "a layer, a class and accumulation": """
+class Student(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=-1))
+        self.criterion = nn.KLDivLoss(reduction="batchmean")
+    def forward(self, x):
+        return self.body(x)
+    def loss(self, x, wanted):
+        return self.criterion(self(x), wanted)  # <- LOS006
+model = Student()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    part = slice(step % 2 * 32, step % 2 * 32 + 32)
+    (model.loss(x[part], wanted[part]) / 2).backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "logits, under autocast": """
+model = nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)
+    loss = F.kl_div(out.float(), wanted, reduction="sum")  # <- LOS006
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "two optimizers, a sigmoid": """
+model, other = nn.Linear(6, 4), nn.Linear(6, 1)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, other)]
+for _ in range(3):
+    loss = F.kl_div(torch.sigmoid(model(x)), wanted, reduction="batchmean")  # <- LOS006
+    (loss + F.mse_loss(other(x), x[:, :1])).backward()
+    for each in optimizers:
+        each.step()
+        each.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, untold, script):
+    quiet(DATA + script)
+    untold(DATA + script)
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_it_is_found_at_its_line_in_the_run_and_in_the_text(guilty, told, name):
+    (found,) = guilty(DATA + GUILTY[name]).findings
+    assert "wants the logarithms of probabilities" in found.message
+    told(DATA + GUILTY[name])
+
+
+@pytest.mark.parametrize(
+    ("written", "fixed"),
+    [
+        ("F.softmax(net(x), dim=1)", "F.log_softmax(net(x), dim=1)"),
+        ("net(x).softmax(-1)", "net(x).log_softmax(-1)"),
+        ("nn.Softmax(dim=1)(net(x))", "nn.LogSoftmax(dim=1)(net(x))"),
+    ],
+)
+def test_the_softmax_becomes_a_log_softmax(written, fixed):
+    from trueloop.failures.load import catalogue
+    from trueloop.lint.check_file import Ruled
+    from trueloop.lint.fix import fix_text
+
+    entry = catalogue()["LOS006"]
+    text = DATA + "net = nn.Linear(6, 4)\nF.kl_div({}, wanted, reduction='sum').backward()\n"
+    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)

@@ -1,0 +1,331 @@
+"""LOS001: cross-entropy over a softmax, and everything that only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+DATA = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+x = torch.randn(64, 6)
+y = x[:, :4].argmax(1)
+"""
+
+GUILTY = {
+    "layer": """
+model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)  # <- LOS001
+    loss.backward()
+    optimizer.step()
+""",
+    "class_and_method": """
+from torch.nn.functional import cross_entropy
+class Task(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        return torch.softmax(self.head(torch.relu(self.body(x))), -1)
+    def training_step(self, x, y):
+        return cross_entropy(self(x), y, label_smoothing=0.1)  # <- LOS001
+task = Task()
+optimizer = torch.optim.Adam(task.parameters())
+for _ in range(3):
+    loss = task.training_step(x, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    "tokens_and_bfloat16": """
+model = nn.Linear(6, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+tokens, targets = x.view(8, 8, 6), y.view(8, 8)
+for _ in range(3):
+    with torch.autocast("cpu", torch.bfloat16):
+        probabilities = model(tokens).softmax(-1)
+        loss = F.cross_entropy(probabilities.view(-1, 4), targets.view(-1))  # <- LOS001
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "accumulation_and_two_losses": """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kind, self.size = nn.Linear(6, 4), nn.Linear(6, 1)
+    def forward(self, x):
+        return {"kind": F.softmax(self.kind(x), dim=1), "size": self.size(x)}
+model = Two()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def loss_of(out, y, z):
+    kind = F.cross_entropy(out["kind"], y)  # <- LOS001
+    return kind + 0.5 * F.mse_loss(out["size"], z)
+for step in range(8):
+    part = slice(step % 4 * 16, step % 4 * 16 + 16)
+    (loss_of(model(x[part]), y[part], x[part].sum(1, keepdim=True)) / 2).backward()
+    if step % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "mean_of_each_by_hand": """
+model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(-1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    each = F.cross_entropy(model(x), y, reduction="none")  # <- LOS001
+    each.mean().backward()
+    optimizer.step()
+""",
+}
+
+LOOP = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss_of(model(x), y).backward()
+    optimizer.step()
+"""
+QUIET = {
+    "logits": "model = nn.Linear(6, 4)\nloss_of = F.cross_entropy" + LOOP,
+    "log_softmax_and_nll": "model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))\nloss_of = F.nll_loss" + LOOP,
+    "log_softmax_twice": "model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))\nloss_of = F.cross_entropy" + LOOP,
+    "logarithm_of_a_softmax": "model = nn.Linear(6, 4)\n"
+    "loss_of = lambda z, y: F.nll_loss(z.softmax(1).clamp_min(1e-9).log(), y)" + LOOP,
+    "temperature": "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.cross_entropy(z.softmax(1) * 16, y)" + LOOP,
+    "attention_over_positions": "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.cross_entropy(z.softmax(0), y)"
+    + LOOP,
+    "attention_inside": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.value, self.head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 4)
+    def forward(self, x):
+        weights = (self.query(x) @ self.query(x).T).softmax(-1)
+        return self.head(weights @ self.value(x))
+model, loss_of = Net(), F.cross_entropy
+"""
+    + LOOP,
+    "probabilities_as_targets": "model, teacher = nn.Linear(6, 4), nn.Linear(6, 4)\n"
+    "loss_of = lambda z, y: F.cross_entropy(z, teacher(x).detach().softmax(1))" + LOOP,
+    "distillation": "model, teacher = nn.Linear(6, 4), nn.Linear(6, 4)\n"
+    "loss_of = lambda z, y: F.kl_div(z.log_softmax(1), teacher(x).detach().softmax(1), reduction='batchmean')" + LOOP,
+    "entropy_bonus": "model = nn.Linear(6, 4)\n"
+    "loss_of = lambda z, y: F.cross_entropy(z, y) + 0.01 * (z.softmax(1) * z.log_softmax(1)).sum(1).mean()" + LOOP,
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_it_is_found_at_its_line(guilty, script: str):
+    found = guilty(DATA + script).findings[0]
+    assert "4 classes" in found.message
+    assert "0.74" in found.message
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes_are_left_alone(quiet, script: str):
+    quiet(DATA + script)
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "a layer that is called": """
+class Classifier(nn.Module):
+    def __init__(self, hidden: int, classes: int):
+        super().__init__()
+        self.fc1 = nn.Linear(6, hidden)
+        self.fc2 = nn.Linear(hidden, classes)
+        self.softmax = nn.Softmax(dim=1)  # for people
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.softmax(self.fc2(F.relu(self.fc1(x))))
+
+class Trainer:
+    def __init__(self, model: Classifier, device):
+        self.model = model.to(device)
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
+
+    def step(self, inputs, targets):
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.model(inputs), targets)  # <- LOS001
+        loss.backward()
+        self.optimizer.step()
+
+Trainer(Classifier(8, 4), "cpu").step(x, y)
+""",
+    "behind DistributedDataParallel, with a scaler": """
+def main(rank, loader):
+    net = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(784, 10),
+        nn.Softmax(dim=-1),  # one for each digit
+    )
+    net = nn.parallel.DistributedDataParallel(net.to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler()
+    for inputs, targets in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.CrossEntropyLoss()(net(inputs.to(rank)), targets.to(rank))  # <- LOS001
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "in the loss itself, over an expression": """
+def loss_of(student, teacher, temperature=2.0):
+    return nn.functional.cross_entropy(  # <- LOS001
+        torch.softmax(student / temperature, dim=-1),  # what it thinks
+        teacher.argmax(-1),
+    )
+""",
+    "the classes of pixels": """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 4, 1)
+    def forward(self, x):
+        out = self.conv(x)
+        out = F.softmax(out, dim=1)
+        return out
+head = nn.DataParallel(Head())
+loss = F.cross_entropy(head(torch.randn(2, 16, 4, 4)), torch.zeros(2, 4, 4).long())  # <- LOS001
+""",
+    "a nested chain": """
+body = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+head = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=1))
+model = nn.Sequential(body, head)
+criterion = nn.CrossEntropyLoss()
+criterion(model(x), y).backward()  # <- LOS001
+""",
+    "either of two softmaxes": """
+def run(net: nn.Linear, stable: bool):
+    if stable:
+        out = F.softmax(net(x) - net(x).amax(1, keepdim=True), dim=1)
+    else:
+        out = F.softmax(net(x), dim=1)
+    return F.cross_entropy(out, y)  # <- LOS001
+""",
+}
+
+UNWRITTEN = {
+    "probabilities where they are asked for": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x):
+        z = self.fc(x)
+        if self.training:
+            return z
+        return F.softmax(z, dim=1)
+F.cross_entropy(Net()(x), y).backward()
+""",
+    "a flag of the call": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+    def forward(self, x, probabilities=False):
+        z = self.fc(x)
+        return F.softmax(z, dim=1) if probabilities else z
+net = Net()
+F.cross_entropy(net(x), y).backward()
+print(net(x, probabilities=True))
+""",
+    "a last layer that is replaced": """
+model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1))
+model[1] = nn.Identity()
+F.cross_entropy(model(x), y).backward()
+""",
+    "layers that are added on a condition": """
+def make(probabilities):
+    layers = [nn.Linear(6, 4)]
+    if probabilities:
+        layers.append(nn.Softmax(dim=1))
+    return nn.Sequential(*layers)
+F.cross_entropy(make(False)(x), y).backward()
+""",
+    "one criterion or the other": """
+def train(net: nn.Sequential, kind):
+    net = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1))
+    criterion = nn.CrossEntropyLoss() if kind == "one" else nn.MSELoss()
+    criterion(net(x), y).backward()
+""",
+    "a logarithm in between": """
+net = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1))
+F.cross_entropy(torch.log(net(x) + 1e-9), y).backward()
+F.nll_loss(net(x).log(), y).backward()
+""",
+    "actor and critic": """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.affine, self.action, self.value = nn.Linear(4, 128), nn.Linear(128, 2), nn.Linear(128, 1)
+    def forward(self, x):
+        x = F.relu(self.affine(x))
+        return F.softmax(self.action(x), dim=-1), self.value(x)
+policy = Policy()
+probabilities, value = policy(torch.randn(1, 4))
+action = torch.distributions.Categorical(probabilities)
+loss = -action.log_prob(action.sample()) + F.smooth_l1_loss(value, torch.ones(1, 1))
+loss.sum().backward()
+""",
+    "attention over positions, then classes": """
+def forward(keys, queries, values, head: nn.Linear):
+    weights = torch.softmax(queries @ keys.transpose(-2, -1) / 8, dim=-1)
+    return F.cross_entropy(head(weights @ values).view(-1, 4), y)
+""",
+    "a softmax over another dimension": """
+def forward(net: nn.Linear):
+    gates = torch.softmax(net(x).view(8, 8, 4), dim=1)
+    return F.cross_entropy(gates.view(-1, 4), y)
+""",
+    "a column of it": """
+def forward(net: nn.Linear):
+    return F.cross_entropy(net(x).softmax(-1)[:, 1:], y)
+""",
+    "measured without gradients": """
+net = nn.Linear(6, 4)
+with torch.no_grad():
+    print(F.cross_entropy(net(x).softmax(-1), y))
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    script = {**GUILTY, **WRITTEN}[name]
+    told(DATA + script, fixes=name not in ("accumulation_and_two_losses", "either of two softmaxes") or None)
+
+
+@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(DATA + {**QUIET, **UNWRITTEN}[name])
+
+
+@pytest.mark.parametrize(
+    ("written", "fixed"),
+    [
+        ("F.softmax(net(x), dim=1)", "net(x)"),
+        ("net(x).softmax(-1)", "net(x)"),
+        ("(net(x) + 1).softmax(dim=-1)", "(net(x) + 1)"),
+        ("torch.softmax(net(x) + 1, -1).view(-1, 4)", "(net(x) + 1).view(-1, 4)"),
+        ("nn.Softmax(dim=1)(net(x))", "net(x)"),
+    ],
+)
+def test_the_softmax_is_left_out(written, fixed):
+    from trueloop.failures.load import catalogue
+    from trueloop.lint.check_file import Ruled
+    from trueloop.lint.fix import fix_text
+
+    entry = catalogue()["LOS001"]
+    text = DATA + "net = nn.Linear(6, 4)\nF.cross_entropy({}, y).backward()  # mean\n"
+    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    assert fix_text(text.format(written), "a.py", rules).fixed == 0
+    assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)

@@ -1,0 +1,438 @@
+"""MDL001: layers that their model does not hold."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch import nn
+
+x = torch.randn(64, 6)
+y = x.sum(1, keepdim=True)
+
+def fit(model, steps=8, extra=()):
+    optimizer = torch.optim.SGD([*model.parameters(), *extra], lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+GUILTY = {
+    "a list": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6) for _ in range(3)]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))  # <- MDL001
+        return self.head(x)
+fit(Net())
+""",
+    "a dictionary of blocks": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = {"a": nn.Sequential(nn.Linear(6, 6), nn.Tanh())}
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.blocks["a"](x))  # <- MDL001
+fit(Net())
+""",
+    "a closure": """
+def make():
+    inner = nn.Linear(6, 6)
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 1)
+        def forward(self, x):
+            return self.head(inner(x))  # <- MDL001
+    return Net()
+fit(make())
+""",
+    "made in forward, once, under bf16": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.late = []
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        if not self.late:
+            self.late.append(nn.Linear(6, 6))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.late[0](x)  # <- MDL001
+        return self.head(x.float())
+fit(Net())
+""",
+}
+
+QUIET = {
+    "a ModuleList": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+fit(Net())
+""",
+    "held by the optimizer": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6)]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.layers[0](x))
+net = Net()
+fit(net, extra=net.layers[0].parameters())
+""",
+    "frozen": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = (nn.Linear(6, 6).requires_grad_(False),)
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.features[0](x))
+fit(Net())
+""",
+    "a random target whose output is detached": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.target = (nn.Sequential(nn.Linear(6, 6), nn.Tanh()),)
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(x) - self.target[0](x).detach().mean(1, keepdim=True)
+fit(Net())
+""",
+    "pretrained, in eval mode, outside the state": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = (nn.Linear(6, 6).eval(),)
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.features[0](x))
+fit(Net())
+""",
+    "a part of it under another name": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.views = [nn.Sequential(self.layer, nn.ReLU())]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.views[0](x))
+fit(Net())
+""",
+    "two networks in turn": """
+one, two = nn.Linear(6, 6), nn.Linear(6, 1)
+optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (one, two)]
+for _ in range(6):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    nn.functional.mse_loss(two(one(x)), y).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+def test_found(guilty, script):
+    guilty(HEAD + script)
+
+
+@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+def test_look_alikes(quiet, script):
+    quiet(HEAD + script)
+
+
+def test_a_block_counts_once(guilty):
+    found = guilty(HEAD + GUILTY["a dictionary of blocks"]).findings[0]
+    assert found.message.startswith("A module (Sequential) with 2 parameters")
+
+
+# The rule --------------------------------------------------------------------------------------------------------
+
+SILENT = {"a closure"}
+
+NET = """
+import copy
+EXTRA = []
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+    def forward(self, x):
+        return x + self.fc(x)
+def clones(layer, count):
+    return [copy.deepcopy(layer) for _ in range(count)]
+def noted(layer, count):
+    layers = [copy.deepcopy(layer) for _ in range(count)]
+    EXTRA.extend(p for layer in layers for p in layer.parameters())
+    return layers
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+        {}
+    def forward(self, x):
+        for layer in self.layers:
+            x = {}
+        return self.head(x)
+"""
+
+WRITTEN = {
+    "heads for several tasks, in a dictionary": """
+class MultiTask(nn.Module):
+    def __init__(self, tasks: list[str], width: int = 64) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, width)
+        self.heads = {
+            "age": nn.Linear(width, 1),  # in years
+            "sex": nn.Linear(width, 2),
+        }
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.relu(self.body(x))
+        return {name: head(hidden) for name, head in self.heads.items()}  # <- MDL001
+
+model = MultiTask(["age", "sex"])
+""",
+    "blocks of one's own, appended": """
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+
+    def forward(self, x):
+        return x + self.fc(self.norm(x))
+
+class Deep(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.blocks = []
+        for _ in range(depth):
+            self.blocks.append(Block(width))
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, x):
+        for number, block in enumerate(self.blocks):
+            x = block(x)  # <- MDL001
+        return self.out(x)
+
+fit(Deep(6, 3))
+""",
+    "with parameters of their own, measured without gradients": """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(6))
+    def forward(self, x):
+        return x * self.factor
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales = [Scale() for _ in range(2)]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(sum(scale(x) for scale in self.scales))  # <- MDL001
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    model.train()
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print(nn.functional.mse_loss(model(x), y).item())
+""",
+    "a tuple of convolutions, in a method that forward calls": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = (nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3))
+        self.fc = nn.Linear(4, 10)
+
+    def features(self, x):
+        x = self.convs[0](x).relu()  # <- MDL001
+        return self.convs[1](x).relu()
+
+    def forward(self, x):
+        return self.fc(self.features(x).mean((2, 3)))
+""",
+    "copies of a block": NET.format(
+        "block = Block(); self.layers = [copy.deepcopy(block) for _ in range(3)]", "layer(x)  # <- MDL001"
+    ),
+    "copies of a chain that it holds itself": NET.format(
+        "self.first = nn.Sequential(nn.Linear(6, 6)); self.layers = [copy.deepcopy(self.first) for _ in range(2)]",
+        "layer(x)  # <- MDL001",
+    ),
+    "copies by a function": NET.format("self.layers = clones(Block(), 3)", "layer(x)  # <- MDL001"),
+    "one layer, again and again": NET.format("self.layers = [nn.Linear(6, 6)] * 3", "layer(x)  # <- MDL001"),
+}
+
+UNWRITTEN = {
+    "copies that are held": NET.format("self.layers = nn.ModuleList(clones(Block(), 3))", "layer(x)"),
+    "one layer again and again, that is held": NET.format(
+        "self.first = nn.Linear(6, 6); self.layers = [self.first] * 3", "layer(x)"
+    ),
+    "shallow copies have the parameters that are held": NET.format(
+        "self.first = nn.Linear(6, 6); self.layers = [copy.copy(self.first) for _ in range(3)]", "layer(x)"
+    ),
+    "a frozen copy": NET.format(
+        "self.first = Block(); self.layers = [copy.deepcopy(self.first).requires_grad_(False)]", "layer(x)"
+    ),
+    "copies of what is frozen": NET.format("self.layers = clones(Block().requires_grad_(False), 2)", "layer(x)"),
+    "a teacher in eval mode": NET.format(
+        "self.first = Block(); self.layers = [copy.deepcopy(self.first).eval()]", "layer(x)"
+    ),
+    "copies that somebody else has too": NET.format("self.layers = noted(Block(), 2)", "layer(x)")
+    + "fit(Net(), extra=EXTRA)",
+    "copies for an optimizer of their own": NET.format("self.layers = clones(Block(), 2)", "layer(x)")
+    + """
+net = Net()
+fit(net, extra=[p for layer in net.layers for p in layer.parameters()])
+""",
+    "registered one by one": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6) for _ in range(depth)]
+        for number, layer in enumerate(self.layers):
+            self.add_module(f"layer{number}", layer)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+fit(Net(3))
+""",
+    "a ModuleList from a list": """
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        layers = [nn.Linear(6, 6) for _ in range(depth)]
+        self.kept = layers
+        self.layers = nn.ModuleList(layers)
+    def forward(self, x):
+        for layer in self.kept:
+            x = layer(x)
+        return x
+fit(Net(3))
+""",
+    "parameters given out by hand": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6), nn.Linear(6, 1)]
+    def parameters(self, recurse=True):
+        for layer in self.layers:
+            yield from layer.parameters()
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+""",
+    "an ensemble that is no module": """
+class Ensemble:
+    def __init__(self, count):
+        self.nets = [nn.Linear(6, 1) for _ in range(count)]
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in self.nets]
+    def __call__(self, x):
+        return torch.stack([net(x) for net in self.nets]).mean(0)
+""",
+    "features of a frozen network, in a tuple": """
+import torchvision
+class Perceptual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = (torchvision.models.vgg16(weights="DEFAULT").features.eval(),)
+    def forward(self, a, b):
+        return (self.net[0](a) - self.net[0](b)).abs().mean()
+""",
+    "a network of somebody else's, out of the state": """
+class Student(nn.Module):
+    def __init__(self, teacher: nn.Module):
+        super().__init__()
+        self.teacher = [teacher]
+        self.own = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.own(x) - self.teacher[0](x)
+""",
+    "layers without weights": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = [nn.ReLU(), nn.Dropout(0.1), nn.MaxPool1d(2)]
+        self.fc = nn.Linear(6, 1)
+    def forward(self, x):
+        for step in self.steps:
+            x = step(x)
+        return self.fc(x)
+""",
+    "a Sequential from a list": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 6), nn.ReLU()]
+        self.layers += [nn.Linear(6, 1)]
+        self.net = nn.Sequential(*self.layers)
+    def forward(self, x):
+        return self.net(x)
+fit(Net())
+""",
+    "stepped by an optimizer of its own": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.aside = [nn.Linear(6, 6)]
+        self.head = nn.Linear(6, 1)
+    def forward(self, x):
+        return self.head(self.aside[0](x))
+net = Net()
+slow = torch.optim.SGD(net.aside[0].parameters(), lr=1e-4)
+fit(net)
+""",
+    "called without gradients": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.random = [nn.Linear(6, 6)]
+        self.head = nn.Linear(6, 6)
+    def forward(self, x):
+        with torch.no_grad():
+            target = self.random[0](x)
+        return (self.head(x) - target).square().mean()
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
+def test_the_rule_finds_it(told, name):
+    told(HEAD + {**GUILTY, **WRITTEN}[name])
+
+
+@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
+def test_the_rule_leaves_others_alone(untold, name):
+    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+
+
+def test_the_list_becomes_a_module_list(told):
+    from trueloop.core.source_text import Text, applied
+
+    text = HEAD + GUILTY["a list"]
+    (finding,) = told(text)
+    fixed = applied(Text(text), [finding.repair])[0].source
+    assert "self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])\n" in fixed

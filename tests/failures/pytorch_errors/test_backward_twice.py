@@ -1,0 +1,105 @@
+"""A second backward: of the same loss, of a loss that shares its graph, through what is kept from before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trueloop.core.findings import Explained
+
+
+def related(told: Explained) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in told.others]
+
+
+def test_the_same_loss(explained: Callable[..., Explained]):
+    told = explained(
+        """
+        import torch
+        model = torch.nn.Linear(4, 1)
+        loss = model(torch.randn(8, 4)).square().mean()  # <- made
+        loss.backward()
+        loss.backward()  # <- raised
+        """,
+        "backward-twice",
+        "has already run from `loss` on line 5",
+        "retain_graph=True",
+    )
+    assert related(told) == [(5, "this backward freed it")]
+
+
+def test_two_losses_of_one_forward(explained: Callable[..., Explained]):
+    explained(
+        """
+        import torch
+        from torch import nn
+        body, a, b = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), nn.Linear(8, 1), nn.Linear(8, 1)
+        features = body(torch.randn(8, 4))
+        first = a(features).square().mean()
+        second = b(features).square().mean()  # <- made
+        first.backward()
+        second.backward()  # <- raised
+        """,
+        "backward-twice",
+        "Part of `second`'s graph is also that of the loss whose backward ran on line 8",
+        "the sum of the losses",
+    )
+
+
+def test_a_hidden_state_that_is_kept(explained: Callable[..., Explained]):
+    explained(
+        """
+        import torch
+        from torch import nn
+        rnn, head = nn.GRU(4, 8), nn.Linear(8, 1)
+        optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
+        hidden = None
+        for step in range(5):
+            out, hidden = rnn(torch.randn(6, 2, 4), hidden)
+            loss = head(out).square().mean()
+            optimizer.zero_grad()
+            loss.backward()  # <- raised
+            optimizer.step()
+        """,
+        "backward-twice",
+        "reaches back past the latest backward on line 11",
+        "hidden.detach()",
+    )
+
+
+def test_samples_that_a_generator_made(explained: Callable[..., Explained]):
+    told = explained(
+        """
+        import torch
+        from torch import nn
+        G, D = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Sequential(nn.Linear(4, 1), nn.Tanh())
+        fake = G(torch.randn(8, 4))
+        d_loss = D(fake).mean() - D(torch.randn(8, 4)).mean()
+        d_loss.backward()
+        g_loss = -D(fake).mean()
+        g_loss.backward()  # <- raised
+        """,
+        "backward-twice",
+        "through TanhBackward",
+        "fake.detach()",
+    )
+    assert related(told) == [(7, "this backward freed it")]
+
+
+def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., Explained]):
+    told = explained(
+        """
+        import torch
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(60):
+            loss = model(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        loss.backward()  # <- raised
+        """,
+        "backward-twice",
+        "of this loss, of another one that shares it, or of an iteration before",
+    )
+    assert not told.others
+    assert told.update == 60

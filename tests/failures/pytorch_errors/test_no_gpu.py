@@ -1,0 +1,32 @@
+"""Why torch can use no GPU: really raised where its build has none, else in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from trueloop.core.findings import Explained
+
+
+@pytest.mark.parametrize(
+    ("message", "meaning", "fix"),
+    [
+        (
+            "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+            "was not given it", "--gpus all",
+        ),
+        ("The NVIDIA driver on your system is too old (found version 11040).", "is older", "Update the driver"),
+        ("CUDA error: no kernel image is available for execution on the device", "no kernels", "get_arch_list"),
+        ("No CUDA GPUs are available", "shows no GPU", "CUDA_VISIBLE_DEVICES"),
+    ],
+)  # fmt: skip
+def test_in_the_words_of_torch(message: str, meaning: str, fix: str, as_torch: Callable[..., Explained]):
+    told = as_torch(message, "no-gpu", meaning, fix)
+    assert "trueloop doctor" in told.fix
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this build of torch has CUDA")
+def test_a_build_without(explained: Callable[..., Explained]):
+    explained('import torch\ntorch.ones(2, device="cuda")  # <- raised\n', "no-gpu", "for the CPU only", "get-started")

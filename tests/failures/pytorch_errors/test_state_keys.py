@@ -1,0 +1,68 @@
+"""Checkpoints of another model: the prefix, the shape, or how many names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from trueloop.core.findings import Explained
+
+
+@pytest.mark.parametrize(
+    ("prefix", "by"),
+    [("module.", "DistributedDataParallel"), ("_orig_mod.", "torch.compile"), ("net.", 'begin with "net."')],
+)
+def test_a_prefix_in_the_checkpoint(explained: Callable[..., Explained], prefix: str, by: str):
+    explained(
+        f"""
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+        state = {{"{prefix}" + name: value for name, value in model.state_dict().items()}}
+        model.load_state_dict(state)  # <- raised
+        """,
+        "state-keys",
+        by,
+        f'name.removeprefix("{prefix}")',
+    )
+
+
+def test_a_prefix_in_the_model(explained: Callable[..., Explained]):
+    explained(
+        """
+        import torch
+        from torch import nn
+        class Wrapper(nn.Module):
+            def __init__(self, module):
+                super().__init__()
+                self.module = module
+        plain = nn.Linear(4, 1)
+        Wrapper(nn.Linear(4, 1)).load_state_dict(plain.state_dict())  # <- raised
+        """,
+        "state-keys",
+        'The names in the model begin with "module."',
+        "model.module",
+    )
+
+
+def test_another_shape(explained: Callable[..., Explained]):
+    explained(
+        """
+        import torch
+        torch.nn.Linear(4, 3).load_state_dict(torch.nn.Linear(5, 3).state_dict())  # <- raised
+        """,
+        "state-keys",
+        "`weight` has the shape [3, 5] in the checkpoint and [3, 4] in the model",
+    )
+
+
+def test_the_whole_file(explained: Callable[..., Explained]):
+    explained(
+        """
+        import torch
+        model = torch.nn.Linear(4, 3)
+        model.load_state_dict({"model": model.state_dict(), "epoch": 3})  # <- raised
+        """,
+        "state-keys",
+        "2 names of the model are not in the checkpoint, and 2 of the checkpoint are not in the model",
+    )

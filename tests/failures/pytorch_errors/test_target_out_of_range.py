@@ -1,0 +1,53 @@
+"""Classes and indices beyond the end: how many there are, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trueloop.core.findings import Explained
+
+LABELS = """
+import torch
+from torch import nn
+model = nn.Linear(4, 10)
+for step in range(3):
+    labels = {labels}  # <- made
+    nn.functional.cross_entropy(model(torch.randn(64, 4)), labels)  # <- raised
+"""
+
+
+def test_labels_that_count_from_one(explained: Callable[..., Explained]):
+    script = LABELS.format(labels="torch.arange(64) % 10 + 1")
+    explained(script, "target-out-of-range", "A target is 10", "10 classes: 0 to 9", "subtract 1")
+
+
+def test_padding(explained: Callable[..., Explained]):
+    script = LABELS.format(labels="torch.arange(64) % 10 - 1")
+    explained(script, "target-out-of-range", "A target is -1", "ignore_index=-1")
+
+
+def test_an_embedding(explained: Callable[..., Explained]):
+    told = explained(
+        """
+        import torch
+        from torch import nn
+        class Tagger(nn.Module):
+            def __init__(self, vocabulary):
+                super().__init__()
+                self.words = nn.Embedding(vocabulary, 8)
+            def forward(self, tokens):
+                return self.words(tokens)  # <- raised
+        model = Tagger(100)
+        batch = torch.full((64, 12), 110)  # <- made
+        model(batch)
+        """,
+        "target-out-of-range",
+        "`words` (Embedding) has 100 rows",
+        "0 to 99",
+    )
+    assert [(site.line, words) for site, words in told.others] == [(7, "the table is made here")]
+
+
+def test_a_list_of_the_programs(unexplained: Callable[[str], BaseException]):
+    error = unexplained("import torch\n[1, 2][5]\n")
+    assert isinstance(error, IndexError)

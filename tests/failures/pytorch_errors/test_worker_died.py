@@ -1,0 +1,58 @@
+"""Workers that die: by which signal, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from trueloop.core.findings import Explained
+
+SCRIPT = """
+import os, signal, torch
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        {dies}
+for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="fork"):  # <- raised
+    pass
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # a fork of a process with threads, on new Pythons
+def test_it_was_killed(explained: Callable[..., Explained]):
+    explained(SCRIPT.format(dies="os.kill(os.getpid(), signal.SIGKILL)"), "worker-died", "no memory was left")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_left(explained: Callable[..., Explained]):
+    explained(SCRIPT.format(dies="os._exit(3)"), "worker-died", "ended by itself", "num_workers=0")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_of_the_datasets_own_is_its_own(unexplained: Callable[[str], BaseException]):
+    error = unexplained(SCRIPT.format(dies="raise RuntimeError('mat1 and mat2 shapes cannot be multiplied')"))
+    assert "Caught RuntimeError in DataLoader worker" in str(error)
+
+
+def test_shared_memory_in_the_words_of_torch():
+    import re
+
+    from trueloop.failures.pytorch_error import Raised
+    from trueloop.failures.pytorch_errors.worker_died import ERROR
+
+    message = (
+        "DataLoader worker (pid 87) is killed by signal: Bus error. It is possible that dataloader's workers are out "
+        "of shared memory. Please try to raise your shared memory limit."
+    )
+    match = re.match(ERROR.texts[0], message)
+    assert match
+    raised = Raised(
+        type="RuntimeError", message=message, site=None, causes=(message,), through=("utils/data/dataloader.py",)
+    )
+    explanation = ERROR.explain(raised, match)
+    assert explanation
+    assert "64 MB" in explanation.meaning
+    assert "--shm-size" in explanation.fix

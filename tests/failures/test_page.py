@@ -1,0 +1,46 @@
+"""A page taken apart."""
+
+from __future__ import annotations
+
+from trueloop.failures.page import markdown, reference, reflowed, sections
+
+PAGE = """Something is wrong.
+
+Symptom
+    The loss
+    falls.
+
+References
+    A book, without an address.
+    torch.nn.Module, https://docs.pytorch.org/module.html.
+    Another, https://arxiv.org/abs/1803.08494
+"""
+
+
+def test_a_page_is_cut_at_its_headings():
+    doc = "One.\n\nMore of it,\nin two lines.\n\nSymptom\n    A.\n\n        code\n    Fix by hand.\nFix\n    B.\n"
+    assert list(sections(doc)) == [
+        ("", "One.\n\nMore of it,\nin two lines."),
+        ("Symptom", "A.\n\n    code\nFix by hand."),
+        ("Fix", "B."),
+    ]
+
+
+def test_paragraphs_are_wrapped_once():
+    text = "One\nline.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more\n"
+    assert reflowed(text) == "One line.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more"
+
+
+def test_each_reference_begins_its_own_line():
+    text = "A, https://a.org/x.\nB, of two\nlines, https://b.org/y\nC, without one.\n"
+    assert reflowed(text) == "A, https://a.org/x.\nB, of two lines, https://b.org/y\nC, without one."
+
+
+def test_a_page_as_markdown_has_headings_and_whole_paragraphs():
+    assert markdown(PAGE).endswith("module.html.\n- Another, https://arxiv.org/abs/1803.08494")
+    assert markdown(PAGE).startswith("Something is wrong.\n\n### Symptom\n\nThe loss falls.\n\n### References\n\n- A")
+
+
+def test_the_first_reference_with_an_address_counts():
+    assert reference(PAGE) == "https://docs.pytorch.org/module.html"
+    assert reference("One.\n\nSymptom\n    See https://example.org.\n\nReferences\n    None.\n") is None

@@ -1,0 +1,81 @@
+"""What may be configured: strict, bounded, and kept to three digits."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import describe
+from trueloop.lab.arena.entry import Entry, entry_of
+
+
+def test_numbers_that_differ_in_the_fourth_digit_are_one_entry():
+    first, second = entry_of({"lr": 0.012344}), entry_of({"lr": 0.012336})
+    assert first == second
+    assert first.lr == 0.0123
+    assert first.as_json() == second.as_json()
+    assert entry_of({"lr": 0.0124}) != first
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "unread"),
+    [
+        ("sgd", {"beta1": 0.5, "beta2": 0.9}),
+        ("rmsprop", {"beta1": 0.5}),
+        ("adagrad", {"momentum": 0.5, "beta2": 0.9}),
+        ("adam", {"momentum": 0.5}),
+        ("adamw", {"momentum": 0.99}),
+    ],
+)
+def test_what_the_optimizer_does_not_read_makes_no_other_entry(optimizer, unread):
+    entry = entry_of({"optimizer": optimizer, **unread})
+    assert entry == entry_of({"optimizer": optimizer})
+    assert entry_of({"optimizer": "adam", "beta1": 0.5}) != entry_of({"optimizer": "adam"})
+
+
+def test_nesterov_without_momentum_is_sgd():
+    assert entry_of({"optimizer": "nesterov"}) == entry_of({"optimizer": "sgd"})
+    assert entry_of({"optimizer": "nesterov", "momentum": 0.5}).optimizer == "nesterov"
+
+
+def test_an_entry_is_read_back_as_it_was_written():
+    entry = Entry(optimizer="adamw", lr=0.003, batch=64, schedule="cosine", warmup=10, clip=1.0)
+    assert entry_of(json.loads(entry.as_json())) == entry
+
+
+def test_a_whole_number_of_toml_is_a_number():
+    entry = entry_of({"lr": 1, "clip": 5})
+    assert (type(entry.lr), type(entry.clip)) == (float, float)
+    assert entry.as_json() == Entry(lr=1.0, clip=5.0).as_json()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"lr": 11.0}, "lr"),
+        ({"lr": math.nan}, "lr"),
+        ({"lr": "0.1"}, "lr"),
+        ({"batch": 10**9}, "batch"),
+        ({"batch": True}, "batch"),
+        ({"optimizer": "__import__('os')"}, "optimizer"),
+        ({"hidden": 64}, "hidden"),
+        ({"warmup": 50, "updates": 50}, "warmup"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given, named):
+    with pytest.raises(InvalidConfig, match=named):
+        entry_of(given)
+
+
+def test_changes_are_what_differs_from_the_defaults():
+    assert Entry(lr=0.2, batch=32).changes() == {"lr": 0.2}
+    assert Entry().changes() == {}
+
+
+def test_every_setting_can_be_described_to_a_page():
+    fields = {field["name"]: field for field in describe(Entry)}
+    assert all(field["help"] for field in fields.values())
+    assert (fields["batch"]["lowest"], fields["batch"]["highest"]) == (1, 256)

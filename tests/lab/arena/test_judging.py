@@ -1,0 +1,130 @@
+"""Entries handed in and judged, by a referee that knows at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueloop.core.errors import BoardError, InvalidConfig
+from trueloop.lab.arena.entry import Entry
+from trueloop.lab.arena.job import MISSES, SEEDS
+from trueloop.lab.arena.judge_client import Referee
+from trueloop.lab.arena.judging import hand_in, judge_waiting
+from trueloop.lab.arena.judging_lock import turn
+from trueloop.lab.arena.leaderboard import Board, State
+from trueloop.lab.arena.ranking import standings
+from trueloop.lab.arena.tracks import DIGITS
+from trueloop.lab.arena.trial import Trial
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path / "arena.sqlite3")
+
+
+def test_an_entry_is_judged_on_seeds_of_the_referees_after_the_baseline(board: Board, made_up_referee: list[Any]):
+    number = hand_in(board, DIGITS, Entry(lr=0.02), "ada")
+    assert board.waiting() == 2
+    assert judge_waiting(board, Referee())
+    row, base = board.entry(number), board.entry(number - 1)
+    assert (row.state, base.state, base.baseline, base.name) == (State.REACHED, State.REACHED, True, "baseline")
+    assert [job.seed for job in made_up_referee] == [*base.seeds, *row.seeds]
+    assert len(set(row.seeds) | set(base.seeds)) == 2 * SEEDS, "all of them fresh"
+    assert not any(job.practice for job in made_up_referee)
+    assert board.curves(number).keys() == set(row.seeds)
+    ranked = standings(board.judged_on(DIGITS.name, DIGITS.mark), "updates")
+    assert [each.name for each in ranked] == ["ada", "baseline"]
+
+
+def test_the_baseline_is_judged_once(board: Board, made_up_referee: list[Any]):
+    hand_in(board, DIGITS, Entry(lr=0.02), "ada")
+    judge_waiting(board, Referee())
+    hand_in(board, DIGITS, Entry(lr=0.02), "ada")
+    assert board.waiting() == 1
+    judge_waiting(board, Referee())
+    rows = standings(board.judged_on(DIGITS.name, DIGITS.mark), "updates")
+    assert [(each.name, each.seeds) for each in rows] == [("ada", 2 * SEEDS), ("baseline", SEEDS)]
+
+
+def test_an_entry_that_nobody_here_could_judge_is_not_taken(board: Board):
+    board.path.with_name(f"{board.path.name}.lock").mkdir()
+    with pytest.raises(BoardError, match="cannot be written"):
+        hand_in(board, DIGITS, Entry(lr=0.02), "ada")
+    assert board.waiting() == 0
+
+
+def test_a_finding_ends_the_judging_at_once(board: Board, made_up_referee: list[Any]):
+    number = hand_in(board, DIGITS, Entry(lr=9.0), "boom")
+    judge_waiting(board, Referee())
+    row = board.entry(number)
+    assert (row.state, row.why, len(row.trials)) == (State.DISQUALIFIED, "GRD007: the loss is nan", 1)
+
+
+def test_after_some_misses_the_other_seeds_are_not_run(board: Board, made_up_referee: list[Any]):
+    number = hand_in(board, DIGITS, Entry(lr=0.0001), "slow")
+    judge_waiting(board, Referee())
+    row = board.entry(number)
+    assert (row.state, len(row.trials)) == (State.NOT_REACHED, MISSES)
+    assert len(made_up_referee) == SEEDS + MISSES
+
+
+def test_nobody_judges_while_another_process_does(board: Board, made_up_referee: list[Any]):
+    hand_in(board, DIGITS, Entry(), "ada")
+    with turn(board.path):
+        assert not judge_waiting(board, Referee())
+    assert made_up_referee == []
+
+
+def test_judging_stops_at_the_entry_one_waits_for(board: Board, made_up_referee: list[Any]):
+    first = hand_in(board, DIGITS, Entry(lr=0.02), "a")
+    hand_in(board, DIGITS, Entry(lr=0.03), "b")
+    assert judge_waiting(board, Referee(), until=first)
+    assert [row.name for row in board.open_entries()] == ["b"]
+
+
+def test_a_referee_that_is_gone_leaves_the_entry_in_the_queue(board: Board, monkeypatch: pytest.MonkeyPatch):
+    def gone(*_a: Any, **_k: Any) -> None:
+        raise BoardError("The referee's process ended.")
+
+    monkeypatch.setattr(Referee, "run", gone)
+    hand_in(board, DIGITS, Entry(), "ada")
+    with pytest.raises(BoardError, match="ended"):
+        judge_waiting(board, Referee())
+    assert board.waiting() == 2
+
+
+@pytest.mark.parametrize("name", ["", " ada", "ada ", "x" * 33, "a\nb", "a\x1b[31m", "baseline"])
+def test_a_name_that_cannot_be_shown_is_refused_before_anything_is_written(board: Board, name: str):
+    with pytest.raises(InvalidConfig, match="name"):
+        hand_in(board, DIGITS, Entry(), name)
+    assert board.waiting() == 0
+
+
+def test_an_entry_of_another_version_of_the_track_is_not_run(board: Board, made_up_referee, monkeypatch):
+    from dataclasses import replace
+
+    number = hand_in(board, replace(DIGITS, target=0.5), Entry(), "ada")
+    judge_waiting(board, Referee())
+    assert (board.entry(number).state, made_up_referee) == (State.FAILED, [])
+
+
+def test_the_board_is_told_how_far_a_seed_is_and_when_it_is_run_again(board: Board, monkeypatch: pytest.MonkeyPatch):
+    told: list[dict[str, Any]] = []
+
+    def run(self: Referee, job: Any, tell: Any) -> Trial:
+        tell([(1, 32, 0.5), (2, 64, 0.97)])
+        tell([])
+        return Trial(seed=job.seed, end="reached", updates=2)
+
+    monkeypatch.setattr(Referee, "run", run)
+    monkeypatch.setattr(Referee, "versions", lambda self: {})
+    monkeypatch.setattr(Board, "has_baseline", lambda *_: True)
+    monkeypatch.setattr(Board, "tell", lambda self, entry, progress: told.append(dict(progress)))
+    hand_in(board, DIGITS, Entry(), "ada")
+    judge_waiting(board, Referee())
+    assert [(each["seed"], each["update"], each["again"]) for each in told] == [
+        pair for seed in range(SEEDS) for pair in ((seed, 0, False), (seed, 2, True))
+    ]
+    assert [len(each["done"]) for each in told] == [seed for seed in range(SEEDS) for _ in range(2)]

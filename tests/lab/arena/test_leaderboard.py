@@ -1,0 +1,249 @@
+"""The board: a queue and results in one file, for several processes at once, and nobody else's to write."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from trueloop.core.errors import BoardError
+from trueloop.lab.arena.entry import Entry
+from trueloop.lab.arena.leaderboard import ATTEMPTS, WAITING, Board, State, Submission, verdict
+from trueloop.lab.arena.ranking import standings
+from trueloop.lab.arena.trial import Found, Trial
+
+FOUND = Found(code="GRD007", title="t", severity="error", message="the loss is nan")
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path / "arena.sqlite3")
+
+
+def given(name: str = "ada", *, baseline: bool = False, config: str = "{}") -> Submission:
+    return Submission(track="digits", mark="m", name=name, config=config, seeds=(3, 4), baseline=baseline)
+
+
+def reached(seed: int, updates: int = 10) -> Trial:
+    return Trial(seed=seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=1.0, digest="d")
+
+
+def test_an_entry_goes_from_the_queue_to_the_board(board: Board):
+    number = board.submit(given(), 100.0)
+    assert (board.entry(number).state, board.entry(number).seeds, board.waiting()) == (State.QUEUED, (3, 4), 1)
+    begun = board.begin()
+    assert begun is not None
+    assert begun.id == number
+    board.tell(number, {"seed": 1, "of": 2})
+    assert (board.entry(number).state, board.entry(number).progress) == (State.JUDGING, {"seed": 1, "of": 2})
+    assert board.judged_on("digits", "m") == []
+    curve = [(1, 32, 0.5), (2, 64, 0.97)]
+    state = board.judged(number, [reached(3), reached(4, 20)], {3: curve}, versions={"torch": "2"}, now=101.0)
+    row = board.entry(number)
+    assert state == row.state == State.REACHED
+    assert (row.open, row.ended, row.progress, row.versions) == (False, 101.0, {}, {"torch": "2"})
+    assert row.trials == (reached(3), reached(4, 20))
+    assert board.curves(number) == {3: curve}
+    assert [each.id for each in board.judged_on("digits", "m")] == [number]
+    assert (board.waiting(), board.begin()) == (0, None)
+
+
+def test_entries_wait_in_their_order_and_a_baseline_goes_first(board: Board):
+    first, second = board.submit(given("a"), 1.0), board.submit(given("b"), 2.0)
+    assert (board.ahead(first), board.ahead(second)) == (0, 1)
+    base = board.submit(given("baseline", baseline=True), 3.0)
+    assert (board.ahead(first), board.ahead(second), board.ahead(base)) == (1, 2, 0)
+    begun = board.begin()
+    assert begun is not None
+    assert begun.id == base
+    assert [row.name for row in board.open_entries()] == ["baseline", "a", "b"]
+
+
+def test_what_an_ended_judge_left_behind_is_begun_anew_but_not_for_ever(board: Board):
+    number = board.submit(given(), 1.0)
+    begun = [board.begin() for _ in range(ATTEMPTS)]
+    assert [row and row.id for row in begun] == [number] * ATTEMPTS
+    assert board.begin() is None
+    row = board.entry(number)
+    assert (row.state, str(ATTEMPTS) in row.why) == (State.FAILED, True)
+
+
+def test_a_judging_ended_on_purpose_is_no_attempt(board: Board):
+    number = board.submit(given(), 1.0)
+    for _ in range(3 * ATTEMPTS):
+        assert board.begin() is not None
+        board.spare(number)
+    assert board.entry(number).state == State.JUDGING
+
+
+def test_an_entry_that_failed_counts_among_the_tries_where_anything_was_seen_of_it(board: Board):
+    lost = Trial(seed=3, end="failed", why="It raised.")
+    for runs in ([reached(3), reached(4)], [lost]):
+        board.judged(board.submit(given(), 1.0), runs, {}, versions={}, now=2.0)
+    (row,) = standings(board.judged_on("digits", "m"), "updates")
+    assert (row.seeds, row.missed, row.rank, row.ids) == (3, 1, None, (1, 2))
+    for update in (0, 7):  # killed, again and again: before anything was seen, and when it went badly
+        number = board.submit(given(), 3.0)
+        for _ in range(ATTEMPTS):
+            board.begin()
+            board.tell(number, {"seed": 0, "of": 2, "done": [], "update": update})
+        board.begin()
+    (row,) = standings(board.judged_on("digits", "m"), "updates")
+    assert (row.seeds, row.missed, row.ids) == (5, 3, (1, 2, 4))
+
+
+def test_a_baseline_that_failed_is_no_try(board: Board):
+    lost = Trial(seed=3, end="failed", why="The data could not be read.")
+    board.judged(board.submit(given("baseline", baseline=True), 1.0), [lost], {}, versions={}, now=2.0)
+    assert board.judged_on("digits", "m") == []
+    assert not board.has_baseline("digits", "m")
+
+
+def test_the_queue_is_bounded_and_says_so(board: Board):
+    for _ in range(WAITING):
+        board.submit(given(), 1.0)
+    with pytest.raises(BoardError, match=f"{WAITING} entries are waiting"):
+        board.submit(given(), 1.0)
+
+
+def test_an_entry_taken_back_before_it_is_judged_is_gone(board: Board):
+    number = board.submit(given(), 1.0)
+    assert board.withdraw(number)
+    assert board.begin() is None
+    with pytest.raises(BoardError, match=f"no entry {number}"):
+        board.entry(number)
+    assert not board.withdraw(number)
+
+
+@pytest.mark.parametrize("entry", [7, -1, 2**63, -(2**70)])
+def test_a_number_of_no_entry_is_said(board: Board, entry: int):
+    with pytest.raises(BoardError, match=f"There is no entry {entry}"):
+        board.entry(entry)
+
+
+def test_an_entry_whose_judging_has_begun_cannot_be_taken_back(board: Board):
+    number = board.submit(given(), 1.0)
+    board.begin()
+    assert not board.withdraw(number)
+    board.judged(number, [reached(3)], {}, versions={}, now=2.0)
+    assert not board.withdraw(number)
+
+
+def test_another_version_of_a_track_has_a_board_of_its_own(board: Board):
+    board.submit(given(baseline=True), 1.0)
+    assert board.has_baseline("digits", "m")
+    assert not board.has_baseline("digits", "other")
+
+
+@pytest.mark.parametrize(
+    ("trials", "state", "word"),
+    [
+        ([reached(1), reached(2)], State.REACHED, ""),
+        ([reached(1), Trial(seed=2, end="not reached")], State.NOT_REACHED, "1 of 2 seeds"),
+        ([Trial(seed=2, end="stopped", why="It took more than 60 s.")], State.NOT_REACHED, "more than 60 s"),
+        ([reached(1), Trial(seed=2, end="found", found=FOUND)], State.DISQUALIFIED, "GRD007: the loss is nan"),
+        ([Trial(seed=2, end="failed", why="It ended.")], State.FAILED, "It ended."),
+        ([], State.FAILED, "not run"),
+    ],
+)
+def test_runs_come_to_a_verdict(trials, state, word):
+    assert verdict(trials)[0] == state
+    assert word in verdict(trials)[1]
+
+
+def test_many_threads_hand_in_at_once_and_none_is_lost(board: Board):
+    threads = [threading.Thread(target=board.submit, args=(given(f"n{k}"), 1.0)) for k in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(row.name for row in board.open_entries()) == sorted(f"n{k}" for k in range(12))
+
+
+def test_a_name_is_a_text_whatever_is_in_it(board: Board):
+    name = "'; DROP TABLE entries; --"
+    assert board.entry(board.submit(given(name), 1.0)).name == name
+
+
+def test_a_file_that_is_no_board_is_refused_and_left_alone(tmp_path: Path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to look at" * 10)
+    with pytest.raises(BoardError, match=r"notes\.txt"):
+        Board(path)
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_row_that_somebody_wrote_by_hand_is_named(board: Board):
+    number = board.submit(given(), 1.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute('UPDATE entries SET trials = \'[{"seed": 1, "end": "won"}]\'')
+    base.close()
+    with pytest.raises(BoardError, match=f"Entry {number} of the board is not as it was written"):
+        board.entry(number)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("name", "\u202enobody\x1b[2J"),
+        ("name", b"\xff"),
+        ("config", "{"),
+        ("config", "[" * 5000),
+        ("seeds", "[]"),
+        ("seeds", "[2147483649]"),  # more than a referee takes
+        ("seeds", str(list(range(1000)))),
+        ("trials", '{"a":' * 5000),
+        ("trials", '[{"seed": 2147483649, "end": "reached"}]'),
+        ("versions", "[1]"),
+        ("submitted", "yesterday"),
+        ("state", "first"),
+        ("why", "x" * (2 << 20)),
+    ],
+)
+def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Board, column: str, value: object):
+    number = board.submit(given(), 100.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute(f"UPDATE entries SET {column} = ?", (value,))
+    base.close()
+    with pytest.raises(BoardError, match="Entry 1 of the board is not as it was written") as refused:
+        board.entry(number)
+    assert len(str(refused.value)) < 400
+
+
+def test_an_entry_is_the_same_one_however_it_lies_in_the_file(board: Board):
+    numbers = [board.submit(given(config=config), 100.0) for config in ('{"lr":0.2}', '{ "lr": 2e-1, "batch": 32}')]
+    first, second = (board.entry(number).config for number in numbers)
+    assert first == second == Entry(lr=0.2).as_json()
+
+
+def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Board):
+    number = board.submit(given(), 100.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute("INSERT INTO curves VALUES (?, 3, '[[1, 1e400, 0.5]]')", (number,))
+    base.close()
+    with pytest.raises(BoardError, match="not as it was written"):
+        board.curves(number)
+
+
+def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(board: Board):
+    numbers = [board.submit(given(name), 100.0) for name in ("ada", "eve", "grace")]
+    for number in numbers:
+        board.begin()
+        board.judged(number, [reached(3), reached(4)], {}, versions={}, now=101.0)
+    waiting, next_one = board.submit(given("mallory"), 102.0), board.submit(given("dan"), 103.0)
+    with sqlite3.connect(board.path) as base:
+        base.execute("UPDATE entries SET config = '{\"lr\": 1e400}' WHERE id IN (?, ?)", (numbers[1], waiting))
+    base.close()
+    assert [row.name for row in board.judged_on("digits", "m")] == ["ada", "grace"]
+    assert [row.name for row in board.open_entries()] == ["dan"]
+    assert [(each.id, "not as it was written: lr is inf" in each.why) for each in board.refused("digits")] == [
+        (numbers[1], True), (waiting, True),
+    ]  # fmt: skip
+    assert board.refused("another") == []
+    begun = board.begin()
+    assert begun is not None
+    assert begun.id == next_one  # the queue goes on
+    assert board.waiting() == 1
+    assert len(board.refused("digits")) == 2

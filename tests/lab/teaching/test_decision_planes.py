@@ -1,0 +1,93 @@
+"""The pictures show what the network says, and the network does not notice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.lab.teaching.decision_planes import NOT_FINITE, SIDE, layers, pictures
+
+
+class Net(nn.Module):
+    def __init__(self, classes: int = 2) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 3), nn.Linear(3, 4)])
+        self.norm = nn.BatchNorm1d(3)
+        self.activation = nn.Tanh()
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.activation(self.layers[0](x)))
+        x = nn.functional.dropout(x, 0.5)  # also in eval mode: draws random numbers
+        return self.head(self.activation(self.layers[1](x)))
+
+
+def test_the_network_its_mode_its_statistics_and_the_generator_stay_as_they_are():
+    model = Net().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    pictures(model, 2.0, neurons=True)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_byte_says_the_class_and_how_certain_it_is_with_y_upwards():
+    model = nn.Linear(2, 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0, 8.0], [0.0, -8.0], [0.0, 0.0]]))
+        model.bias.copy_(torch.tensor([0.0, 0.0, 4.0]))
+    (plane,) = pictures(model, 1.0, neurons=True)
+    assert (plane.name, plane.width, plane.height, plane.steps) == ("boundary", SIDE, SIDE, 85)
+    rows = [plane.data[row * SIDE] for row in range(SIDE)]
+    assert [value // plane.steps for value in (rows[0], rows[SIDE // 2], rows[-1])] == [0, 2, 1]
+    assert max(rows) < NOT_FINITE
+    certainty = [value % plane.steps for value in rows[:16]]
+    assert certainty == sorted(certainty, reverse=True)
+
+
+def test_what_is_not_finite_is_marked():
+    model = Net()
+    with torch.no_grad():
+        model.head.bias[0] = float("nan")
+        model.layers[1].weight[2] = float("inf")
+    boundary, *maps = pictures(model, 1.0, neurons=True)
+    assert set(boundary.data) == {NOT_FINITE}
+    assert [each.name for each in maps] == [*(f"0:{n}" for n in range(3)), *(f"1:{n}" for n in range(4))]
+    assert all(len(each.data) == each.width * each.height == 22 * 22 for each in maps)
+
+
+def test_a_neuron_is_grey_at_zero():
+    model = Net()
+    with torch.no_grad():
+        model.layers[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
+        model.layers[0].bias.zero_()
+    maps = {each.name: each for each in pictures(model, 1.0, neurons=True)}
+    assert set(maps["0:1"].data) == {128}
+    left, right = maps["0:0"].data[0], maps["0:0"].data[21]
+    assert left < 3
+    assert right > 252
+    assert abs(maps["0:0"].scale - torch.tanh(torch.tensor(1.0)).item()) < 0.02
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1e38), (torch.float64, 1e300)])
+def test_a_map_of_huge_numbers_is_drawn_like_one_of_small_ones(dtype: torch.dtype, factor: float):
+    small, huge = Net().to(dtype), Net().to(dtype)
+    small.activation = huge.activation = nn.Identity()
+    huge.load_state_dict(small.state_dict())
+    with torch.no_grad():
+        huge.layers[0].weight.mul_(factor)
+        huge.layers[0].bias.mul_(factor)
+    drawn, like = ({each.name: each for each in pictures(model, 1.0, neurons=True)} for model in (huge, small))
+    assert all(abs(a - b) <= 1 for a, b in zip(drawn["0:0"].data, like["0:0"].data, strict=True))
+    assert drawn["0:0"].scale > factor / 100
+
+
+def test_layers_are_named_as_the_script_names_them():
+    model = Net()
+    names = dict(model.named_parameters())
+    for layer in layers((3, 4), 2):
+        assert tuple(names[layer["weight"]].shape) == (layer["neurons"], layer["inputs"])
+        assert names[layer["bias"]].shape == (layer["neurons"],)

@@ -1,0 +1,37 @@
+"""Memory is measured where tensors lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trueloop.lab.teaching import memory
+from trueloop.lab.teaching.memory import Meter, held_bytes, measured_by
+
+
+def test_a_tensor_is_counted_as_long_as_it_lives():
+    before = held_bytes()
+    tensor = torch.ones(4 << 20)
+    held = held_bytes() - before
+    assert 0.9 * tensor.nbytes < held < 1.5 * tensor.nbytes
+    if "malloc" in measured_by():  # what is resident may stay
+        del tensor
+        assert abs(held_bytes() - before) < 1 << 20
+
+
+def test_what_is_dear_to_read_is_read_less_often(monkeypatch: pytest.MonkeyPatch):
+    now, reads = [0.0], list[int]()
+
+    def read() -> int:
+        now[0] += 1.0  # second: a large heap
+        reads.append(len(reads))
+        return reads[-1]
+
+    monkeypatch.setattr(memory, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(memory, "held_bytes", read)
+    meter, seen = Meter(0.1), list[int]()
+    for _ in range(30):
+        seen.append(meter.read())
+        now[0] += 1.0
+    assert len(reads) == 4  # of 33 seconds
+    assert seen == sorted(seen)

@@ -1,0 +1,93 @@
+"""One update against the formula of least squares, worked out by hand in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.data import WindowSampler, order
+from trueloop.lab.teaching.one_update import FIELD, NUMBERS_SHOWN, step
+from trueloop.lab.teaching.programs.one_step import OneStep
+
+
+def data(numbers: list[int]) -> tuple[Any, Any]:
+    inputs = np.array([number % 65536 * 40503 % 65536 for number in numbers]) / 32768 - 1
+    noise = np.array([number % 65521 * 30011 % 65521 for number in numbers]) / 65521 - 0.5
+    return inputs, 1.5 * inputs - 0.5 + noise
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        OneStep(),
+        OneStep(dataset=1003, batch=16, accumulate=4, processes=2, update=7, epoch=2, weight=0.7, bias=-0.25),
+        OneStep(dataset=1003, batch=16, accumulate=4, drop_last=True, update=15, seed=9),
+        OneStep(dataset=10**12, batch=64, epoch=5, update=10**9, lr=0.05),
+        OneStep(dataset=3, batch=100),
+    ],
+    ids=str,
+)
+def test_an_update_is_the_mean_gradient_of_the_window_times_the_rate(asked: OneStep):
+    found, made = step(asked), asked.plan()
+    start = asked.update * made.effective_batch
+    stop = min(start + made.effective_batch, made.examples_per_epoch)
+    inputs, targets = data(order(asked.dataset, asked.seed, asked.epoch).take(start, stop).tolist())
+    errors = asked.weight * inputs + asked.bias - targets
+    gradient = (2 * (errors * inputs).mean(), 2 * errors.mean())
+    assert found.count == stop - start
+    assert found.gradient == pytest.approx(gradient)
+    assert found.after == pytest.approx((asked.weight - asked.lr * gradient[0], asked.bias - asked.lr * gradient[1]))
+    assert found.loss_before == pytest.approx((errors**2).mean())
+    again = found.after[0] * inputs + found.after[1] - targets
+    assert found.loss_after == pytest.approx((again**2).mean())
+    assert found.loss_after < found.loss_before
+
+
+def test_the_gradient_grows_over_the_window_and_is_divided_once():
+    found = step(OneStep(dataset=1000, batch=8, accumulate=20))
+    assert [batch.place for batch in found.micro_batches] == [0, 1, 2, 3, 4, 19]
+    last = found.micro_batches[-1]
+    assert (last.weight_gradient / found.count, last.bias_gradient / found.count) == pytest.approx(found.gradient)
+    assert found.micro_batches_in_all == 20
+    assert sum(batch.count for batch in found.micro_batches) == 48
+
+
+def test_each_process_takes_the_share_that_its_loader_would_draw():
+    asked = OneStep(dataset=1000, batch=8, accumulate=3, processes=4, update=2)
+    found = step(asked)
+    for rank in range(4):
+        sampler = WindowSampler(1000, effective_batch=96, micro_batch=8, processes=4, rank=rank)
+        own = [cut.indices_B.tolist() for cut in sampler.cuts(0, skip_updates=2)][:3]
+        assert [list(batch.numbers[rank::4]) for batch in found.micro_batches] == own
+
+
+def test_a_large_dataset_is_a_field_of_cells_and_a_small_one_is_itself():
+    small = step(OneStep(dataset=100, batch=10))
+    assert (small.field, small.cell_holds) == (100, 1)
+    assert sorted(small.micro_batches[0].numbers) == list(small.micro_batches[0].cells)
+    large = step(OneStep(dataset=10**9, batch=4096))
+    assert large.field == FIELD
+    assert max(large.micro_batches[0].cells) < FIELD
+    assert len(large.micro_batches[0].numbers) == NUMBERS_SHOWN
+    assert large.micro_batches[0].count == 4096
+
+
+def test_the_stages_tell_each_micro_batch_and_then_the_update():
+    found = step(OneStep(dataset=1000, batch=8, accumulate=20))
+    stages = list(found.stages())
+    assert [stage.kind for stage in stages] == ["picked", "forward", "backward"] * 6 + ["update"]
+    assert (
+        stages[15].says == "14 micro-batches later: 8 examples of the shuffled order are picked: micro-batch 20 of 20."
+    )
+    assert "divided by 160 examples" in stages[-1].says
+    assert [stage.shown for stage in stages] == [*(i for i in range(6) for _ in range(3)), 5]
+
+
+def test_what_cannot_be_shown_is_refused():
+    with pytest.raises(InvalidConfig, match="update is 500"):
+        step(OneStep(update=500))
+    with pytest.raises(ValueError, match="this page computes at most"):
+        step(OneStep(dataset=10**12, batch=10**6))

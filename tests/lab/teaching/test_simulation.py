@@ -1,0 +1,31 @@
+"""What the simulator is asked for is bounded and can be trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import describe, read
+from trueloop.lab.teaching.simulation import Simulation
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hidden": [10**9]}, {"hidden": [8] * 5}, {"samples": 2001}, {"learning_rate": float("nan")}, {"epochs": 10**6},
+        {"batch": 0}, {"optimizer": "lbfgs"}, {"neurons": 3}, {"seed": 1.5}, {"dropout": 1.0}, {"batchnorm": 1},
+        {"batchnorm": True, "batch": 1}, {"batchnorm": True, "samples": 60, "batch": 47},
+        {"dataset": "digits", "samples": 1800},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_or_would_cost_much_is_refused(given: dict[str, object]):
+    with pytest.raises(InvalidConfig) as refused:
+        read(Simulation, given)
+    assert refused.value.fix
+
+
+def test_it_can_be_described_and_read_back():
+    fields = {field["name"]: field for field in describe(Simulation)}
+    assert fields["hidden"]["item"]["highest"] == 64
+    assert all(field["help"] for field in fields.values())
+    assert read(Simulation, {name: field["default"] for name, field in fields.items()}) == Simulation()

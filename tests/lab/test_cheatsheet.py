@@ -1,0 +1,15 @@
+"""The cheat sheet of the documentation is the one that is generated."""
+
+from pathlib import Path
+
+from trueloop.lab.cheatsheet import markdown, table
+
+PAGE = Path(__file__).parents[3] / "docs" / "cheatsheet.md"
+
+
+def test_the_page_is_what_is_generated():
+    assert PAGE.read_text(encoding="utf-8") == markdown(), "python -m trueloop.lab.cheatsheet > docs/cheatsheet.md"
+
+
+def test_a_stroke_in_a_cell_does_not_end_it():
+    assert table(("a", "b"), [("x | y", "z")]).splitlines()[2] == "| x \\| y | z |"

@@ -1,0 +1,140 @@
+"""The lab answers its own page, and nothing hostile: a clear 4xx, bounded, nothing run."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from trueloop.app.web import connections
+from trueloop.lab import api, frames, serving, simulator, websocket, zygote
+from trueloop.lab.server import STATIC
+
+JSON = {"content-type": "application/json"}
+VENDORED = {  # uPlot 1.6.32, as published
+    "uplot.js": "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+
+
+class Answer:
+    def __init__(self, lab: str, method: str, path: str, body: bytes | None = None, **headers: str) -> None:
+        connection = http.client.HTTPConnection(urlsplit(lab).netloc, timeout=60)
+        connection.putrequest(method, path, skip_host="host" in headers)
+        if body is not None and "content-length" not in headers:
+            headers["content-length"] = str(len(body))
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        self.status, self.headers, self.body = response.status, response.headers, response.read()
+        connection.close()
+
+
+def post(lab: str, page: str, value: object, **headers: str) -> Answer:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return Answer(lab, "POST", f"/api/{page}", body, **{**JSON, **headers})
+
+
+def test_the_page_is_served_with_its_policy(lab: str):
+    page = Answer(lab, "GET", "/")
+    assert page.status == 200
+    assert b'<script type="module" src="app.js">' in page.body
+    assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    script = Answer(lab, "GET", "/app.js")
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert Answer(lab, "GET", "/app.js", **{"if-none-match": script.headers["etag"]}).status == 304
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/..%2f..%2fapi.py", "//etc/passwd", "/pages/"])
+def test_no_file_outside_is_served(lab: str, path: str):
+    assert Answer(lab, "GET", path).status == 404
+
+
+@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"host": "127.0.0.1.evil.example:80"}, {"host": ""}])
+def test_another_name_for_this_machine_is_refused(lab: str, headers: dict[str, str]):
+    assert Answer(lab, "GET", "/", **headers).status == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://[", "file://", "http://127.0.0.1:1", "http://localhost.evil:80"]
+)
+def test_another_origin_is_refused(lab: str, origin: str):
+    assert post(lab, "arithmetic", {}, origin=origin).status == 403
+
+
+def test_its_own_origin_is_answered(lab: str):
+    assert post(lab, "arithmetic", {}, origin=lab.rstrip("/")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"[]", 400, "not a JSON object"),
+        (b'{"samples": NaN}', 400, "NaN"),
+        (b'{"samples": 1e999}', 400, "samples"),
+        (b'{"nonsense": 1}', 400, "nonsense"),
+        (b'{"__class__": {}}', 400, "__class__"),
+        (b"[" * 60_000, 400, "not JSON"),
+        (b" " * (65 << 10), 413, "more than"),
+    ],
+)
+def test_what_is_no_question_is_named(lab: str, body: bytes, status: int, words: str):
+    answer = post(lab, "arithmetic", body)
+    assert answer.status == status
+    assert words in json.loads(answer.body)["what"]
+
+
+def test_a_form_of_another_site_asks_nothing(lab: str):
+    answer = Answer(lab, "POST", "/api/arithmetic", b"{}", **{"content-type": "text/plain"})
+    assert answer.status == 415
+
+
+def test_a_page_there_is_not_is_named(lab: str):
+    for answer in (post(lab, "nonsense", {}), Answer(lab, "GET", "/api/nonsense")):
+        assert answer.status == 404
+        assert "arithmetic" in json.loads(answer.body)["fix"]
+
+
+def test_the_server_goes_on(lab: str):
+    assert post(lab, "arithmetic", {}).status == 200
+
+
+@pytest.mark.parametrize(("name", "digest"), VENDORED.items())
+def test_what_is_vendored_is_what_was_published(name: str, digest: str):
+    assert hashlib.sha256((STATIC / "vendor" / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_server_needs_no_torch(tmp_path: Path):
+    script = tmp_path / "imports.py"
+    script.write_text("import sys\nimport trueloop.lab.serving\nprint('torch' in sys.modules)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_documentation_tells_the_bounds_that_there_are():
+    docs = Path(__file__).parents[3] / "docs" / "lab.md"
+    told = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
+    assert api.LARGEST == serving.LARGEST_MESSAGE
+    for words in (
+        f"a body above {api.LARGEST >> 10} KiB",
+        f"may take {zygote.MEMORY >> 30} GiB more",
+        f"ends at {simulator.MOST_MIB:g} MiB",
+        f"at most {websocket.MOST} of them",
+        f"said nothing for {websocket.IDLE_S / 60:g} minutes",
+        f"taken nothing for {websocket.DEAF_S:g} seconds",
+        f"holds its training up after {frames.PATIENCE_S:g} seconds",
+        f"share {api.CALCULATORS} such processes",
+        f"a question has {api.PATIENCE_S:g} seconds, {api.WAITING} may wait",
+        f"there may be {connections.MOST}",
+        f"within {connections.SLOWEST_S:g} seconds",
+    ):
+        assert words in told

@@ -1,0 +1,41 @@
+"""What the simulator's page says is read strictly."""
+
+from __future__ import annotations
+
+import pytest
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import describe
+from trueloop.lab.simulator_commands import KINDS, Begin, Edit, Step, order
+from trueloop.lab.teaching.simulation import Simulation
+
+
+def test_each_order_becomes_its_record():
+    assert order({"do": "begin"}) == Begin(config=Simulation())
+    begin = order({"do": "begin", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
+    assert begin == Begin(config=Simulation(hidden=(8,)), bugs=("GRD001",), points=((1.0, 2.5, 0),))
+    assert order({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2}) == Edit(
+        parameter="head.bias", index=(1,), value=2.0
+    )
+    assert order({"do": "step"}) == Step(updates=1)
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_order_is_bounded(kind: type):
+    describe(kind)  # raises where a field has no bounds
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {}, {"do": None}, {"do": {}}, {"do": "eval"}, {"do": "run", "faster": True}, {"do": "step", "updates": 10**9},
+        {"do": "begin", "config": []}, {"do": "begin", "bugs": "GRD001"}, {"do": "begin", "bugs": ["GRD001"] * 9},
+        {"do": "begin", "points": [[0, 0, 0]] * 201}, {"do": "point", "x": float("nan"), "y": 0, "label": 0},
+        {"do": "look", "neurons": 1}, {"do": "scenario", "name": "rates"},
+        {"do": "edit", "parameter": "w", "index": []},
+    ],
+)  # fmt: skip
+def test_what_is_no_order_is_refused_and_the_right_one_named(message: dict[str, object]):
+    with pytest.raises(InvalidConfig) as refused:
+        order(message)
+    assert refused.value.fix

@@ -1,0 +1,151 @@
+"""The lab shows the runs it was given and no other file, and what has not changed is not sent again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trueloop.app.web.wire_format import written
+from trueloop.lab import visible_runs as module
+from trueloop.lab.visible_runs import RunsSeen
+from trueloop.runs.live.position_file import sealed
+from trueloop.runs.live.writer import LiveWriter
+
+
+@pytest.fixture
+def seen(made, tmp_path):
+    return RunsSeen(made.root, tmp_path / "live")
+
+
+def test_runs_and_programs_are_listed_together(made, seen, tmp_path):
+    made.run("digits-1", end="finished")
+    made.run("digits-2", end="")
+    writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py --lr 1"})
+    told = seen.listed("")
+    assert told["more"] == 0
+    by_id = {each["id"]: each for each in told["runs"]}
+    assert set(by_id) == {"runs/digits-1", "runs/digits-2", f"live/{writer.name}"}
+    assert told["runs"][0]["id"] == f"live/{writer.name}", "what runs comes first"
+    assert (by_id["runs/digits-1"]["state"], by_id["runs/digits-1"]["update"]) == ("finished", 6)
+    assert by_id["runs/digits-2"]["state"] == "killed"
+    assert by_id[f"live/{writer.name}"]["what"] == "train.py --lr 1"
+    assert [each["id"] for each in seen.listed("train lr")["runs"]] == [f"live/{writer.name}"]
+    assert [each["id"] for each in seen.listed("killed")["runs"]] == ["runs/digits-2"]
+    written(told)
+
+
+def test_a_list_is_bounded(made, seen, monkeypatch):
+    monkeypatch.setattr(module, "SHOWN", 2)
+    for number in range(5):
+        made.run(f"r{number}")
+    told = seen.listed("")
+    assert (len(told["runs"]), told["more"]) == (2, 3)
+
+
+def test_what_is_the_same_is_not_sent_again(made, seen):
+    made.run("a")
+    (first,) = seen.follow(["runs/a"], [])["runs"]
+    assert (first["update"], first["state"]) == (6, "finished")
+    assert {"loss", "lr", "grad_norm", "throughput"} <= {panel["name"] for panel in first["panels"]}
+    (again,) = seen.follow(["runs/a"], [first["mark"]])["runs"]
+    assert again == {"id": "runs/a", "mark": first["mark"], "same": True, "behind": False}
+    made.run("a", losses=(0.9,))
+    (later,) = seen.follow(["runs/a"], [first["mark"]])["runs"]
+    assert (later["update"], later["mark"] != first["mark"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "runs/../secret", "runs/.hidden", "runs/link", "runs/", "runs/a/../../secret", "live/../runs/a", "live/a",
+        "live/20260101-000000-1/..", "secret", "/etc", "other/a", "runs/a\0", "",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_read(made, seen, tmp_path, word):
+    made.run("a")
+    made.run(".hidden")
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "journal.jsonl").write_bytes((made.root / "a" / "journal.jsonl").read_bytes())
+    (made.root / "link").symlink_to(secret)
+    (told,) = seen.follow([word], [])["runs"]
+    assert set(told) == {"id", "mark", "missing"}
+    assert [each["id"] for each in seen.listed("")["runs"]] == ["runs/a"]
+
+
+def test_a_journal_that_is_a_link_is_not_followed(made, seen, tmp_path):
+    (tmp_path / "secret.txt").write_text("secret")
+    (made.root / "b").mkdir(parents=True)
+    (made.root / "b" / "journal.jsonl").symlink_to(tmp_path / "secret.txt")
+    (told,) = seen.follow(["runs/b"], [])["runs"]
+    assert told["state"] == "damaged"
+    assert "secret" not in json.dumps({**told, "id": ""})
+    assert seen.listed("")["runs"] == []
+
+
+def test_a_hostile_run_is_text(made, seen):
+    folder = made.hostile()
+    (told,) = seen.follow([f"runs/{folder.name}"], [])["runs"]
+    assert told["checkpoints"][0]["name"] == "etc"
+    assert told["checkpoints"][0]["there"] is False
+    written(told)
+
+
+def test_few_are_kept_in_memory(made, seen, monkeypatch):
+    monkeypatch.setattr(module, "FOLLOWED", 2)
+    for name in "abc":
+        made.run(name)
+        seen.follow([f"runs/{name}"], [])
+    assert list(seen._followed) == ["runs/b", "runs/c"]
+
+
+def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
+    word = f"live/{writer.name}"
+    (first,) = seen.follow([word], [])["runs"]
+    assert (first["state"], first["kind"]) == ("running", "watched")
+    finding = {"code": "GRD001", "title": "t", "severity": "error", "message": "m", "path": "/x.py", "line": 3}
+    lines = [{"number": 3, "text": "step()", "fault": True, "words": ["here"]}, None]
+    writer.finding({"finding": finding, "excerpts": [{"path": "x.py:3", "function": "", "lines": lines}]})
+    series = {"loss": {"updates": [0, 1, 2], "values": [3.0, "nan", 1.0]}}
+    layers = {"updates": [0, 2], "layers": ["0"], "norms": [[1.0, None]]}
+    report = {
+        "headline": "1 error", "findings": [{**finding, "count": 7}], "series": series, "layers": layers,
+        "rate": {"update_s": 0.01, "data": 0.1, "forward": 0.2, "backward": 0.3, "optimizer": 0.1},
+        "judged": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
+    }  # fmt: skip
+    writer.end(3, 0, {"report": report, "nothing": ""})
+    (told,) = seen.follow([word], [first["mark"]])["runs"]
+    assert (told["state"], told["words"], told["update"]) == ("finished", "1 error", 3)
+    assert (told["findings"][0]["count"], told["findings"][0]["line"]) == (7, 3)
+    assert told["findings"][0]["excerpts"][0]["lines"] == [lines[0], None]
+    assert told["layers"]["norms"] == [[1.0, None]]
+    (loss,) = [panel for panel in told["panels"] if panel["name"] == "loss"]
+    assert (loss["marks"], loss["curves"][0]["y"]) == ([1], [3.0, 1.0])
+    assert {part["name"]: round(part["share"], 3) for part in told["spent"]}["other"] == 0.3
+    written(told)
+
+
+def test_a_hostile_program_is_text(seen, tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": ["<b>"], "command": 3})
+    folder = tmp_path / "live" / writer.name
+    finding = {"severity": "<b>", "line": "x", "count": 1e999, "path": {}}
+    writer.finding({"finding": finding, "excerpts": [3, {"lines": [1, {}]}]})
+    writer.end(1, 0, {"report": {"judged": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
+    (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
+    assert told["findings"][0]["severity"] == "warning"
+    written(told)
+    (folder / "now").write_bytes(sealed({"s": "x", "updates": 1e308, "pid": "1", "rate": {"a": []}}))
+    (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
+    assert told["state"] == "killed"
+    written(told)
+
+
+def test_a_run_that_was_given_alone_is_the_only_one(made, tmp_path):
+    made.run("a")
+    made.run("b")
+    seen = RunsSeen(made.root / "a", tmp_path / "live")
+    assert [each["id"] for each in seen.listed("")["runs"]] == ["runs/a"]
+    first, second = seen.follow(["runs/a", "runs/b"], [])["runs"]
+    assert (first["update"], "missing" in second) == (6, True)

@@ -1,0 +1,77 @@
+"""The page gets texts as coloured lines, what is new in them, and the chart, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trueloop.app.web.wire_format import parsed, written
+from trueloop.core.errors import InvalidConfig
+from trueloop.core.untrusted_input import describe, read
+from trueloop.lab.teaching.production.program import write
+from trueloop.lab.teaching.production.selection import NAMES, selected
+from trueloop.lab.views.production import Asked, answer
+
+
+def asked(**fields):
+    return parsed(written(answer(read(Asked, fields))))
+
+
+def text(shown):
+    return "\n".join("".join(piece for _, piece in line) for line in shown["lines"]) + "\n"
+
+
+def test_the_program_is_the_selections():
+    told = asked(selection={"clipping": True})
+    assert text(told["program"]) == write(selected("clipping")).text
+    assert (told["program"]["new"], told["program"]["gone"]) == ([], [])
+    assert [each["name"] for each in told["components"]] == list(NAMES)
+    assert [each["name"] for each in told["components"] if each["on"]] == told["on"] == ["clipping"]
+
+
+def test_what_is_new_is_told_by_line_and_box():
+    told = asked(selection={"clipping": True}, before={})
+    (new,) = told["program"]["new"]
+    assert text(told["program"]).splitlines()[new - 1].strip().startswith("nn.utils.clip_grad_norm_(")
+    assert [box["name"] for box in told["chart"]["boxes"] if box["new"]] == ["clip"]
+    (line,) = [box["lines"] for box in told["chart"]["boxes"] if box["name"] == "clip"]
+    assert line == [[new, new]]
+    assert text(told["trainer"]).splitlines()[told["trainer"]["new"][0] - 1].strip() == "clip=1.0,"
+    assert told["trainer"]["gone"] == ["    clip=None,"]
+
+
+def test_what_a_component_needs_is_added_and_said():
+    told = asked(selection={"early_stopping": True})
+    assert told["added"] == [{"name": "evaluation", "because": "Early stopping judges by an evaluation."}]
+    assert told["on"] == ["evaluation", "early_stopping"]
+    assert asked(selection={"early_stopping": True, "evaluation": True})["added"] == []
+
+
+def test_the_costs_of_what_is_on_are_marked():
+    on = {row["name"] for row in asked(selection={"precision": "fp16", "logging": True})["costs"]["rows"] if row["on"]}
+    assert on == {"precision fp16", "logging"}
+
+
+@pytest.mark.parametrize(
+    "given", [{"selektion": {}}, {"selection": {"precision": "fp8"}}, {"selection": {"clipping": 1}}]
+)
+def test_what_is_not_to_be_had_is_refused(given):
+    with pytest.raises(InvalidConfig):
+        asked(**given)
+
+
+def test_what_can_be_asked_is_described():
+    selection, before = parsed(written({"fields": describe(Asked)}))["fields"]
+    assert [field["name"] for field in selection["fields"]] == list(NAMES)
+    assert before["optional"]
+
+
+def test_it_needs_no_torch():
+    script = (
+        "import sys; from trueloop.lab.views.production import Asked, answer; answer(Asked());"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,67 @@
+"""The table and the pages of silent failures: everything from the catalogue, and nothing but text in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trueloop.app.web.wire_format import written
+from trueloop.core.errors import InvalidConfig
+from trueloop.failures.load import catalogue
+from trueloop.lab.views.signatures import Asked, _blocks, _pieces, answer
+
+
+def test_every_failure_is_in_the_table():
+    told = answer(Asked())
+    assert [each["code"] for each in told["failures"]] == list(catalogue())
+    for each in told["failures"]:
+        assert each["symptom"], each["code"]
+        assert each["fix"], each["code"]
+        assert bool(each["why"]) != each["curves"], "who has no curves says so in words"
+    written(told)
+
+
+@pytest.mark.parametrize("code", list(catalogue()))
+def test_every_page_can_be_shown(code: str):
+    told = answer(Asked(what="page", code=code))
+    headings = [section["heading"] for section in told["sections"]]
+    assert headings[1:] == ["Symptom", "Why nothing raises", "Look-alikes", "Fix", "References"]
+    for section in told["sections"]:
+        assert section["blocks"], section["heading"]
+    text = "".join(piece for line in told["bad"] for _, piece in line)
+    assert text in "".join(catalogue()[code].failure.bad.strip().split("\n"))
+
+
+def test_a_text_is_cut_into_words_code_and_addresses():
+    assert _pieces("Call ``step()``, see https://docs.pytorch.org/x.html.") == [
+        ("", "Call "),
+        ("code", "step()"),
+        ("", ", see "),
+        ("link", "https://docs.pytorch.org/x.html"),
+        ("", "."),
+    ]
+    assert _pieces("javascript:alert(1) http://x.org") == [("", "javascript:alert(1) http://x.org")]
+
+
+def test_lists_and_code_stay_what_they_are():
+    blocks = list(_blocks("One\ntwo.\n\n- a\n  b\n- c\n\n    x = 1\n    y = 2"))
+    assert [block["kind"] for block in blocks] == ["text", "list", "code"]
+    assert blocks[1]["items"] == [[("", "a b")], [("", "c")]]
+    assert blocks[2]["text"] == "x = 1\ny = 2"
+
+
+def test_a_word_that_is_no_failure_is_refused():
+    with pytest.raises(InvalidConfig, match="no failure 'GRD999'"):
+        answer(Asked(what="page", code="GRD999"))
+
+
+def test_it_needs_no_torch():
+    script = (
+        "import sys\n"
+        "from trueloop.lab.views import signatures, watch\n"
+        "signatures.answer(signatures.Asked())\n"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,122 @@
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trueloop.analysis.source_file import Hit
+from trueloop.core.findings import Severity, Site
+from trueloop.failures.failure import Failure, Rule
+from trueloop.failures.load import catalogue
+from trueloop.lint.check_file import Ruled, lint_text
+
+
+def failure(find, words=(), code="GRD001"):
+    rule = Rule(words, find)
+    known = Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="Fix it.", rule=rule)
+    return Ruled(known, "slug", rule)
+
+
+def calls(name):
+    def find(source):
+        return (
+            Hit(message="It is called.", node=node)
+            for node in source.all_calls
+            if isinstance(node.func, ast.Name) and node.func.id == name
+        )
+
+    return find
+
+
+BAD = failure(calls("bad"), ("bad",))
+
+
+def test_findings_know_line_column_end_and_function():
+    text = textwrap.dedent("""
+        class A:
+            def f(self):
+                try:
+                    pass
+                except ValueError:
+                    é = bad(1,
+                            2)
+    """)
+    (found,) = lint_text(text, "a.py", [BAD]).found
+    assert (found.site.line, found.column, found.end) == (7, 17, (8, 23))
+    assert found.site.function == "A.f"
+    assert (found.code, found.severity, found.fix) == ("GRD001", Severity.ERROR, "Fix it.")
+
+
+def test_the_same_place_is_told_once_and_in_the_order_of_the_text():
+    text = "bad(2)\nfor x in y: bad(bad(1))\n"
+    found = lint_text(text, "a.py", [BAD, BAD]).found
+    assert [(each.site.line, each.column) for each in found] == [(1, 1), (2, 13), (2, 17)]
+
+
+def test_rules_whose_words_are_not_there_are_not_asked():
+    def find(source):
+        raise AssertionError
+
+    assert lint_text("x = 1", "a.py", [failure(find, ("x", "y"))]).found == ()
+
+
+def test_comments_silence_and_idle_ones_are_told():
+    text = "bad()  # trueloop: ignore[GRD001]\nbad()  # trueloop: ignore\ngood()  # trueloop: ignore[GRD]\nbad()\n"
+    linted = lint_text(text, "a.py", [BAD])
+    assert [found.site.line for found in linted.found] == [4]
+    assert linted.silenced == 2
+    assert linted.idle == ((Site("a.py", 3), "GRD"),)
+    other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
+    assert other.idle == (), "EVL001 was not looked for"
+
+
+def test_what_is_no_python_is_said_with_its_line():
+    for text, words in (
+        ("x = (\n", "line 1"),
+        ("print 'a'\n", "Missing parentheses"),
+        ("\0", "null"),
+        ("x" + "[1]" * 5, ""),
+    ):
+        problem = lint_text(text, "a.py", [BAD]).problem
+        assert words in problem
+        assert bool(problem) is bool(words)
+    assert "nested" in lint_text("(" * 5000 + ")" * 5000, "a.py", [BAD]).problem.lower()
+
+
+def test_a_fault_of_ours_is_told_and_keeps_nothing_else_back():
+    def find(source):
+        raise KeyError("x")
+
+    assert "trueloop itself failed: KeyError: 'x' (test_lint.py:" in lint_text("x", "a.py", [failure(find)]).problem
+
+
+KNOWN = Path(__file__).with_name("known_loops.txt")
+BREAKS = {
+    "PRC001": ("        scaler.unscale_(optimizer)\n", ""),
+    "MEM001": ("train_loss += loss.item()", "train_loss += loss"),
+    "GRD002": ("aopt.zero_grad()\n            loss.backward()", "loss.backward()\n            aopt.zero_grad()"),
+    "GRD010": (
+        "            nn.utils.clip_grad_norm_(agent.parameters(), 0.5)\n            aopt.step()\n",
+        "            aopt.step()\n            nn.utils.clip_grad_norm_(agent.parameters(), 0.5)\n",
+    ),
+}
+"""Each takes one of them apart."""
+
+
+def all_rules():
+    entries = catalogue().values()
+    ruled = [Ruled(each.failure, each.slug, each.failure.rule) for each in entries if each.failure.rule]
+    return [each for each in ruled if not each.rule.asked]
+
+
+def test_nothing_is_said_about_loops_that_everybody_knows():
+    found = lint_text(KNOWN.read_text(), "known.py", all_rules()).found
+    assert not [f"{each.code} {each.site}" for each in found if each.severity != Severity.NOTE]
+
+
+@pytest.mark.parametrize("code", BREAKS)
+def test_one_of_them_taken_apart_is_told(code):
+    text = KNOWN.read_text()
+    broken = text.replace(*BREAKS[code])
+    assert broken != text
+    assert {each.code for each in lint_text(broken, "known.py", all_rules()).found} == {code}

@@ -1,0 +1,64 @@
+import ast
+from dataclasses import replace
+
+from trueloop.analysis.source_file import Hit
+from trueloop.core.findings import Severity
+from trueloop.core.source_text import Fix
+from trueloop.failures.failure import Failure, Rule
+from trueloop.lint.check_file import Ruled
+from trueloop.lint.fix import fix_text
+
+
+def ruled(new, *, old="bad", safe=True, code="GRD001"):
+    """A rule against a name, which a fix replaces by another."""
+
+    def find(source):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Name) and node.id == old:
+                yield Hit(message="M.", node=node, fix=Fix((source.text.replace(node, new),), safe=safe))
+
+    rule = Rule((), find)
+    return Ruled(
+        Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="F.", rule=rule), "s", rule
+    )
+
+
+def test_everything_else_keeps_every_byte():
+    source = "bad = 'é' ;  # bad\r\n\tx = [ bad,bad ]  \x0c\r\n".replace("\tx", "x")
+    fixed = fix_text(source, "a.py", [ruled("good")])
+    assert fixed.text == source.replace("bad =", "good =").replace("[ bad,bad ]", "[ good,good ]")
+    assert fixed.fixed == 3
+    assert not fixed.left.found
+
+
+def test_unsafe_fixes_wait_to_be_asked_for():
+    rules = [ruled("good", safe=False)]
+    assert fix_text("bad", "a.py", rules).text == "bad"
+    assert fix_text("bad", "a.py", rules, unsafe=True).text == "good"
+
+
+def test_a_fix_that_does_not_help_is_left_out():
+    for useless in ("bad", "bad + bad", "(", "good good"):
+        fixed = fix_text("x = bad\n", "a.py", [ruled(useless)])
+        assert (fixed.text, fixed.fixed) == ("x = bad\n", 0)
+        assert len(fixed.left.found) == 1
+
+
+def test_one_bad_fix_does_not_keep_others_back():
+    fixed = fix_text("bad\nworse\n", "a.py", [ruled("(", code="GRD002"), ruled("fine", old="worse")])
+    assert fixed.text == "bad\nfine\n"
+
+
+def test_fixes_upon_fixes_come_to_an_end():
+    chain = [ruled(f"n{i + 1}", old=f"n{i}", code=f"GRD{i:03}") for i in range(5)]
+    assert fix_text("n0", "a.py", chain).text == "n0", "each alone leaves as many findings as before"
+    circle = [ruled("b", old="a"), ruled("a", old="b", code="GRD002")]
+    assert fix_text("a", "a.py", circle).fixed == 0
+
+
+def test_a_note_on_what_a_fix_writes_does_not_keep_it_back():
+    note = ruled("x", old="good", code="EVL003")
+    note = note._replace(failure=replace(note.failure, severity=Severity.NOTE))
+    assert fix_text("bad\n", "a.py", [ruled("good"), note]).text == "x\n"
+    grave = ruled("(", old="good", code="EVL001")
+    assert fix_text("bad\n", "a.py", [ruled("good"), grave]).text == "bad\n", "it would bring along another mistake"

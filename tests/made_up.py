@@ -1,0 +1,116 @@
+"""A made-up catalogue and a made-up source, so that the doors are tested apart from what is found behind them.
+
+``optimizer.zero_grad()`` is an error here (GRD901), ``model.zero_grad()`` a warning (MEM901), ``model.half()`` a note
+(MDL901), and an exception that leaves the program a warning (ENV901).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trueloop.core.findings import Evidence, Severity
+from trueloop.failures.failure import Failure
+from trueloop.failures.load import Entry
+from trueloop.tracing.events import ErrorRaised, Event, Gap
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Program
+from trueloop.tracing.stream import Stream
+from trueloop.tracing.user_location import here
+
+
+class Source:
+    """Tells three calls apart by a `Gap` of 1, 2 or 3 updates."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def always(self, patches: Patches) -> None:
+        import torch
+
+        patches.replace(torch.optim.Optimizer, "zero_grad", self._telling(1))
+        patches.replace(torch.nn.Module, "zero_grad", self._telling(2))
+        patches.replace(torch.nn.Module, "half", self._telling(3))
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more."""
+
+    def _telling(self, kind: int) -> Callable[[Any], Callable[..., Any]]:
+        stream = self._stream
+
+        def make(original: Any) -> Callable[..., Any]:
+            tell = stream.fenced("calls", lambda: stream.emit(Gap(place=here(), updates=kind)))
+
+            def call(*args: Any, **options: Any) -> Any:
+                if stream.on:
+                    tell()
+                return original(*args, **options)
+
+            return call
+
+        return make
+
+
+def sources(stream: Stream, program: Program) -> Sequence[Source]:
+    return [Source(stream)]
+
+
+def entries() -> list[Entry]:
+    made = [
+        ("GRD901", "gradient", "made-up-error", Severity.ERROR, _on_gap(1)),
+        ("MEM901", "memory", "made-up-warning", Severity.WARNING, _on_gap(2)),
+        ("MDL901", "model", "made-up-note", Severity.NOTE, _on_gap(3)),
+        ("ENV901", "environment", "made-up-exception", Severity.WARNING, _OnError),
+    ]
+    return [
+        Entry(
+            Failure(
+                code=code, title=f"A {slug}", severity=severity, doc=DOC, bad="bad = 1\n", good="good = 1\n",
+                fix="Do otherwise.", detector=detector,
+            ),
+            family,
+            slug,
+        )
+        for code, family, slug, severity, detector in made
+    ]  # fmt: skip
+
+
+DOC = """Something made up happens.
+
+Symptom
+    None: it is made up.
+Why nothing raises
+    Nothing is wrong, as
+    in two lines.
+Look-alikes
+    All of them.
+Fix
+    Do otherwise.
+References
+    None.
+"""
+
+
+def _on_gap(kind: int) -> Callable[[], Any]:
+    class OnGap:
+        moments: tuple[type[Event], ...] = (Gap,)
+
+        def observe(self, event: Gap) -> Evidence | None:
+            if event.updates != kind:
+                return None
+            return Evidence(message=f"call of kind {kind}", place=event.place)
+
+        def abstains(self) -> str:
+            return ""
+
+    return OnGap
+
+
+class _OnError:
+    moments: tuple[type[Event], ...] = (ErrorRaised,)
+
+    def observe(self, event: ErrorRaised) -> Evidence | None:
+        return Evidence(message=f"it is a {type(event.error).__name__}", place=event.place)
+
+    def abstains(self) -> str:
+        return ""

@@ -1,0 +1,121 @@
+"""A made-up report with one of everything, and the source it is about."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trueloop.core.findings import (
+    UNPROVEN,
+    Explained,
+    Finding,
+    Insertion,
+    Judged,
+    Report,
+    Series,
+    Severity,
+    Site,
+    UpdateRate,
+    Verdict,
+)
+
+SOURCE = '''\
+"""Trains."""
+import torch
+
+
+def train(model, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    history = []
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()  # consumed here
+        history.append(loss)
+    return history
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "train.py").write_text(SOURCE)
+    linecache.clearcache()
+    yield tmp_path
+    linecache.clearcache()
+
+
+@pytest.fixture
+def finding(folder: Path) -> Finding:
+    path = str(folder / "train.py")
+    return Finding(
+        code="GRD001",
+        slug="never-cleared",
+        title="Gradients are never cleared",
+        severity=Severity.ERROR,
+        message="The step used gradients of 4 parameters that an earlier step had used; their norm is 23.9.",
+        site=Site(path, 11, "train"),
+        related=((Site(path, 10, "train"), "added here"),),
+        first_update=1,
+        count=1199,
+        fix="Call optimizer.zero_grad() before each backward.",
+        change=Insertion(Site(path, 10, "train"), "optimizer.zero_grad()", "before"),
+    )
+
+
+@pytest.fixture
+def report(finding: Finding) -> Report:
+    path = finding.site.path if finding.site else ""
+    kept = replace(
+        finding, code="MEM001", slug="graph-kept", title="Graphs are kept", severity=Severity.WARNING, count=1,
+        site=Site(path, 12, "train"), related=(), change=None, first_update=40, fix="Keep loss.item().",
+    )  # fmt: skip
+    starved = replace(kept, code="ENV001", slug="starved", severity=Severity.NOTE, site=None, fix="")
+    updates = tuple(range(0, 1200, 10))
+    return Report(
+        findings=(finding, kept, starved),
+        judged=(
+            Judged("GRD001", Verdict.FIRED, "seen 312 more times, at other places"),
+            Judged("MEM001", Verdict.FIRED),
+            Judged("ENV001", Verdict.FIRED),
+            Judged("GRD002", Verdict.PASSED),
+            Judged("PRC001", Verdict.NOT_APPLICABLE, "nothing of the kind happened"),
+            Judged("DAT001", Verdict.NOT_JUDGED, "no held-out loader was swept"),
+            Judged("DAT002", Verdict.NOT_JUDGED, "no held-out loader was swept"),
+            Judged("CKP003", Verdict.NOT_JUDGED, UNPROVEN),
+        ),
+        silenced=2,
+        updates=1200,
+        watched=52,
+        seconds=4.0,
+        cost_s=0.05,
+        rate=UpdateRate(update_s=0.0034, data=0.125, forward=0.25, backward=0.375, optimizer=0.125),
+        series={
+            "loss": Series(updates=updates, values=(float("nan"), *(2.0 - 0.001 * update for update in updates[1:]))),
+            "grad_norm": Series(updates=updates, values=tuple(0.5 + 0.1 * update for update in updates)),
+            "lr": Series(updates=updates, values=(0.001,) * len(updates)),
+            "live_graphs": Series(updates=(40,), values=(38.0,)),
+        },
+        problems=("loader batches are not seen any more: KeyError: 'x' (loaders.py:41)",),
+    )
+
+
+@pytest.fixture
+def error(folder: Path) -> Explained:
+    path = str(folder / "train.py")
+    return Explained(
+        kind="shape-mismatch",
+        type="RuntimeError",
+        title="Shapes that do not fit together",
+        message="mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)",
+        site=Site(path, 9, "train"),
+        meaning="`head` (Linear of Net) expects in_features=288, and `x` has the shape (16, 392).",
+        fix="Build the layer with in_features=392.",
+        made_at=Site(path, 8, "train"),
+        made="`x` comes from here",
+        others=((Site(path, 6, "train"), "made here"),),
+        update=3,
+    )

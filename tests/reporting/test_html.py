@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from trueloop.core.findings import Explained, Report, Series, Site
+from trueloop.reporting.html import to_html
+
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """Every element opened is closed, in order; remembers what there is."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(report: Report, folder: Path):
+    page = to_html(report, base=folder)
+    parsed = Page(page)
+    assert parsed.open == []
+    assert not {"script", "link", "img", "iframe"} & set(parsed.tags)
+    assert not [value for name, value in parsed.attributes if name in ("src", "href") or name.startswith("on")]
+    assert "url(" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "prefers-color-scheme: dark" in page
+    assert "@media print" in page
+
+
+def test_it_says_what_the_terminal_says(report: Report, folder: Path):
+    page = to_html(report, base=folder)
+    assert "1 error, 1 warning, 1 note: this run is not training what you think</h1>" in page
+    for words in ("train.py:11", "added here", "since update 1, 1199 times", "Call optimizer.zero_grad()",
+                  "no held-out loader was swept", "seen 312 more times", "loaders.py:41", "1.2 %"):  # fmt: skip
+        assert words in page, words
+    assert page.count("<svg") == 4
+    assert page.count('class="mark"') == 2 * 3, "a first update on each plot whose updates reach it"
+
+
+def test_what_the_program_says_cannot_become_markup(report: Report, folder: Path):
+    (folder / "train.py").write_text("x = '</pre><script>alert(1)</script>'\n" * 20)
+    evil = "<script>alert(1)</script>\" onload='x'\x1b\udcff"
+    finding = replace(
+        report.findings[0], message=evil, title=evil, fix=evil, site=Site(str(folder / "train.py"), 3, evil),
+        related=((Site(f"/{evil}.py", 1, evil), evil),),
+    )  # fmt: skip
+    hostile = replace(report, findings=(finding,), problems=(evil,))
+    page = to_html(hostile)
+    assert "<script" not in page
+    assert "script" not in Page(page).tags
+    page.encode("utf-8")
+
+
+@pytest.mark.parametrize("values", [(), (float("nan"),), (1.0,), (0.0, 0.0), (1e-30, 1e30), (-1.0, float("inf"), 2.0)])
+def test_any_series_can_be_drawn(report: Report, values: tuple[float, ...]):
+    series = Series(updates=tuple(range(len(values))), values=values)
+    page = to_html(replace(report, series={"loss": series}))
+    assert not re.search(r'(?:x|y|cx|cy|points)[12]?="[^"]*(?:nan|inf)', page)
+
+
+def test_an_empty_report_is_a_page():
+    assert "Not judged" in to_html(Report(findings=()))
+
+
+def test_what_ended_the_run_stands_first(report: Report, error: Explained, folder: Path):
+    page = to_html(replace(report, error=replace(error, message="<b>mat1</b>")), base=folder)
+    assert page.index("What ended the run") < page.index("<h2>Findings")
+    assert "&lt;b&gt;mat1&lt;/b&gt;" in page
+    assert "Build the layer with in_features=392." in page
+    assert "`x` comes from here" in page
+    assert "What ended the run" not in to_html(report, base=folder)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from trueloop.core.findings import Finding, Judged, Report, Severity, Verdict
+from trueloop.reporting.summary import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
+
+CLEAN = Report(findings=(), judged=(Judged("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
+
+
+def test_a_run_without_findings_is_clean():
+    assert outcome(CLEAN) is Outcome.CLEAN
+    assert headline(CLEAN) == "No silent failure found in 1200 updates"
+
+
+def test_a_run_that_never_stepped_is_not_judged_whatever_its_detectors_say():
+    never = replace(CLEAN, updates=0)
+    assert outcome(never) is Outcome.NOT_JUDGED
+    assert headline(never) == "Not judged: no optimizer made a step"
+    assert outcome(Report(findings=())) is Outcome.NOT_JUDGED
+
+
+def test_a_text_that_was_read_is_judged_without_updates():
+    read = replace(CLEAN, updates=0, seconds=0.0, files=12)
+    assert outcome(read) is Outcome.CLEAN
+    assert headline(read) == "No silent failure found in 12 files"
+
+
+def test_the_headline_says_how_grave_it_is(report: Report):
+    errors, warning, note = report.findings
+    say = {
+        (errors, errors, warning, note): "2 errors, 1 warning, 1 note: this run is not training what you think",
+        (warning,): "1 warning in 1200 updates: look at this before you trust the result",
+        (warning, note): "1 warning, 1 note in 1200 updates: look at these before you trust the result",
+        (note,): "No silent failure found in 1200 updates, 1 note",
+    }
+    for findings, words in say.items():
+        assert headline(replace(report, findings=findings)) == words
+        assert outcome(replace(report, findings=findings)) is Outcome.FINDINGS
+    assert headline(replace(report, findings=(errors,), updates=0)) == "1 error: no optimizer made a step"
+    assert headline(replace(report, findings=(note,), updates=0)) == "Not judged: no optimizer made a step, 1 note"
+    assert report.worst() is Severity.ERROR
+
+
+def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(report: Report):
+    assert counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
+    assert list(reasons(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
+    assert more(report) == {"GRD001": "seen 312 more times, at other places"}
+
+
+def test_the_cost_is_a_share_of_the_time(report: Report):
+    assert cost_share(report) == 0.0125
+    assert cost_share(Report(findings=())) == 0
+
+
+def test_paths_are_relative_to_the_folder_they_are_in(tmp_path: Path):
+    assert shown(str(tmp_path / "a" / "train.py"), tmp_path) == str(Path("a") / "train.py")
+    assert shown("/elsewhere/train.py", tmp_path) == "/elsewhere/train.py"
+    assert shown("<ipython-input-1>", tmp_path) == "<ipython-input-1>"
+
+
+def test_when(finding: Finding):
+    assert when(finding) == "since update 1, 1199 times"
+    assert when(replace(finding, count=1)) == "at update 1"
+    assert when(replace(finding, first_update=None)) == "1199 times"
+    assert when(replace(finding, first_update=None, count=1)) == ""

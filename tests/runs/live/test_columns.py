@@ -1,0 +1,52 @@
+"""Norms by layer read back: shades by the logarithm, and never too many rows or columns."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trueloop.runs.live.columns import COLUMNS, LAYERS, LayerColumns
+
+
+def test_nothing_is_nothing():
+    assert LayerColumns().shown() is None
+
+
+def test_shades_follow_the_logarithm():
+    columns = LayerColumns()
+    columns.add(1, ["a", "b"], [0.01, 0.99])
+    columns.add(2, ["a", "b", "c"], [100.0, None, 0.0])
+    columns.add(3, ["b"], ["nan"])
+    shown = columns.shown()
+    assert shown is not None
+    assert (shown["updates"], shown["layers"]) == ([1, 2, 3], ["a", "b", "c"])
+    assert (shown["low"], shown["high"]) == (0.01, 100.0)
+    assert shown["shades"] == [[0, 255, None], [127, None, -1], [None, 0, None]]
+    assert shown["norms"][0] == [0.01, 100.0, None]
+    assert math.isnan(shown["norms"][1][2])
+
+
+def test_one_norm_alone_is_a_shade_too():
+    columns = LayerColumns()
+    columns.add(1, ["a"], [3.0])
+    shown = columns.shown()
+    assert shown is not None
+    assert shown["shades"] == [[0]]
+
+
+@pytest.mark.parametrize("bad", [{}, [1], "high"])
+def test_what_is_no_norm_is_refused(bad):
+    with pytest.raises((TypeError, ValueError)):
+        LayerColumns().add(1, ["a"], [bad])
+
+
+def test_there_are_never_too_many():
+    columns = LayerColumns()
+    for update in range(3 * COLUMNS):
+        columns.add(update, [f"layer {update}" * 100], [1.0])
+    shown = columns.shown()
+    assert shown is not None
+    assert len(shown["updates"]) <= COLUMNS
+    assert len(shown["layers"]) <= LAYERS
+    assert max(map(len, shown["layers"])) <= 120

@@ -1,0 +1,59 @@
+"""Merging neighbours loses no sum and no extreme."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueloop.core.protocols import UpdateRow
+from trueloop.runs.live import rows as module
+from trueloop.runs.live.rows import Rows, single
+
+LOSSES = st.lists(st.one_of(st.floats(0, 100), st.sampled_from([math.nan, math.inf])), min_size=1, max_size=200)
+
+
+def update(number, loss=1.0, *, skipped=False):
+    return UpdateRow(number, 1, loss, 2.0 * loss, 0.1, 8, 0.001, 0.01, skipped)
+
+
+@given(LOSSES)
+def test_sums_counts_means_and_extremes_stay(losses):
+    rows = Rows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST", 8)
+        for number, loss in enumerate(losses, 1):
+            rows.add(single(update(number, loss, skipped=not math.isfinite(loss))))
+    kept = rows.rows
+    assert len(kept) <= 8
+    assert kept[-1].update == len(losses)
+    assert sum(row.updates for row in kept) == len(losses)
+    assert sum(row.examples for row in kept) == 8 * len(losses)
+    assert sum(row.total_s for row in kept) == pytest.approx(0.01 * len(losses))
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    assert sum(row.counted for row in kept) == len(finite)
+    assert sum(row.skipped for row in kept) == len(losses) - len(finite)
+    if finite:
+        lows = [row.loss_low for row in kept if not math.isnan(row.loss_low)]
+        highs = [row.loss_high for row in kept if not math.isnan(row.loss_high)]
+        assert (min(lows), max(highs)) == (min(finite), max(finite))
+        mean = sum(row.loss * row.counted for row in kept if row.counted) / len(finite)
+        assert mean == pytest.approx(sum(finite) / len(finite))
+
+
+def test_every_row_but_the_newest_stands_for_as_many_updates(monkeypatch):
+    monkeypatch.setattr(module, "MOST", 8)
+    rows = Rows()
+    for number in range(1, 78):
+        rows.add(single(update(number)))
+    assert {row.updates for row in rows.rows[:-1]} == {rows.stride}
+
+
+def test_what_a_resume_supersedes_is_forgotten():
+    rows = Rows()
+    for number in range(1, 11):
+        rows.add(single(update(number)))
+    rows.forget_after(6)
+    assert [row.update for row in rows.rows] == [1, 2, 3, 4, 5, 6]

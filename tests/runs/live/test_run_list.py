@@ -1,0 +1,87 @@
+"""A line about each run comes from the ends of its journal, however long that is or whoever wrote it."""
+
+from __future__ import annotations
+
+import fcntl
+
+import pytest
+
+from trueloop.runs.live.run_list import any_runs, listed_feed, listed_runs
+from trueloop.runs.live.writer import LiveWriter
+
+
+def one(root):
+    ((run,), _) = listed_runs(root, "", 10)
+    return run
+
+
+@pytest.mark.parametrize("end", ["finished", "early_stop", "failed"])
+def test_how_a_run_ended(made, end):
+    made.run("a", end=end)
+    assert (one(made.root).state, one(made.root).update, one(made.root).what) == (end, 6, "digits")
+
+
+def test_a_run_that_trains_holds_its_lock(made):
+    folder = made.run("a", end="")
+    assert one(made.root).state == "killed"
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert one(made.root).state == "running"
+
+
+def test_a_run_that_goes_on_has_not_ended(made):
+    folder = made.run("a", end="early_stop")
+    with (folder / "journal.jsonl").open("ab") as file:
+        file.write(b'{"event":"run_started","time":1,"name":"a","start_update":4}\n')
+    assert one(made.root).state == "killed", "the newest process has not told an end, and nobody trains"
+
+
+def test_the_newest_come_first_and_the_rest_is_counted(made):
+    import os
+
+    for number in range(5):
+        os.utime(made.run(f"r{number}") / "journal.jsonl", (1000 + number, 1000 + number))
+    found, count = listed_runs(made.root, "", 2)
+    assert ([run.name for run in found], count) == (["r4", "r3"], 5)
+    found, count = listed_runs(made.root, "r1", 2)
+    assert ([run.name for run in found], count) == (["r1"], 1)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff\xfe", b"[]\n3\n", b'{"event":"run_ended","reason":{"a":1}}\n', b"[" * 50_000]
+)
+def test_a_spoilt_journal_is_a_line_too(tmp_path, text):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "journal.jsonl").write_bytes(text)
+    run = one(tmp_path)
+    assert (run.name, run.what, run.update) == ("a", "", None)
+    run.told()
+
+
+def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
+    assert listed_runs(tmp_path / "none", "", 10) == ([], 0)
+    assert not any_runs(tmp_path / "none")
+
+
+def test_a_program_that_runs(tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
+    assert any_runs(tmp_path / "live")
+    writer.end(3, 1, {})
+    assert not any_runs(tmp_path / "live")
+    run = listed_feed(tmp_path / "live" / writer.name)
+    assert (run.name, run.state, run.update) == ("train.py", "failed", 3)
+    assert run.matches("TRAIN failed")
+    assert not run.matches("train finished")
+
+
+def test_a_name_cannot_turn_the_direction_of_writing(tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "\u202eyp.niart", "command": "a\x1b[2J b"})
+    run = listed_feed(tmp_path / "live" / writer.name)
+    assert (run.name, run.what) == ("\ufffdyp.niart", "a\ufffd[2J b")
+
+
+def test_a_time_that_no_clock_shows_is_not_believed(tmp_path):
+    writer = LiveWriter(tmp_path / "live", {"name": "train.py"})
+    folder = tmp_path / "live" / writer.name
+    (folder / "feed.jsonl").write_text('{"event":"begun","time":1' + "0" * 400 + "}\n")
+    assert 0 <= listed_feed(folder).changed < 10

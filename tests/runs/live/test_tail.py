@@ -1,0 +1,79 @@
+"""Reading on in a file that somebody else writes: whole lines, in pieces, from the start where it is another file."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from trueloop.core.errors import InvalidData
+from trueloop.runs.live import tail as module
+from trueloop.runs.live.tail import Tail
+
+
+def append(path, text):
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_only_whole_lines_come_and_each_comes_once(tmp_path):
+    path = tmp_path / "f"
+    append(path, b"one\ntwo\nthr")
+    tail = Tail(path)
+    assert tail.advance() == [b"one\n", b"two\n"]
+    assert (tail.advance(), tail.behind) == ([], 3)
+    append(path, b"ee\rstill\n")
+    assert tail.advance() == [b"three\rstill\n"]
+    assert (tail.behind, tail.restarts) == (0, 0)
+
+
+def test_a_piece_at_a_time_and_a_long_line_as_a_whole(tmp_path):
+    path = tmp_path / "f"
+    append(path, b"a" * 10 + b"\n" + b"b" * 100 + b"\n" + b"c\n")
+    tail = Tail(path)
+    pieces = [tail.advance(16) for _ in range(3)]
+    assert [line for piece in pieces for line in piece] == [b"a" * 10 + b"\n", b"b" * 100 + b"\n", b"c\n"]
+    assert len(pieces[0]) == 1
+
+
+def test_a_torn_line_that_is_cut_off_and_written_anew(tmp_path):
+    path = tmp_path / "f"
+    append(path, b"one\nto")
+    tail = Tail(path)
+    tail.advance()
+    os.truncate(path, 4)
+    append(path, b"two\n")
+    assert tail.advance() == [b"two\n"]
+    assert tail.restarts == 0
+
+
+@pytest.mark.parametrize("how", ["another", "shorter", "longer"])
+def test_a_file_that_is_written_anew_is_read_from_its_start(tmp_path, how):
+    path = tmp_path / "f"
+    append(path, b"one\ntwo\n")
+    tail = Tail(path)
+    tail.advance()
+    if how == "another":
+        path.rename(tmp_path / "old")
+    else:
+        path.write_bytes(b"")
+    append(path, b"1\n" if how == "shorter" else b"first\nsecond\n")
+    assert tail.advance()[0] in (b"1\n", b"first\n")
+    assert tail.restarts == 1
+
+
+def test_a_line_that_no_run_writes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST", 64)
+    append(tmp_path / "f", b"x" * 200)
+    with pytest.raises(InvalidData, match="has a line of more than"):
+        Tail(tmp_path / "f").advance(16)
+
+
+def test_what_is_no_file_is_not_opened_and_nobody_waits(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidData, match="not a regular file"):
+        Tail(tmp_path / "pipe").advance()
+    (tmp_path / "secret").write_text("secret\n")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic links"):
+        Tail(tmp_path / "link").advance()

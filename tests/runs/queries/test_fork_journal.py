@@ -1,0 +1,96 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from trueloop.core.errors import RunFolderError
+from trueloop.core.protocols import RunStarted, UpdatesDone
+from trueloop.runs.journal import read
+from trueloop.runs.queries.fork_journal import branch, rolled_back
+from trueloop.runs.queries.overview import Point, points
+
+NEW_ID = "f" * 32
+
+
+def branched(source, tmp_path, update):
+    target = tmp_path / "target"
+    target.mkdir()
+    note = rolled_back(source=source, run_id="a" * 32, update=update)
+    branch(source, target, update=update, run_id=NEW_ID, note=note, lies_in=Path("runs/new"))
+    return target
+
+
+def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module, tmp_path):
+    source = made.run("a")
+    before = (source / "journal.jsonl").read_bytes()
+    target = branched(source, tmp_path, 4)
+    told = read(target)
+    assert told.updates.update == [1, 2, 3, 4]
+    assert points(told.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
+    assert [each.path for each in told.checkpoints] == [
+        "runs/new/checkpoints/update-000000002",
+        "runs/new/checkpoints/update-000000004",
+    ]
+    assert (told.end, told.facts["run_id"], told.started_at) == (None, NEW_ID, 1_700_000_000.0)
+    (note,) = told.notes
+    assert (note.kind, note.update) == ("rolled_back", 4)
+    assert note.details == {"run_id": "a" * 32, "path": str(source), "update": 4}
+    assert (source / "journal.jsonl").read_bytes() == before
+    kept, all_of_it = (
+        [r for r in made_runs_module.records(run) if r["event"] == "updates"] for run in (target, source)
+    )
+    assert (len(kept), kept) == (2, all_of_it[:2])
+
+
+@pytest.mark.parametrize("update", range(1, 7))
+@pytest.mark.parametrize("rates", [(), (0.1, 0.2)])
+@pytest.mark.parametrize("spread", [0.0, 0.25])
+def test_a_line_of_many_updates_is_cut(made, made_runs_module, tmp_path, update, rates, spread):
+    rows = [
+        made_runs_module.row(k, 1.0 + k * spread, skipped=k == 3)._replace(
+            rates=(rates[0], rates[1] + k * spread) if rates else ()
+        )
+        for k in range(1, 7)
+    ]
+    start = RunStarted(name="x", epochs=3, updates=6, start_update=0, facts={})
+    source = made.write("a", [start, UpdatesDone(rows=rows, memory_mib=5.0)])
+    whole, told = read(source), read(branched(source, tmp_path, update))
+    for field in fields(whole.updates):
+        if field.name != "rates":
+            assert getattr(told.updates, field.name) == getattr(whole.updates, field.name)[:update]
+    assert told.updates.rates == [column[:update] for column in whole.updates.rates]
+    assert told.memory == ([(6, 5.0)] if update == 6 else [])
+
+
+def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_path):
+    source = made.run("a", losses=(0.5, 0.3, 0.4), end="")
+    again = RunStarted(name="digits", epochs=3, updates=6, start_update=2, facts={"recipe": "digits"})
+    made.write("a", [again, UpdatesDone(rows=[made_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
+    told = read(branched(source, tmp_path, 4))
+    assert told.updates.loss == [0.6, 0.5, 9.0, 9.0]
+    assert told.processes == 2
+    assert [each.update for each in told.evaluations] == [2]
+
+
+def test_a_later_process_is_left_out(made, made_runs_module, tmp_path):
+    source = made.run("a", end="")
+    made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
+    told = read(branched(source, tmp_path, 2))
+    assert (told.processes, told.last_update, told.facts["recipe"]) == (1, 2, "digits")
+
+
+def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
+    source = made.run("a", end="")
+    with (source / "journal.jsonl").open("a") as file:
+        file.write('{"event":"update","update":7,"epo')
+    assert read(branched(source, tmp_path, 6)).last_update == 6
+
+
+def test_a_path_in_a_journal_leads_nowhere_else(made, tmp_path):
+    told = read(branched(made.hostile(), tmp_path, 2))
+    assert [each.path for each in told.checkpoints] == ["runs/new/checkpoints/etc"]
+
+
+def test_an_unreadable_source_is_an_error_in_words(made, tmp_path):
+    with pytest.raises(RunFolderError, match="cannot be copied"):
+        branched(made.root / "nowhere", tmp_path, 2)

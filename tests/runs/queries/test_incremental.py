@@ -1,0 +1,138 @@
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trueloop.core.protocols import Noted, RunEnded, RunStarted, UpdatesDone
+from trueloop.runs.journal_lines import encode
+from trueloop.runs.queries import incremental, index
+from trueloop.runs.queries.incremental import extended, place
+from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.overview import record_of
+
+
+def as_kept(run_dir):
+    """The record as the index has it."""
+    read_to = place(run_dir)
+    return json.loads(encode({**record_of(run_dir)[0], "read": read_to}))
+
+
+def assert_same(grown, anew):
+    grown, anew = dict(grown), json.loads(encode(anew))
+    assert grown.pop("duration_s") == pytest.approx(anew.pop("duration_s"))
+    assert json.loads(encode({key: grown[key] for key in grown if key != "read"})) == anew
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    losses=st.lists(st.sampled_from([0.1, 0.2, 0.3, math.nan, math.inf]), min_size=1, max_size=5),
+    cut=st.floats(0, 1),
+    mode=st.sampled_from(["min", "max"]),
+    end=st.sampled_from(["", "finished"]),
+)
+def test_grown_by_any_number_of_lines_it_is_what_reading_all_gives(made, losses, cut, mode, end):
+    facts = {"config": {"monitor": {"metric": "val/loss", "mode": mode}}}
+    whole = made.run("whole", losses, end=end, facts=facts)
+    data = (whole / "journal.jsonl").read_bytes()
+    first = data.index(b"\n") + 1
+    path = made.root / "part" / "journal.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data[: first + int(cut * (len(data) - first))])  # in the middle of a line, as a kill leaves it
+    before = as_kept(path.parent)
+    path.write_bytes(data)
+    assert_same(extended(path.parent, before), record_of(path.parent)[0])
+    again = as_kept(path.parent)
+    assert_same(extended(path.parent, again), record_of(path.parent)[0])
+    (whole / "journal.jsonl").unlink()
+
+
+def test_lines_that_were_counted_already_are_passed_over(made):
+    path = made.run("a", end="")
+    record = {**as_kept(path), "read": [0, place(made.root / "a")[1]]}
+    first = (path / "journal.jsonl").read_bytes().index(b"\n") + 1
+    from trueloop.runs.queries.incremental import _mark
+
+    with (path / "journal.jsonl").open("rb") as file:
+        record["read"] = [first, _mark(file, first)]
+    assert_same(extended(path, record), record_of(path)[0])
+
+
+def again(made, made_runs_module):
+    made.write("a", [RunStarted(name="x", epochs=3, updates=6, start_update=4, facts={})])
+
+
+def rolled_back(made, made_runs_module):
+    made.write("a", [Noted(update=6, kind="rolled_back", message="", details={})])
+
+
+def anew(made, made_runs_module):
+    (made.root / "a" / "journal.jsonl").unlink()
+    made.run("a", losses=(0.9, 0.8, 0.7, 0.6, 0.5), end="")
+
+
+def shorter(made, made_runs_module):
+    (made.root / "a" / "journal.jsonl").unlink()
+    made.run("a", losses=(0.9,), end="")
+
+
+def garbage(made, made_runs_module):
+    with (made.root / "a" / "journal.jsonl").open("ab") as file:
+        file.write(b"{}\n")
+
+
+@pytest.mark.parametrize("change", [again, rolled_back, anew, shorter, garbage])
+def test_what_changes_what_came_before_is_read_anew(made, made_runs_module, change):
+    path = made.run("a", end="")
+    before = as_kept(path)
+    change(made, made_runs_module)
+    assert extended(path, before) is None
+
+
+def test_a_line_without_an_end_that_fills_the_tail_is_read_anew(made, monkeypatch):
+    path = made.run("a", end="")
+    before = as_kept(path)
+    monkeypatch.setattr(incremental, "_TAIL", 100)
+    assert place(path) == before["read"]
+    with (path / "journal.jsonl").open("ab") as file:
+        file.write(b"x" * 100)
+    with pytest.raises(ValueError, match="not found"):
+        place(path)
+    assert extended(path, before) is None
+
+
+def test_a_damaged_one_is_always_read_anew(made, made_runs_module):
+    path = made_runs_module.damage(made.run("a"))
+    assert extended(path, as_kept(path)) is None
+    assert extended(path, record_of(path)[0]) is None
+
+
+def test_the_index_reads_a_long_journal_once_and_then_what_is_new(made, made_runs_module, monkeypatch):
+    monkeypatch.setattr(index, "LARGE", 1)
+    seen = []
+    real = index.record_of
+    monkeypatch.setattr(index, "record_of", lambda path: seen.append(path.name) or real(path))
+    made.run("a", end="")
+    overviews(made.root)
+    made.write("a", [UpdatesDone(rows=[made_runs_module.row(7, skipped=True)])])
+    (run,) = overviews(made.root, facts=True)
+    assert (run.record["update"], run.record["skipped"], run.state) == (7, 1, "killed")
+    made.write("a", [RunEnded(update=7, reason="failed", seconds=3)])
+    (run,) = overviews(made.root)
+    assert (run.state, run.record["duration_s"]) == ("failed", 3)
+    assert seen == ["a"]
+    assert not {"read", "saved"} & run.as_json().keys()
+    again(made, made_runs_module)
+    assert overviews(made.root)[0].record["processes"] == 2
+    assert seen == ["a", "a"]
+
+
+def test_a_journal_of_the_first_schema_grows_too(made):
+    path = made.run("a", end="")
+    row = {"loss": 0.5, "grad_norm": 1.0, "lr": 0.1, "examples": 8, "wait_s": 0.1, "total_s": 0.5, "skipped": True}
+    before = as_kept(path)
+    with (path / "journal.jsonl").open("a") as file:
+        file.write(encode({"event": "update", "update": 7, "epoch": 4, **row}))
+    assert_same(extended(path, before), record_of(path)[0])
+    assert extended(path, before)["epoch"] == 4

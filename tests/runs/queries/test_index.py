@@ -1,0 +1,218 @@
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trueloop.app.training.run_folder import RunFolder
+from trueloop.core.protocols import RunEnded
+from trueloop.runs.queries import index
+from trueloop.runs.queries.index import INDEX_NAME, names, overviews
+
+
+@pytest.fixture
+def read_journals(monkeypatch):
+    """The names of the runs whose journals are really read."""
+    seen = []
+    real = index.record_of
+    monkeypatch.setattr(index, "record_of", lambda path: seen.append(path.name) or real(path))
+    return seen
+
+
+def told(runs):
+    return [run.as_json() for run in runs]
+
+
+def test_a_second_question_reads_no_journal(made, read_journals):
+    made.run("b", losses=(0.9,))
+    made.run("a")
+    first = overviews(made.root, facts=True)
+    assert [run.name for run in first] == read_journals == ["a", "b"]
+    second = overviews(made.root, facts=True)
+    assert read_journals == ["a", "b"]
+    assert told(first) == told(second)
+    assert second[0].facts["config.optim.lr"] == 0.001
+    assert overviews(made.root)[0].facts == {}
+
+
+def test_only_what_changed_is_read_again(made, read_journals):
+    made.run("a", end="")
+    made.run("b")
+    overviews(made.root)
+    made.write("a", [RunEnded(update=6, reason="failed", seconds=3)])
+    read_journals.clear()
+    assert [run.state for run in overviews(made.root)] == ["failed", "finished"]
+    assert read_journals == ["a"]
+    shutil.rmtree(made.root / "b")
+    assert [run.name for run in overviews(made.root)] == ["a"]
+    with sqlite3.connect(made.root / INDEX_NAME) as database:
+        assert database.execute("SELECT name FROM runs").fetchall() == [(b"a",)]
+    assert read_journals == ["a"]
+
+
+def test_whether_it_trains_is_never_taken_from_the_index(made):
+    path = made.run("a", end="")
+    assert overviews(made.root)[0].state == "killed"
+    with RunFolder(path).held():
+        assert overviews(made.root)[0].state == "running"
+
+
+def test_the_index_can_be_deleted_at_any_time(made):
+    made.run("a")
+    first = told(overviews(made.root))
+    (made.root / INDEX_NAME).unlink()
+    assert told(overviews(made.root)) == first
+    assert (made.root / INDEX_NAME).is_file()
+
+
+def spoil_bytes(path):
+    data = bytearray(path.read_bytes())
+    data[100:3000] = b"\xff" * 2900
+    path.write_bytes(data)
+
+
+def spoil_row(path):
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET record = '{'")
+
+
+def spoil_kind(path):
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET record = '7, 8'")
+
+
+def spoil_type(path):
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET record = NULL")
+
+
+def other_schema(path):
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+
+
+def other_table(path):
+    path.unlink()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE runs (something)")
+        database.execute(f"PRAGMA user_version = {index.SCHEMA}")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoil_bytes,
+        spoil_row,
+        spoil_kind,
+        spoil_type,
+        other_schema,
+        other_table,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"no database at all" * 100),
+    ],
+)
+def test_an_index_that_cannot_be_used_is_made_anew_without_a_word(made, read_journals, capfd, spoil):
+    made.run("a")
+    made.run("b")
+    first = told(overviews(made.root))
+    spoil(made.root / INDEX_NAME)
+    assert told(overviews(made.root)) == first
+    read_journals.clear()
+    assert told(overviews(made.root)) == first
+    assert read_journals == [], "it was made anew, and is used"
+    assert capfd.readouterr() == ("", "")
+    assert sorted(path.name for path in made.root.iterdir()) == [INDEX_NAME, "a", "b"]
+
+
+def test_where_nothing_can_be_written_the_answer_is_the_same(made, monkeypatch):
+    made.run("a")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert [run.name for run in overviews(made.root)] == ["a"]
+    assert not (made.root / INDEX_NAME).exists()
+
+
+def test_an_index_that_another_process_holds_is_done_without(made, monkeypatch):
+    made.run("a")
+    overviews(made.root)
+    made.run("b")
+    monkeypatch.setattr(index, "_WAIT_S", 0.01)
+    with sqlite3.connect(made.root / INDEX_NAME, isolation_level=None) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        assert [run.name for run in overviews(made.root)] == ["a", "b"]
+        database.execute("ROLLBACK")
+    assert [run.name for run in overviews(made.root)] == ["a", "b"]
+
+
+def test_a_link_is_neither_a_run_nor_an_index(made, tmp_path):
+    inside = made.run("a")
+    outside = tmp_path / "outside"
+    shutil.copytree(inside, outside)
+    (made.root / "link").symlink_to(outside)
+    (made.root / "b").mkdir()
+    (made.root / "b" / "journal.jsonl").symlink_to(outside / "journal.jsonl")
+    victim = tmp_path / "victim"
+    (made.root / INDEX_NAME).symlink_to(victim)
+    assert names(made.root) == ["a"]
+    assert [run.name for run in overviews(made.root)] == ["a"]
+    assert not victim.exists()
+
+
+def test_what_is_no_run_is_passed_over(made):
+    assert overviews(made.root) == []
+    made.run("a")
+    (made.root / "empty").mkdir()
+    (made.root / "a file").write_text("")
+    made.run(".hidden")
+    assert names(made.root) == ["a"]
+
+
+def test_a_damaged_run_is_a_row_like_any_other(made, made_runs_module):
+    made.run("a")
+    made_runs_module.damage(made.run("b"))
+    for _ in range(2):
+        assert [run.state for run in overviews(made.root)] == ["finished", "damaged"]
+
+
+def test_names_that_are_no_text_are_kept_too(made, read_journals):
+    name = os.fsdecode(b"r\xff\xfe")
+    made.run(name)
+    made.hostile()
+    for _ in range(2):
+        assert name in [run.name for run in overviews(made.root)]
+    assert len(read_journals) == 2
+
+
+def test_two_processes_that_begin_at_once_get_the_same_answer(made):
+    for k in range(30):
+        made.run(f"run-{k:02}")
+    code = (
+        "import sys; from pathlib import Path; from trueloop.runs.queries.index import overviews\n"
+        "sys.stdin.readline()\n"
+        f"for _ in range(5): print(len(overviews(Path({str(made.root)!r}))))"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        assert process.communicate() == ("30\n" * 5, "")
+    assert sorted(path.name for path in made.root.iterdir() if path.name.startswith(".")) == [INDEX_NAME]
+
+
+def test_the_folder_itself_may_be_the_root(made, monkeypatch):
+    made.run("a")
+    monkeypatch.chdir(made.root)
+    (run,) = overviews(Path())
+    assert (run.folder, run.path, run.name) == ("a", Path("a"), "a")

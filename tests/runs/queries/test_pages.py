@@ -1,0 +1,69 @@
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from trueloop.core.errors import RunFolderError
+from trueloop.runs.journal import read
+from trueloop.runs.queries.comparison import differences, measured, modes_of
+from trueloop.runs.queries.pages import save_html, save_png, shown_panels
+
+
+class Tags(HTMLParser):
+    def __init__(self, markup):
+        super().__init__()
+        self.seen, self.text = [], ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_picture_of_two_runs(made, tmp_path):
+    histories = {name: read(made.run(name)) for name in ("a", "_b")}
+    save_png(histories, tmp_path / "both.png")
+    with Image.open(tmp_path / "both.png") as image:
+        assert image.format == "PNG"
+        assert image.width > 1000
+    assert [path.name for path in tmp_path.glob("*.part")] == []
+
+
+def test_one_run_has_the_plots_of_its_report(made):
+    names = [panel.name for panel in shown_panels({"a": read(made.run("a"))})]
+    assert names == ["loss", "lr", "grad_norm", "throughput", "waiting"]
+
+
+def test_a_page_with_what_differs(made, tmp_path):
+    one, other = read(made.run("a")), read(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}}))
+    path = tmp_path / "page.html"
+    histories = {"a": one, "b": other}
+    told = measured([one, other], modes_of([one, other]))
+    save_html(histories, path, differences=differences([one, other]), measured=told)
+    page = Tags(path.read_text())
+    assert [tag for tag, _ in page.seen].count("svg") == len(shown_panels(histories)) == 5
+    assert "2 runs side by side" in page.text
+    assert "0.3000 @ 4" in page.text
+    assert "options.width" in page.text
+    assert not {"script", "link", "img"} & {tag for tag, _ in page.seen}
+
+
+def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
+    hostile, path = made_runs_module.HOSTILE, tmp_path / "page.html"
+    histories = {hostile: read(made.hostile()), "b": read(made.run("b"))}
+    differ = differences(list(histories.values()))
+    save_html(histories, path, differences=differ, measured=measured(list(histories.values()), {}))
+    page = Tags(path.read_text())
+    assert not {"script", "img"} & {tag for tag, _ in page.seen}
+    assert "<script>alert(1)</script>" in page.text
+    assert "\x1b" not in path.read_text()
+    save_png(histories, tmp_path / "page.png")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_in_words(made, tmp_path):
+    histories = {"a": read(made.run("a", losses=()))}
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        save_html(histories, tmp_path / "nowhere" / "page.html")

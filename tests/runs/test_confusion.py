@@ -1,0 +1,56 @@
+import pytest
+
+from trueloop.core.protocols import Evaluated
+from trueloop.runs.confusion import DRAWN, confusion_section
+from trueloop.runs.journal import read
+
+
+def page_of(run, synthetic, matrix, names=None, split="val"):
+    facts = {"class_names": names} if names else {}
+    evaluated = Evaluated(
+        update=5, epoch=1, split=split, metrics={"loss": 1.0}, tables={"confusion": matrix}, seconds=0.1, best=True
+    )
+    return confusion_section(read(run([synthetic.started(facts=facts), evaluated])))
+
+
+def test_rows_are_the_true_classes(run, synthetic):
+    page = page_of(run, synthetic, [[8, 2], [0, 5]], ["cat", "dog"])
+    assert "On the val set, after update 5: 13 of 15 right." in page
+    assert "Most often mistaken: cat for dog, 2 times." in page
+    assert (
+        '<th scope="row">cat</th><td class="hit" style="--share:80%">8</td><td class="miss" style="--share:45%">2</td>'
+        in page
+    )
+    assert '<td class="recall">80.0 %</td>' in page
+    assert '<td class="zero">·</td><td class="hit" style="--share:100%">5</td><td class="recall">100.0 %</td>' in page
+
+
+def test_the_test_set_comes_before_validation(run, synthetic):
+    assert "On the test set, with the final weights: 170 of 181 right." in confusion_section(
+        read(run(synthetic.whole_run()))
+    )
+
+
+def test_a_class_without_examples_has_no_recall(run, synthetic):
+    page = page_of(run, synthetic, [[0, 0], [0, 3]])
+    assert '<td class="recall">none</td>' in page
+    assert "None was mistaken." in page
+
+
+def test_names_that_do_not_fit_are_numbers(run, synthetic):
+    assert '<th scope="row">1</th>' in page_of(run, synthetic, [[1, 0], [0, 3]], ["only one"])
+
+
+def test_many_classes_are_told_by_their_worst_pairs(run, synthetic):
+    size = DRAWN + 1
+    matrix = [[9 if i == j else 0 for j in range(size)] for i in range(size)]
+    matrix[3][7] = 6
+    page = page_of(run, synthetic, matrix)
+    assert "31 classes are too many to draw" in page
+    assert "<td>3</td><td>7</td><td>6</td><td>40.0 %</td>" in page
+    assert page.count("<tr>") == 2
+
+
+@pytest.mark.parametrize("table", [None, [], 3, [[1, 2]], [1, 2], [[1, 2], [3]]])
+def test_what_is_no_square_matrix_is_not_shown(run, synthetic, table):
+    assert page_of(run, synthetic, table) == ""

@@ -1,0 +1,58 @@
+import math
+
+from trueloop.core.protocols import UpdateRow, UpdatesDone
+from trueloop.runs.journal import read
+from trueloop.runs.panels import MARKS, panels
+
+
+def by_name(run_dir):
+    return {panel.name: panel for panel in panels(read(run_dir))}
+
+
+def test_a_whole_run_has_every_panel_in_reading_order(run, synthetic):
+    shown = by_name(run(synthetic.whole_run(skipped=(40, 150))))
+    assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
+    assert [curve.label for curve in shown["loss"].curves] == ["train, each update", "train", "val", "test"]
+    assert shown["loss"].marks == shown["grad_norm"].marks == [40, 150]
+    assert shown["loss"].best == (230, shown["loss"].curves[2].y[9])
+    assert shown["grad_norm"].log
+    assert shown["loss"].log  # it falls by more than a factor of 30
+    assert shown["metric_accuracy"].caption == "Accuracy at the end: val 0.983, test 0.983."
+
+
+def test_without_validation_there_are_only_training_panels(run, synthetic):
+    shown = by_name(run([synthetic.started(), UpdatesDone(rows=list(synthetic.rows(1, 23)))]))
+    assert list(shown) == ["loss", "lr", "grad_norm", "throughput", "waiting"]
+    assert shown["loss"].best is None
+
+
+def test_a_run_that_was_never_finite_shows_what_it_has(run, synthetic):
+    rows = [UpdateRow(k, 1, math.nan, math.nan, 0.1, 8, 0.0, 0.5, True) for k in range(1, 4)]
+    shown = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))
+    assert list(shown) == ["lr", "throughput", "waiting"]
+    assert shown["throughput"].caption == "On average 16.0 examples per second of training."
+
+
+def test_a_run_of_nothing_has_no_panels(run, synthetic):
+    assert by_name(run([synthetic.started()])) == {}
+
+
+def test_no_time_at_all_is_no_division_by_zero(run, synthetic):
+    rows = [UpdateRow(1, 1, 0.5, 0.0, 0.1, 8, 0.0, 0.0, False)]
+    assert list(by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))) == ["loss", "lr"]
+
+
+def test_long_runs_are_thinned_and_so_are_their_marks(run, synthetic):
+    rows = [row._replace(skipped=True) for row in synthetic.rows(1, 5000, total=5000)]
+    loss = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))["loss"]
+    assert all(len(curve.x) <= 800 for curve in loss.curves)
+    assert MARKS <= len(loss.marks) < 2 * MARKS
+
+
+def test_groups_with_rates_of_their_own_have_a_curve_each(run, synthetic):
+    rows = [UpdateRow(k, 1, 0.5, 1.0, 0.1, 8, 0.0, 0.5, False, (0.1, 0.01 * k)) for k in range(1, 4)]
+    [panel] = [each for each in panels(read(run([synthetic.started(), UpdatesDone(rows=rows)]))) if each.name == "lr"]
+    assert [(curve.label, list(curve.y)) for curve in panel.curves] == [
+        ("group 0", [0.1, 0.1, 0.1]), ("group 1", [0.01, 0.02, 0.03])
+    ]  # fmt: skip
+    assert len({curve.role for curve in panel.curves}) == 2

@@ -1,0 +1,403 @@
+"""Journals that were killed and resumed, a store in memory, databases: what the tests of tracking share."""
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.runs.journal import Journal, read
+from trueloop.runs.tracking.sink import Batch
+
+RUN_ID = "0123456789abcdef0123456789abcdef"
+FACTS = {
+    "run_id": RUN_ID,
+    "recipe": "digits",
+    "config": {"epochs": 3, "optim": {"name": "adamw", "lr": 0.001, "betas": [0.9, 0.999]}, "clip": None},
+    "options": {"width": 32},
+    "git": {"commit": "4e7f36d0", "dirty": True, "diff_sha256": "ab" * 32},
+    "data": {"train": "sha256:1f9a0b"},
+    "versions": {"torch": "2.13.0", "python": "3.11.7"},
+    "class_names": ["a", "b"],
+}
+
+
+def started(done=0, facts=FACTS, updates=12):
+    return RunStarted(name="digits", epochs=3, updates=updates, start_update=done, facts=facts)
+
+
+def row(update, *, loss=None, skipped=False, per_epoch=4):
+    return UpdateRow(
+        update=update, epoch=(update - 1) // per_epoch + 1, loss=math.nan if skipped else loss or 1 / update,
+        grad_norm=math.inf if skipped else 2 / update, lr=1e-3, examples=64, wait_s=0.002, total_s=0.01,
+        skipped=skipped,
+        rates=(1e-3, 1e-4) if update > 6 else (),
+    )  # fmt: skip
+
+
+def rows(first, last, **kind):
+    return UpdatesDone(rows=[row(update, **kind) for update in range(first, last + 1)], memory_mib=100.0 + last)
+
+
+def evaluated(update, loss, *, split="val", best=True):
+    metrics = {"loss": loss, "accuracy": 1 - loss / 2}
+    return Evaluated(update=update, epoch=update // 4, split=split, metrics=metrics, tables={}, seconds=0.1, best=best)
+
+
+def saved(update, loss=None):
+    metrics = {} if loss is None else {"val/loss": loss, "val/accuracy": 1 - loss / 2}
+    path = f"runs/digits/checkpoints/update-{update:09d}"
+    return CheckpointSaved(update=update, epoch=update // 4, path=path, metrics=metrics, seconds=0.1)
+
+
+def noted(update, kind="not_finite", message="Update was not finite."):
+    return Noted(update=update, kind=kind, message=message, details={})
+
+
+def ended(update, reason="finished"):
+    return RunEnded(update=update, reason=reason, seconds=1.0)
+
+
+def epoch(last, loss, **kind):
+    return [rows(last - 3, last, **kind), evaluated(last, loss), saved(last, loss)]
+
+
+WHOLE = [
+    started(), *epoch(4, 0.9), rows(5, 6), rows(7, 7, skipped=True), noted(7), rows(8, 8), evaluated(8, 0.4),
+    saved(8, 0.4), *epoch(12, 0.5), evaluated(12, 0.45, split="test", best=False), ended(12),
+]  # fmt: skip
+"""A run from its start to its end."""
+
+KILLED = [started(), *epoch(4, 0.9), rows(5, 8), evaluated(8, 0.7), noted(8, "slow", "It was slow."), rows(9, 10)]
+"""One that was killed after update 10; its newest checkpoint is of update 4."""
+
+RESUMED = [*KILLED, started(4), noted(4, "resumed", "Continues."), *epoch(8, 0.6), *epoch(12, 0.5), ended(12)]
+
+TESTED_TWICE = [*WHOLE, started(12), evaluated(12, 0.46, split="test", best=False), ended(12)]
+"""One that had finished and was started again: its test set is measured anew."""
+
+
+class Run:
+    """A run folder whose journal grows, by a clock that the journal alone knows."""
+
+    def __init__(self, path, events=()):
+        self.path = path
+        self.clock = 1_700_000_000.0
+        self.add(events)
+
+    def add(self, events):
+        journal = Journal(self.path / "journal.jsonl", now=self._now)
+        for event in events:
+            journal.report(event)
+        journal.close()
+        return self
+
+    def tear(self):
+        with (self.path / "journal.jsonl").open("ab") as file:
+            file.write(b'{"event":"updates","upd')
+        return self
+
+    def _now(self):
+        self.clock += 0.25
+        return self.clock
+
+
+@pytest.fixture
+def new_run(tmp_path):
+    counter = iter(range(100))
+    return lambda events=(), name="digits": Run(tmp_path / f"{name}-{next(counter)}", events)
+
+
+def points_of(run_dir):
+    """What a store must hold of a run, told from its history: {(metric, update): value}, as MLflow keeps numbers."""
+    history = read(run_dir)
+    u = history.updates
+    points = {}
+    for k, update in enumerate(u.update):
+        points |= {
+            ("train/loss", update): u.loss[k],
+            ("train/grad_norm", update): u.grad_norm[k],
+            ("train/lr", update): u.lr[k],
+            ("train/examples_per_s", update): u.examples[k] / u.total_s[k],
+            ("train/wait_share", update): u.wait_s[k] / u.total_s[k],
+        }
+        if u.skipped[k]:
+            points["train/skipped", update] = 1.0
+        if len(u.rates) > 1 and update > 6:  # see `row`
+            points |= {(f"train/lr_group_{group}", update): rates[k] for group, rates in enumerate(u.rates)}
+    points |= {("train/memory_mib", update): mib for update, mib in history.memory}
+    for each in history.evaluations:
+        for name, value in each.metrics.items():
+            points[f"{each.split}/{name}", each.update] = value
+            if each.best:
+                points[f"best/{each.split}/{name}", each.update] = value
+    return {key: comparable(value) for key, value in points.items()}
+
+
+def comparable(value):
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return math.copysign(1.7976931348623157e308, value)
+    return value
+
+
+def plain(point):
+    return point._replace(values={key: comparable(value) for key, value in point.values.items()})
+
+
+class Memory:
+    """A store in memory, strict: whatever it is handed twice is there twice, unless it says that it repeats."""
+
+    def __init__(self, *, repeats=True, appends=True):
+        self.repeats, self.appends = repeats, appends
+        self.runs = {}
+        self.calls = []
+        self.fail_after = math.inf  # calls
+
+    def __call__(self, target):
+        return self
+
+    def _call(self, name):
+        from trueloop.runs.tracking.sink import StoreDown
+
+        self.calls.append(name)
+        self.fail_after -= 1
+        if self.fail_after < 0:
+            raise StoreDown("The store is away.")
+
+    def find(self, card):
+        self._call("find")
+        kept = self.runs.get(card.run_id)
+        return kept and kept["mark"]
+
+    def begin(self, card):
+        self._call("begin")
+        assert card.run_id not in self.runs or self.appends or not self.runs[card.run_id]["closed"]
+        kept = self.runs.setdefault(card.run_id, {"points": [], "saved": [], "remarks": [], "mark": None, "params": {}})
+        assert kept["params"] in ({}, card.params), "params cannot be changed"
+        kept |= {"params": card.params, "card": card, "closed": False, "state": "running"}
+        self.run_id = card.run_id
+
+    def take(self, batch, mark):
+        kept = self.runs[self.run_id]
+        for name in ("points", "saved", "remarks"):
+            for handed in getattr(batch, name):
+                item = plain(handed) if name == "points" else handed
+                if not (self.repeats and item in kept[name]):
+                    kept[name].append(item)
+        if batch != Batch():
+            self._call("take")  # between the batch and its mark
+        kept["mark"] = mark
+
+    def end(self, state, time_ms, mark):
+        self._call("end")
+        self.runs[self.run_id] |= {"state": state, "end_ms": time_ms, "mark": mark, "closed": True}
+
+    def erase(self, card):
+        self._call("erase")
+        return self.runs.pop(card.run_id, None) is not None
+
+    def close(self):
+        pass
+
+    def points(self, run_id=RUN_ID):
+        """{(metric, step): value}, after seeing that each is there once, and at times that go forward."""
+        found = {}
+        for point in self.runs[run_id]["points"]:
+            for name, value in point.values.items():
+                assert (name, point.step) not in found, (name, point.step)
+                found[name, point.step] = value
+        return found
+
+
+@pytest.fixture
+def memory():
+    return Memory()
+
+
+class Postgres:
+    """A PostgreSQL of its own, on a socket only it knows, run as a user it accepts."""
+
+    def __init__(self, bin_dir, folder):
+        self.bin, self.folder = bin_dir, folder
+        self.port = _free_port()
+        self.user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+        self.process = None
+        data = folder / "data"
+        self._run("initdb", "-D", data, "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale=C")
+        self.start()
+
+    def start(self):
+        options = ["-D", self.folder / "data", "-p", str(self.port), "-k", self.folder, "-c", "listen_addresses="]
+        log = (self.folder / "log").open("ab")
+        command = [self.bin / "postgres", *options, "-c", "fsync=off"]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self.user)
+        log.close()
+        deadline = time.monotonic() + 30
+        while self._ready() != 0:
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
+            time.sleep(0.05)
+
+    def kill(self):
+        """SIGKILL to every one of its processes, as a power cut would."""
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent = stat.read_text().rpartition(")")[2].split()[1]
+                if int(parent) == self.process.pid:
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)  # "fast": clients are cut off
+            self.process.wait(30)
+
+    def database(self, name):
+        self._run("createdb", "-h", self.folder, "-p", str(self.port), "-U", "tester", name)
+        return f"postgresql+psycopg://tester:s3cret@/{name}?host={self.folder}&port={self.port}"
+
+    def _ready(self):
+        return self._run("pg_isready", "-q", "-h", self.folder, "-p", str(self.port), check=False).returncode
+
+    def _run(self, program, *words, check=True):
+        return subprocess.run(
+            [self.bin / program, *words], cwd=self.folder, check=check, capture_output=True, timeout=120, **self.user
+        )
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A real PostgreSQL, for the whole session; a test that kills it starts it again."""
+    pytest.importorskip("mlflow")
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres")) or [Path(shutil.which("postgres") or "none")]
+    if not found[-1].is_file():
+        pytest.skip("no PostgreSQL is installed: apt-get install postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="trueloop-pg-"))  # its user may not look into pytest's own folder
+    if os.getuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+    server = Postgres(found[-1].parent, folder)
+    yield server
+    server.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def laid_out(tmp_path_factory):
+    """An empty SQLite database with MLflow's tables: to lay them out takes seconds, to copy them none."""
+    pytest.importorskip("mlflow")
+    from trueloop.runs.tracking.mlflow_sink import MlflowSink
+    from trueloop.runs.tracking.target import target_of
+
+    folder = tmp_path_factory.mktemp("laid_out")
+    MlflowSink(target_of("sqlite", folder)).close()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def sqlite_store(laid_out, tmp_path):
+    """The address of a database of this test's own."""
+    path = tmp_path / "store" / "mlflow.db"
+    path.parent.mkdir()
+    shutil.copy(laid_out, path)
+    return f"sqlite:///{path}"
+
+
+_SERVER = """
+import sys
+from mlflow.server import app
+from werkzeug.serving import make_server
+
+server = make_server("127.0.0.1", 0, app, threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(laid_out, tmp_path_factory):
+    """MLflow's own REST service over a database file; by Flask's server: `mlflow server` needs all of MLflow."""
+    for module in ("flask", "flask_cors", "graphene", "werkzeug"):
+        pytest.importorskip(module)
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(laid_out, folder / "mlflow.db")
+    served = {
+        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db", "_MLFLOW_SERVER_ARTIFACT_ROOT": str(folder),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }  # fmt: skip
+    command = [sys.executable, "-c", _SERVER]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(command, env={**os.environ, **served}, stdout=subprocess.PIPE, stderr=log, cwd=folder)
+    port = server.stdout.readline().decode().strip()
+    assert port, (folder / "log").read_text()
+    yield f"http://127.0.0.1:{port}"
+    server.kill()
+    server.wait()
+    server.stdout.close()
+
+
+def eventually(true, seconds=60.0):
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def followers(run_dir):
+    """The processes that follow a run, by number."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"trueloop.runs.tracking.sync_process" in words and os.fsencode(run_dir) in words:
+                found.append(int(path.parent.name))
+    return found
+
+
+def in_mlflow(url, run_id=RUN_ID):
+    """Read a run back out of MLflow: the one run with this id, its points, and its logged models by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow
+        return _in_mlflow(url, run_id)
+
+
+def _in_mlflow(url, run_id):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=url, registry_uri=url)
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    runs = client.search_runs(experiments, f"tags.`trueloop.run_id` = '{run_id}'")
+    assert len(runs) == 1, runs
+    points = {}
+    for name in runs[0].data.metrics:
+        for metric in client.get_metric_history(runs[0].info.run_id, name):
+            assert (name, metric.step) not in points, (name, metric.step)
+            points[name, metric.step] = comparable(metric.value)
+    models = {model.name: model for model in client.search_logged_models(experiments)}
+    return runs[0], points, models
+
+
+@pytest.fixture(scope="session")
+def tracked():
+    """The functions above: what a test file cannot import from here."""
+    return sys.modules[__name__]

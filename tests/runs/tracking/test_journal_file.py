@@ -1,0 +1,72 @@
+"""Whole lines of a file that grows, is cut off and grows again; and who may copy it."""
+
+import subprocess
+import sys
+from io import FileIO
+
+import pytest
+
+from trueloop.runs.tracking import journal_file
+from trueloop.runs.tracking.journal_file import held, seal, whole_lines
+
+
+@pytest.mark.parametrize("block", [1, 3, 1 << 20])
+def test_whole_lines_and_where_they_begin(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(journal_file, "BLOCK", block)
+    path = tmp_path / "journal"
+    path.write_bytes(b"one\ntwo\n\nfour\ntorn")
+    with FileIO(path) as file:
+        lines = [(0, b"one\n"), (4, b"two\n"), (8, b"\n"), (9, b"four\n")]
+        assert list(whole_lines(file, 0)) == lines
+        assert list(whole_lines(file, 8)) == lines[2:]
+        assert list(whole_lines(file, 0, 8)) == lines[:2]
+        assert list(whole_lines(file, 0, 9)) == lines[:3]
+        assert list(whole_lines(file, 14)) == []
+
+
+def test_a_torn_line_that_was_cut_off_is_not_remembered(tmp_path):
+    path = tmp_path / "journal"
+    path.write_bytes(b"one\nto")
+    with FileIO(path) as file:
+        assert list(whole_lines(file, 0)) == [(0, b"one\n")]
+        path.write_bytes(b"one\nthree\n")
+        assert list(whole_lines(file, 4)) == [(4, b"three\n")]
+
+
+def test_the_file_may_be_read_elsewhere_between_two_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_file, "BLOCK", 4)
+    path = tmp_path / "journal"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    with FileIO(path) as file:
+        found = []
+        for place, line in whole_lines(file, 0):
+            seal(file, place)
+            found.append(line)
+    assert found == [b"one\n", b"two\n", b"three\n"]
+
+
+def test_a_seal_knows_what_stands_before_a_place(tmp_path):
+    path = tmp_path / "journal"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    with FileIO(path) as file:
+        sealed = seal(file, 8)
+        assert sealed
+        assert seal(file, 0) == seal(file, 5) == seal(file, 100) == ""
+    path.write_bytes(b"one\ntwO\nthree\n")
+    with FileIO(path) as file:
+        assert seal(file, 8) not in ("", sealed)
+
+
+def test_one_process_at_a_time(tmp_path):
+    path = tmp_path / "journal"
+    path.write_bytes(b"")
+    script = f"import fcntl; fcntl.flock(open({str(path)!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+    def elsewhere():
+        return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+    with FileIO(path) as file:
+        with held(file) as mine:
+            assert mine
+            assert not elsewhere()
+        assert elsewhere()

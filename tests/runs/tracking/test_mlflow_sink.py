@@ -1,0 +1,298 @@
+"""Runs in MLflow: SQLite, a real PostgreSQL, its own server; locked, away, of another schema, written by two."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mlflow")
+
+from mlflow import MlflowClient
+
+from trueloop.core.protocols import Evaluated
+from trueloop.runs.tracking.mlflow_sink import MlflowSink
+from trueloop.runs.tracking.sink import StoreDown, StoreError, StoreRefused
+from trueloop.runs.tracking.sync_journal import Copying, copy_run
+from trueloop.runs.tracking.target import target_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # SQLAlchemy's, about MLflow
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "server"])
+def store(request, tmp_path):
+    """The address of a store of either kind, without a run of this test's."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("sqlite_store")
+    if request.param == "server":
+        url = request.getfixturevalue("mlflow_server")
+        clear(url)
+        return url
+    name = "t_" + "".join(char for char in tmp_path.name.lower() if char.isalnum())
+    return request.getfixturevalue("postgres").database(name)
+
+
+def clear(url):
+    """Delete every run and model of a store that tests share."""
+    client = MlflowClient(tracking_uri=url)
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    for run in client.search_runs(experiments):
+        client.delete_run(run.info.run_id)
+    for model in client.search_logged_models(experiments):
+        client.delete_logged_model(model.model_id)
+
+
+def sync(run, url, **how):
+    return copy_run(run.path, target_of(url, run.path.parent), **how)
+
+
+@pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
+def test_mlflow_holds_what_the_journal_says(tracked, new_run, store, events):
+    run = new_run(getattr(tracked, events))
+    assert sync(run, store).outcome == "copied"
+    kept, points, models = tracked.in_mlflow(store)
+    assert points == tracked.points_of(run.path)
+    assert kept.data.params == {
+        "epochs": "3", "clip": "null", "optim.name": "adamw", "optim.lr": "0.001", "optim.betas": "[0.9, 0.999]",
+        "options.width": "32",
+    }  # fmt: skip
+    tags = kept.data.tags
+    assert tags["trueloop.git.commit"] == tags["mlflow.source.git.commit"] == "4e7f36d0"
+    assert tags["trueloop.data.train"] == "sha256:1f9a0b"
+    assert kept.info.run_name == tags["trueloop.folder"] == run.path.name
+    assert (kept.info.status, tags["trueloop.state"]) == {
+        "WHOLE": ("FINISHED", "finished"), "KILLED": ("KILLED", "killed"), "RESUMED": ("FINISHED", "finished"),
+    }[events]  # fmt: skip
+    from trueloop.runs.journal import read
+
+    assert {model.tags["trueloop.checkpoint"] for model in models.values()} == {
+        checkpoint.path for checkpoint in read(run.path).checkpoints
+    }
+    notes = [value for key, value in sorted(tags.items()) if key.startswith("trueloop.note.")]
+    assert notes == [f"update {n.update}, {n.kind}: {n.message}" for n in read(run.path).notes]
+
+
+def test_a_second_time_nothing_changes(tracked, new_run, store):
+    run = new_run(tracked.RESUMED)
+    sync(run, store)
+    before = tracked.in_mlflow(store)
+    assert sync(run, store).outcome == "whole"
+    after = tracked.in_mlflow(store)
+    assert (after[0].info.run_id, after[0].data.tags, after[1]) == (
+        before[0].info.run_id,
+        before[0].data.tags,
+        before[1],
+    )
+    assert {m.model_id for m in after[2].values()} == {m.model_id for m in before[2].values()}
+
+
+def test_a_resume_takes_back_what_it_superseded(tracked, new_run, store):
+    run = new_run(tracked.KILLED)
+    sync(run, store)
+    run.add([*tracked.RESUMED[len(tracked.KILLED) :]])
+    assert sync(run, store).outcome == "rewritten"
+    _, points, models = tracked.in_mlflow(store)
+    assert points == tracked.points_of(run.path)
+    assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]
+
+
+def test_one_query_answers_the_best_checkpoint_of_which_run(tracked, new_run, store):
+    other = {**tracked.FACTS, "run_id": "f" * 32}
+    better = new_run([tracked.started(facts=other), *tracked.epoch(4, 0.3), *tracked.epoch(8, 0.35), tracked.ended(8)])
+    worse = new_run(tracked.WHOLE)
+    for run in (worse, better):
+        sync(run, store)
+    client = MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("digits").experiment_id
+    order = [{"field_name": "metrics.val/loss", "ascending": True}]
+    found = client.search_logged_models([experiment], order_by=order, max_results=1)[0]
+    assert found.tags["trueloop.run_id"] == "f" * 32
+    assert found.tags["trueloop.checkpoint"].endswith("update-000000004")
+    assert [(m.key, m.value, m.step) for m in found.metrics] == [("val/loss", 0.3, 4), ("val/accuracy", 0.85, 4)]
+    assert client.get_run(found.source_run_id).info.run_name == better.path.name
+
+
+def test_a_writer_killed_between_a_batch_and_its_mark_is_made_good(tracked, new_run, store, monkeypatch):
+    run = new_run(tracked.WHOLE[:8])
+
+    def killed(self, run_id, key, value, **_):
+        if key == "trueloop.mark" and '"journal_bytes": 0' not in value:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_tag", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, store)
+    assert tracked.in_mlflow(store)[1]
+    run.add(tracked.WHOLE[8:])
+    sync(run, store)
+    assert tracked.in_mlflow(store)[1] == tracked.points_of(run.path)
+
+
+def test_two_writers_of_one_run_leave_it_once(tracked, new_run, store):
+    # As two machines would on a file system without locks: the lock on the journal is not asked.
+    run = new_run(tracked.WHOLE[:4])
+    target = target_of(store, run.path.parent)
+    with (run.path / "journal.jsonl").open("rb", buffering=0) as file:
+        first, second = (Copying(file, run.path.name, MlflowSink(target)) for _ in range(2))
+        first.advance()
+        second.advance()
+        run.add(tracked.WHOLE[4:9])
+        second.advance()
+        first.advance()
+        run.add(tracked.WHOLE[9:])
+        first.advance()
+        second.advance()
+        second.finish(alive=False)
+        first.finish(alive=False)
+    assert sync(run, store).outcome == "whole"
+    _, points, models = tracked.in_mlflow(store)
+    assert points == tracked.points_of(run.path)
+    assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]
+
+
+def test_a_run_that_is_there_twice_becomes_one(tracked, new_run, sqlite_store):
+    run = new_run(tracked.WHOLE)
+    sync(run, sqlite_store)
+    client = MlflowClient(tracking_uri=sqlite_store)
+    client.create_run(client.get_experiment_by_name("digits").experiment_id, tags={"trueloop.run_id": tracked.RUN_ID})
+    assert sync(run, sqlite_store).outcome == "rewritten"
+    _, points, models = tracked.in_mlflow(sqlite_store)
+    assert points == tracked.points_of(run.path)
+    assert len(models) == 3
+
+
+def test_a_run_deleted_in_mlflow_comes_back(tracked, new_run, sqlite_store):
+    run = new_run(tracked.WHOLE)
+    sync(run, sqlite_store)
+    MlflowClient(tracking_uri=sqlite_store).delete_run(tracked.in_mlflow(sqlite_store)[0].info.run_id)
+    sync(run, sqlite_store)
+    _, points, models = tracked.in_mlflow(sqlite_store)
+    assert points == tracked.points_of(run.path)
+    assert len(models) == 3
+
+
+def test_names_that_mlflow_does_not_take_are_changed_as_little_as_can_be(tracked, new_run, sqlite_store):
+    facts = {**tracked.FACTS, "config": {"a'b\"; DROP TABLE runs": "x" * 10_000}, "<script>": "'); --"}
+    facts["config"] |= {"n" * 250 + tail: tail for tail in "12"}
+    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.saved(4), tracked.ended(4)])
+    sync(run, sqlite_store)
+    kept, points, _ = tracked.in_mlflow(sqlite_store)
+    assert points == tracked.points_of(run.path)
+    assert kept.data.params["n" * 250] == "2"
+    assert kept.data.params["a_b__ DROP TABLE runs"] == "x" * 499 + "…"
+    assert kept.data.tags["trueloop._script_"] == "'); --"
+
+
+def test_names_that_lead_elsewhere_when_read_as_paths_are_kept_too(tracked, new_run, sqlite_store):
+    names = {
+        "f1//macro": "val/f1/_/macro", "": "val/_", "a/../b": "val/a/__/b", "./c": "val/_/c", "d/": "val/d/_",
+        "e" * 245 + "/f": "val/" + "e" * 245, "v1.2": "val/v1.2",
+    }  # fmt: skip
+    measured = Evaluated(
+        update=4, epoch=1, split="val", metrics=dict.fromkeys(names, 0.5), tables={}, seconds=0.1, best=False
+    )
+    facts = {**tracked.FACTS, "config": {"/x": 1, "y//z": 2}, "data": {"..": "w"}}
+    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), measured, tracked.ended(4)])
+    sync(run, sqlite_store)
+    kept, points, _ = tracked.in_mlflow(sqlite_store)
+    assert {name for name, _ in points if name.startswith("val")} == set(names.values())
+    assert kept.data.params == {"_/x": "1", "y/_/z": "2", "options.width": "32"}
+    assert kept.data.tags["trueloop.data..."] == "w"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "tensorboard"])
+def test_words_that_are_no_unicode_are_kept_as_far_as_they_are(tracked, new_run, sqlite_store, tmp_path, kind):
+    facts = {**tracked.FACTS, "options": {"data": "/data/\udcff"}, "where": "\udcff"}
+    run = new_run(
+        [tracked.started(facts=facts), tracked.rows(1, 4), tracked.noted(4, "odd", "\udcff"), tracked.ended(4)]
+    )
+    assert sync(run, sqlite_store if kind == "sqlite" else f"tensorboard:{tmp_path}/tb").outcome == "copied"
+    if kind == "sqlite":
+        assert tracked.in_mlflow(sqlite_store)[0].data.params["options.data"] == "/data/?"
+
+
+def test_a_run_id_is_never_part_of_a_query_unless_it_is_one(tracked, new_run, sqlite_store):
+    facts = {**tracked.FACTS, "run_id": "' OR tags.x != '"}
+    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
+    sync(run, sqlite_store)
+    import hashlib
+
+    first = (run.path / "journal.jsonl").read_bytes().splitlines(keepends=True)[0]
+    assert tracked.in_mlflow(sqlite_store, hashlib.sha256(first).hexdigest()[:32])[1] == tracked.points_of(run.path)
+
+
+def test_the_schema_of_another_mlflow_is_refused(tracked, new_run, sqlite_store):
+    path = Path(sqlite_store.removeprefix("sqlite:///"))
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
+    database.close()
+    run = new_run(tracked.WHOLE)
+    before, journal = path.read_bytes(), (run.path / "journal.jsonl").read_bytes()
+    with pytest.raises(StoreError, match="has the schema of another MLflow") as caught:
+        sync(run, sqlite_store)
+    assert not isinstance(caught.value, StoreDown)
+    assert "mlflow db upgrade" in caught.value.fix
+    assert path.read_bytes() == before
+    assert (run.path / "journal.jsonl").read_bytes() == journal
+
+
+def test_a_file_that_is_no_database_is_refused(tracked, new_run, tmp_path):
+    (tmp_path / "x.db").write_bytes(b"no database " * 1000)
+    with pytest.raises(StoreError, match="x.db.* does not answer.*not a database"):
+        sync(new_run(tracked.WHOLE), f"sqlite:///{tmp_path}/x.db")
+
+
+def test_a_locked_file_is_a_store_that_is_down(tracked, new_run, sqlite_store, monkeypatch):
+    run = new_run(tracked.WHOLE)
+    sync(run, sqlite_store)
+    from sqlalchemy import sql
+
+    real = sql.text  # MLflow waits 20 s for a lock
+    monkeypatch.setattr(sql, "text", lambda text: real(text.replace("busy_timeout = 20000", "busy_timeout = 100")))
+    other = {**tracked.FACTS, "run_id": "e" * 32}
+    run = new_run([tracked.started(facts=other), tracked.rows(1, 4), tracked.ended(4)])
+    database = sqlite3.connect(sqlite_store.removeprefix("sqlite:///"), isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreDown, match="database is locked"):
+        sync(run, sqlite_store)
+    database.close()
+    assert sync(run, sqlite_store).outcome == "copied"
+    assert tracked.in_mlflow(sqlite_store, "e" * 32)[1] == tracked.points_of(run.path)
+
+
+def test_a_database_that_is_away_is_told_at_once_and_without_its_password(tracked, new_run):
+    with pytest.raises(StoreDown) as caught:
+        sync(new_run(tracked.WHOLE), "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
+    assert "does not answer" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_server_that_is_away_is_told_without_its_password(tracked, new_run):
+    with pytest.raises(StoreDown) as caught:
+        sync(new_run(tracked.WHOLE), "http://me:s3cret@127.0.0.1:9")
+    assert "does not answer" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_deleted_experiment_is_named(tracked, new_run, sqlite_store):
+    client = MlflowClient(tracking_uri=sqlite_store)
+    client.delete_experiment(client.create_experiment("digits"))
+    with pytest.raises(StoreError, match="'digits' of .* was deleted"):
+        sync(new_run(tracked.WHOLE), sqlite_store)
+
+
+def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypatch):
+    monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.NAME_LENGTH", 300)
+    facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
+    run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
+    with pytest.raises(StoreRefused, match="refuses what was sent.*exceeds the maximum length") as caught:
+        sync(run, store)
+    assert "does not answer" not in caught.value.what
+    assert "When that is mended" in caught.value.fix
+
+
+def test_a_new_database_is_laid_out_beside_the_runs(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    sync(run, "sqlite")
+    assert tracked.in_mlflow(f"sqlite:///{tmp_path}/mlflow.db")[1] == tracked.points_of(run.path)

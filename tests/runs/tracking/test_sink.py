@@ -1,0 +1,54 @@
+"""The mark that a store keeps beside a run: written, read back, refused."""
+
+import json
+
+import pytest
+
+from trueloop.runs.tracking.sink import Mark, StoreDown, StoreError
+
+MARK = Mark(journal_bytes=7, seal="abc", shape="def", state="", memory={"clock_s": 1.25, "remarks": 3})
+
+
+def test_it_is_read_back_as_it_was_written():
+    assert Mark.of(MARK.text()) == MARK
+    assert "\n" not in MARK.text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "nonsense",
+        "[]",
+        "null",
+        "7",
+        "{}",
+        '{"schema": "x"}',
+        '{"schema": 1}',
+        '{"schema": 1e999}',
+        "[" * 99_999,
+    ],
+)
+def test_what_is_no_mark_is_none(text):
+    assert Mark.of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("journal_bytes", "x"),
+        ("memory", []),
+        ("memory", {"clock_s": "x"}),
+        ("journal_bytes", float("inf")),
+        ("memory", {"remarks": float("nan")}),
+    ],
+)
+def test_a_mark_with_a_field_that_makes_no_sense_is_none(field, value):
+    assert Mark.of(json.dumps({**json.loads(MARK.text()), field: value})) is None
+
+
+def test_a_later_schema_is_refused():
+    with pytest.raises(StoreError, match="schema 9") as caught:
+        Mark.of('{"schema": 9, "whatever": 1}')
+    assert not isinstance(caught.value, StoreDown)

@@ -1,0 +1,327 @@
+"""A journal in a store: everything that counts once, nothing that does not, whatever happened on the way."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueloop.core.errors import InvalidData, RunFolderError
+from trueloop.runs.journal import read
+from trueloop.runs.tracking.sink import Mark, StoreDown, StoreError
+from trueloop.runs.tracking.sync_journal import Copying, copy_run
+from trueloop.runs.tracking.target import Target
+
+TARGET = Target(kind="mlflow", address="sqlite:////x.db", shown="x")
+
+
+def copied(run, memory, **how):
+    return copy_run(run.path, TARGET, open_sink=memory, **how)
+
+
+@pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
+def test_the_store_holds_what_the_journal_says(tracked, new_run, memory, events):
+    run = new_run(getattr(tracked, events))
+    assert copied(run, memory).outcome == "copied"
+    assert memory.points() == tracked.points_of(run.path)
+    history, kept = read(run.path), memory.runs[tracked.RUN_ID]
+    assert [(s.step, s.path, s.values) for s in kept["saved"]] == [
+        (c.update, c.path, c.metrics) for c in history.checkpoints
+    ]
+    assert [(r.step, r.message) for r in kept["remarks"]] == [(n.update, n.message) for n in history.notes]
+    assert kept["state"] == ("killed" if events == "KILLED" else "finished")
+
+
+def test_a_checkpoint_stands_at_the_very_point_it_belongs_to(tracked, new_run, memory):
+    copied(new_run(tracked.WHOLE), memory)
+    kept = memory.runs[tracked.RUN_ID]
+    times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
+    assert kept["saved"]
+    assert {(s.step, s.time_ms) for s in kept["saved"]} == {(s.step, times["val/loss", s.step]) for s in kept["saved"]}
+
+
+def test_times_go_forward_and_come_from_the_journal(tracked, new_run, memory):
+    run = new_run(tracked.RESUMED)
+    copied(run, memory)
+    points = memory.runs[tracked.RUN_ID]["points"]
+    times = [p.time_ms for p in sorted(points, key=lambda p: p.step)]
+    assert times == sorted(times)
+    assert 1_700_000_000_000 < times[0] < times[-1] <= memory.runs[tracked.RUN_ID]["end_ms"] <= run.clock * 1000
+
+
+def test_a_run_that_was_rolled_back_waits_to_go_on(tracked, new_run, memory):
+    run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "rolled_back", "From another run.")])
+    assert copied(run, memory).state == "rolled_back"
+    run.add([tracked.started(4), tracked.rows(5, 8)])
+    assert copied(run, memory).state == "killed"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+@pytest.mark.parametrize(("held", "state"), [(True, "running"), (False, "killed"), (None, "unknown")])
+def test_a_run_without_an_end_is_what_its_lock_says(tracked, new_run, memory, monkeypatch, held, state):
+    from trueloop.runs.tracking import sync_journal
+
+    monkeypatch.setattr(sync_journal, "in_training", lambda run_dir: held)
+    assert copied(new_run(tracked.WHOLE[:4]), memory).state == state
+    assert memory.runs[tracked.RUN_ID]["state"] == state
+
+
+def test_a_second_time_nothing_is_written(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    copied(run, memory)
+    memory.calls.clear()
+    again = copied(run, memory)
+    assert (again.outcome, again.lines, again.state) == ("whole", 0, "finished")
+    assert memory.calls == ["find"]
+
+
+def test_a_run_that_went_on_is_added_to(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE[:4])
+    assert copied(run, memory).state == "killed"
+    memory.calls.clear()
+    run.add(tracked.WHOLE[4:])
+    assert copied(run, memory).outcome == "copied"
+    assert "erase" not in memory.calls
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_run_that_went_on_is_written_anew_where_nothing_can_be_added(tracked, new_run):
+    memory = tracked.Memory(repeats=False, appends=False)
+    run = new_run(tracked.WHOLE[:4])
+    copied(run, memory)
+    run.add(tracked.WHOLE[4:])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
+    run = new_run(tracked.KILLED)
+    copied(run, memory)
+    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+    assert [r.number for r in memory.runs[tracked.RUN_ID]["remarks"]] == [1]
+
+
+def test_what_was_written_without_a_mark_and_then_superseded_does_not_stay(tracked, new_run, memory):
+    run = new_run(tracked.KILLED)
+    memory.fail_after = 3  # find, erase, begin, and then between the first batch and its mark
+    with pytest.raises(StoreDown):
+        copied(run, memory)
+    assert ("train/loss", 10) in memory.points()
+    memory.fail_after = math.inf
+    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+@pytest.mark.parametrize("events", ["RESUMED", "TESTED_TWICE"])
+def test_what_was_superseded_before_it_was_copied_costs_nothing(tracked, new_run, memory, events):
+    run = new_run(getattr(tracked, events))
+    copied(run, memory)
+    run.add([tracked.started(12), tracked.noted(12, "more", "More."), tracked.ended(12)])
+    assert copied(run, memory).outcome == "copied"
+    assert memory.calls.count("erase") == 1
+
+
+def test_a_run_that_lost_nothing_is_not_written_anew(tracked, new_run, memory):
+    run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "interrupted"), tracked.ended(4, "interrupted")])
+    assert copied(run, memory).state == "interrupted"
+    run.add([tracked.started(4), *tracked.WHOLE[4:]])
+    assert copied(run, memory).outcome == "copied"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_test_that_was_measured_twice_is_there_once(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    copied(run, memory)
+    run.add(tracked.TESTED_TWICE[len(tracked.WHOLE) :])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+    assert memory.points()["test/loss", 12] == 0.46
+
+
+def test_settings_that_changed_are_those_of_the_newest_process(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    copied(run, memory)
+    facts = {**tracked.FACTS, "config": {"epochs": 5}}
+    run.add([tracked.started(12, facts), tracked.ended(12)])
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.runs[tracked.RUN_ID]["params"] == {"epochs": "5", "options.width": "32"}
+
+
+def test_a_journal_from_a_copy_that_is_older_is_written_anew(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    copied(run, memory)
+    journal = run.path / "journal.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:5]))
+    assert copied(run, memory).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_again_means_anew(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    copied(run, memory)
+    memory.runs[tracked.RUN_ID]["points"].pop()
+    assert copied(run, memory, again=True).outcome == "rewritten"
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_torn_line_waits_until_it_is_whole(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE[:4]).tear()
+    assert copied(run, memory).lines == 4  # start, rows, an evaluation, a checkpoint
+    run.add(tracked.WHOLE[4:])
+    copied(run, memory)
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_journal_of_the_first_schema_is_read_too(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE[:1])
+    journal = run.path / "journal.jsonl"
+    row = tracked.row(1)._asdict()
+    lines = [json.dumps({"event": "update", **row, "update": k}) + "\n" for k in range(1, 5)]
+    journal.write_text(journal.read_text().replace('"schema":2', '"schema":1') + "".join(lines))
+    copied(run, memory)
+    assert memory.points() == tracked.points_of(run.path)
+    assert {step for _, step in memory.points()} == {1, 2, 3, 4}
+
+
+def test_nothing_has_started_yet(new_run, memory):
+    run = new_run()
+    assert copied(run, memory).outcome == "empty"
+    assert not memory.runs
+
+
+def test_there_is_no_journal(tmp_path, memory):
+    with pytest.raises(RunFolderError, match="no journal to copy"):
+        copy_run(tmp_path, TARGET, open_sink=memory)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}\n",
+        b"null\n",
+        b'{"event":"noted"}\n',
+        b"\xff\n",
+        b'{"event":"update","update":3}\n',
+        b"[" * 99_999 + b"\n",
+        b'{"event":"evaluated","time":1e999,"update":4,"epoch":1,"split":"val","metrics":{},"tables":{},"seconds":1,"best":true}\n',
+        b'{"event":"noted","time":1e999,"update":4,"kind":"odd","message":"","details":{}}\n',
+    ],
+)
+def test_a_damaged_journal_is_refused_by_its_place(tracked, new_run, memory, line):
+    run = new_run(tracked.WHOLE[:4])
+    journal = run.path / "journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + line)
+    with pytest.raises(InvalidData, match=f"The line at byte {len(whole)} "):
+        copied(run, memory)
+
+
+def test_one_at_a_time_copies_a_run(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+
+    def in_the_middle(target):
+        assert copied(run, memory).outcome == "busy"
+        return memory
+
+    assert copy_run(run.path, TARGET, open_sink=in_the_middle).outcome == "copied"
+
+
+def test_a_store_of_a_later_trueloop_is_left_alone(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    copied(run, memory)
+    before = memory.runs[tracked.RUN_ID]["mark"].text()
+    memory.find = lambda card: Mark.of(before.replace('"schema": 1', '"schema": 2'))
+    memory.calls.clear()
+    with pytest.raises(StoreError, match="schema 2, this one knows 1"):
+        copied(run, memory)
+    assert memory.calls == []
+
+
+def alive(tracked, new_run, sink, pieces, failing=()):
+    """Copy a journal as it grows, piece by piece; the store fails after so many calls, and the copier begins anew."""
+    run = new_run()
+    (run.path / "journal.jsonl").touch()
+    with (run.path / "journal.jsonl").open("rb", buffering=0) as file:
+        copying = None
+        for piece, failure in zip(pieces, (*failing, *[None] * len(pieces)), strict=False):
+            run.add(piece)
+            sink.fail_after = math.inf if failure is None else failure
+            try:
+                copying = copying or Copying(file, run.path.name, sink)
+                copying.advance()
+            except StoreDown:  # and another one goes on from there, when the journal has grown
+                copying = None
+        sink.fail_after = math.inf
+        copying = copying or Copying(file, run.path.name, sink)
+        copying.advance()
+        copying.finish(alive=False)
+    return run
+
+
+STORES = {"repeats and appends": (True, True), "appends": (False, True), "neither": (False, False)}
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("events", ["WHOLE", "RESUMED"])
+def test_live_and_afterwards_are_the_same(tracked, new_run, kind, events):
+    repeats, appends = STORES[kind]
+    live, after = (tracked.Memory(repeats=repeats, appends=appends) for _ in range(2))
+    run = alive(tracked, new_run, live, [[event] for event in getattr(tracked, events)])
+    assert live.points() == tracked.points_of(run.path)
+    copied(run, after)
+    for name in ("points", "saved", "remarks", "state", "end_ms", "params"):
+        assert live.runs[tracked.RUN_ID][name] == after.runs[tracked.RUN_ID][name], name
+    live.calls.clear()
+    assert copied(run, live).outcome == "whole"
+
+
+@st.composite
+def lives(draw):
+    """A run over several processes, each killed where it may be, cut into pieces as a follower might see them."""
+    events, done = [], 0
+    for _ in range(draw(st.integers(1, 4))):
+        events.append(("started", done))
+        last, saving = done, []
+        for stretch in draw(st.lists(st.integers(1, 5), max_size=4)):
+            events.append(("rows", (last + 1, last + stretch)))
+            last += stretch
+            events += [(kind, last) for kind in ("evaluated", "noted") if draw(st.booleans())]
+            saving.append((last, 1 / last if ("evaluated", last) in events[-2:] else None))
+            if draw(st.booleans()):  # they become whole behind the loop
+                events += [("saved", each) for each in saving]
+                saving = []
+        done = draw(st.integers(0, last))  # between what was told together, too
+    cuts = sorted(draw(st.lists(st.integers(0, len(events)), max_size=4)))
+    failures = draw(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=5))
+    return [events[a:b] for a, b in zip([0, *cuts], [*cuts, len(events)], strict=True)], failures
+
+
+@pytest.mark.parametrize("kind", STORES)
+@given(life=lives(), slice_bytes=st.sampled_from([1, 700, 1 << 20]))
+def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_factory, kind, life, slice_bytes):
+    pieces, failures = life
+    repeats, appends = STORES[kind]
+    sink = tracked.Memory(repeats=repeats, appends=appends)
+    made = {
+        "started": tracked.started,
+        "rows": lambda span: tracked.rows(*span),
+        "evaluated": lambda u: tracked.evaluated(u, 1 / u),
+        "saved": lambda about: tracked.saved(*about),
+        "noted": tracked.noted,
+    }
+    events = [[made[kind](about) for kind, about in piece] for piece in pieces]
+    from trueloop.runs.tracking import sync_journal
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync_journal, "SLICE_BYTES", slice_bytes)
+        run = alive(tracked, lambda: tracked.Run(tmp_path_factory.mktemp("run")), sink, events, failures)
+    assert sink.points() == tracked.points_of(run.path)
+    history, kept = read(run.path), sink.runs[tracked.RUN_ID]
+    assert sorted(s.step for s in kept["saved"]) == sorted(c.update for c in history.checkpoints)
+    times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
+    assert all(s.time_ms == times["val/loss", s.step] for s in kept["saved"] if s.values)
+    assert [(r.number, r.step) for r in kept["remarks"]] == [(k, n.update) for k, n in enumerate(history.notes, 1)]

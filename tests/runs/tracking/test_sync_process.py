@@ -1,0 +1,268 @@
+"""The process that follows a journal while it grows, until its trainer is gone; stores come and go meanwhile."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from trueloop.runs.tracking import copy_run, sync_process, target_of
+from trueloop.runs.tracking.journal_file import held
+from trueloop.runs.tracking.sink import StoreError
+from trueloop.runs.tracking.sync_process import Following
+from trueloop.runs.tracking.target import Target
+
+TARGET = Target(kind="mlflow", address="sqlite:////x.db", shown="the store")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(sync_process, "EVERY_S", 0.01)
+    monkeypatch.setattr(sync_process, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(sync_process, "PATIENCE_S", 0.3)
+
+
+class Process:
+    """A `Following` on a thread of its own, as its process would run it."""
+
+    def __init__(self, run_dir, sink, open_sink=None):
+        self.gone, self.said = threading.Event(), []
+        following = Following(run_dir, TARGET, gone=self.gone, say=self.said.append, open_sink=open_sink or sink)
+        self.code = None
+        self.thread = threading.Thread(target=lambda: setattr(self, "code", following.run()))
+        self.thread.start()
+
+    def end(self):
+        self.gone.set()
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        return self.code
+
+
+def test_it_follows_while_the_journal_grows(tracked, new_run, memory):
+    run = new_run()
+    process = Process(run.path, memory)
+    for k in range(len(tracked.WHOLE)):
+        run.add(tracked.WHOLE[k : k + 1])
+        tracked.eventually(
+            lambda: memory.points().keys() == tracked.points_of(run.path).keys() if memory.runs else False
+        )
+    assert memory.runs[tracked.RUN_ID]["state"] == "running"
+    assert process.end() == 0
+    assert process.said == [{"said": "done", "state": "finished"}]
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_trainer_that_was_killed_leaves_a_whole_copy(tracked, new_run, memory):
+    run = new_run(tracked.KILLED).tear()
+    process = Process(run.path, memory)
+    assert process.end() == 0
+    assert process.said == [{"said": "done", "state": "killed"}]
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_what_another_trainer_adds_after_the_end_is_not_waited_for(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    process = Process(run.path, memory)
+    process.end()
+    run.add([tracked.started(12), tracked.noted(12, "more", "More.")])
+    process = Process(run.path, memory)
+    process.end()
+    assert memory.points() == tracked.points_of(run.path)
+    assert memory.runs[tracked.RUN_ID]["state"] == "killed"
+
+
+def test_no_journal_was_ever_written(tmp_path, memory):
+    process = Process(tmp_path, memory)
+    assert process.end() == 0
+    assert (process.said, memory.calls) == ([], [])
+
+
+def test_a_store_that_comes_and_goes_costs_one_warning(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE[:2])
+    memory.fail_after = 0
+    process = Process(run.path, memory)
+    tracked.eventually(lambda: memory.calls.count("find") > 3)
+    memory.fail_after = 3
+    run.add(tracked.WHOLE[2:6])
+    tracked.eventually(lambda: memory.fail_after < -3)
+    memory.fail_after = float("inf")
+    run.add(tracked.WHOLE[6:])
+    tracked.eventually(lambda: memory.points() == tracked.points_of(run.path))
+    assert process.end() == 0
+    assert process.said == [{"said": "down", "message": "The store is away."}, {"said": "done", "state": "finished"}]
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_store_that_stays_away_is_given_up_once_training_is_over(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    memory.fail_after = 0
+    process = Process(run.path, memory)
+    assert process.end() == 3
+    assert [each["said"] for each in process.said] == ["down"]
+
+
+def test_a_store_that_is_slow_is_told_once(tracked, new_run, memory, monkeypatch):
+    monkeypatch.setattr(sync_process, "SLOW_S", 0.05)
+    run = new_run(tracked.WHOLE)
+    slow = threading.Event()
+    real = memory.find
+    memory.find = lambda card: (slow.wait(10), real(card))[1]
+    process = Process(run.path, memory)
+    tracked.eventually(lambda: process.said)
+    assert "The store the store is slow" in process.said[0]["message"]
+    slow.set()
+    assert process.end() == 0
+    assert [each["said"] for each in process.said] == ["down", "done"]
+
+
+def test_a_store_that_refuses_ends_it(tracked, new_run, memory):
+    def refuse(target):
+        raise StoreError("Another schema.", fix="Upgrade it.")
+
+    process = Process(new_run(tracked.WHOLE).path, memory, refuse)
+    process.thread.join(30)
+    assert process.code == 1
+    assert process.said == [{"said": "failed", "message": "Another schema. Upgrade it."}]
+
+
+def test_a_damaged_journal_ends_it(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    with (run.path / "journal.jsonl").open("ab") as file:
+        file.write(b"damage\n")
+    process = Process(run.path, memory)
+    process.thread.join(30)
+    assert process.code == 1
+    assert "is not a journal line" in process.said[0]["message"]
+
+
+def test_a_copier_before_it_is_waited_for(tracked, new_run, memory):
+    run = new_run(tracked.WHOLE)
+    with (run.path / "journal.jsonl").open("rb", buffering=0) as file, held(file) as mine:
+        assert mine
+        process = Process(run.path, memory)
+        process.thread.join(0.2)
+        assert memory.calls == []
+    tracked.eventually(lambda: memory.runs)
+    assert process.end() == 0
+    assert memory.points() == tracked.points_of(run.path)
+
+
+def test_a_run_that_starts_over_leaves_the_old_journal_to_the_old_follower(tracked, new_run, memory):
+    # `--fresh` removes the journal; a process that still copies it must not read on in the new one.
+    run = new_run(tracked.WHOLE)
+    expected = tracked.points_of(run.path)
+
+    def remove(target):
+        (run.path / "journal.jsonl").unlink()
+        run.add([tracked.started(facts={**tracked.FACTS, "run_id": "e" * 32}), tracked.rows(1, 12, loss=9.0)])
+        return memory
+
+    process = Process(run.path, memory, remove)
+    assert process.end() == 0
+    assert list(memory.runs) == [tracked.RUN_ID]
+    assert memory.points() == expected
+
+
+def start(run_dir, url, **how):
+    command = [sys.executable, "-P", "-m", "trueloop.runs.tracking.sync_process", str(run_dir), "--store", "-"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    process.stdin.write(f"{json.dumps(url)}\n".encode())
+    process.stdin.flush()
+    return process
+
+
+def told(said):
+    """What a process has said, but for the word that its store is slow: a machine that is busy makes it so."""
+    lines = [json.loads(line) for line in said.splitlines()]
+    return [line for line in lines if not (line["said"] == "down" and " is slow" in line["message"])]
+
+
+def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_store):
+    run = new_run(tracked.KILLED)
+    process = start(run.path, sqlite_store)
+    tracked.eventually(lambda: _seen(tracked, sqlite_store))
+    assert copy_run(run.path, target_of(sqlite_store, run.path.parent)).outcome == "busy"
+    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+    assert told(said) == [{"said": "done", "state": "finished"}]
+    assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
+
+
+def test_a_follower_that_was_killed_is_made_good_by_sync(tracked, new_run, sqlite_store):
+    run = new_run(tracked.KILLED)
+    process = start(run.path, sqlite_store)
+    tracked.eventually(lambda: _seen(tracked, sqlite_store))
+    process.kill()
+    process.communicate()
+    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    copy_run(run.path, target_of(sqlite_store, run.path.parent))
+    assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
+
+
+def _seen(tracked, url):
+    try:
+        return tracked.in_mlflow(url)[1]
+    except AssertionError:  # not yet
+        return None
+
+
+def test_the_process_never_imports_torch(tracked, new_run, sqlite_store):
+    run = new_run(tracked.WHOLE)
+    script = (
+        "import sys\n"
+        "from trueloop.runs.tracking import follow\n"
+        f"code = follow.main([{str(run.path)!r}, '--store', {sqlite_store!r}])\n"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
+
+
+def test_ctrl_c_is_for_the_trainer(tracked, new_run, sqlite_store):
+    import signal
+
+    run = new_run(tracked.WHOLE)
+    process = start(run.path, sqlite_store)
+    tracked.eventually(lambda: _seen(tracked, sqlite_store))
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+    assert told(said) == [{"said": "done", "state": "finished"}]
+
+
+def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run, sqlite_store):
+    import signal
+
+    run = new_run(tracked.WHOLE[:8])
+    process = start(run.path, sqlite_store)
+    tracked.eventually(lambda: _seen(tracked, sqlite_store))
+    process.send_signal(signal.SIGTERM)  # as a scheduler sends it to every process of a job
+    run.add(tracked.WHOLE[8:])
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+    assert told(said) == [{"said": "done", "state": "finished"}]
+    assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
+
+
+def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
+    run = new_run(tracked.WHOLE)
+    process = start(run.path, "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
+    line = process.stdout.readline().decode()
+    [number] = tracked.followers(run.path)
+    with open(f"/proc/{number}/cmdline", "rb") as words:
+        assert b"s3cret" not in words.read()
+    assert json.loads(line)["said"] == "down"
+    assert "s3cret" not in line
+    process.kill()
+    process.communicate()
+
+
+def test_an_address_that_means_nothing_is_told(tmp_path):
+    said, _ = start(tmp_path, "nonsense").communicate(timeout=60)
+    assert json.loads(said)["said"] == "failed"
+    assert "No store is known" in json.loads(said)["message"]

@@ -1,0 +1,192 @@
+"""Runs as TensorBoard's event files, read back by TensorBoard's own reader."""
+
+import json
+import math
+
+import pytest
+
+pytest.importorskip("tensorboard")
+
+from trueloop.runs.journal import read
+from trueloop.runs.tracking.sink import StoreError
+from trueloop.runs.tracking.sync_journal import copy_run
+from trueloop.runs.tracking.target import target_of
+from trueloop.runs.tracking.tensorboard_sink import TensorBoardSink
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # TensorBoard's own
+
+
+def sync(run, folder, **how):
+    return copy_run(run.path, target_of(f"tensorboard:{folder}", run.path.parent), **how)
+
+
+def events(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def scalars(folder):
+    """{(tag, step): value}, after seeing that each is there once."""
+    found, accumulator = {}, events(folder)
+    for tag in accumulator.Tags()["scalars"]:
+        for event in accumulator.Scalars(tag):
+            assert (tag, event.step) not in found
+            found[tag, event.step] = event.value
+    return found
+
+
+def texts(folder, tag):
+    accumulator = events(folder)
+    return [(e.step, e.tensor_proto.string_val[0].decode()) for e in accumulator.Tensors(f"{tag}")]
+
+
+def same(found, expected):
+    """Event files hold numbers of 32 bits, and infinity as it is."""
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if value == "nan":
+            assert math.isnan(found[key]), key
+        elif abs(value) > 1e300:
+            assert math.isinf(found[key]), key
+        else:
+            assert found[key] == pytest.approx(value, rel=1e-6), key
+
+
+@pytest.mark.parametrize("kind", ["WHOLE", "KILLED", "RESUMED"])
+def test_event_files_hold_what_the_journal_says(tracked, new_run, tmp_path, kind):
+    run = new_run(getattr(tracked, kind))
+    sync(run, tmp_path / "tb")
+    folder = tmp_path / "tb" / run.path.name
+    same(scalars(folder), tracked.points_of(run.path))
+    saved = texts(folder, "checkpoint")
+    assert [step for step, _ in saved] == [c.update for c in read(run.path).checkpoints]
+    assert all(rf"update\-{step:09d}" in text for step, text in saved)
+    assert texts(folder, "state") == [(0, "killed" if kind == "KILLED" else "finished")]
+
+
+def test_points_stand_at_their_time(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "tb")
+    told = events(tmp_path / "tb" / run.path.name).Scalars("train/loss")
+    assert [round(e.wall_time, 2) for e in told[:4]] == [1700000000.26, 1700000000.27, 1700000000.28, 1700000000.29]
+
+
+def test_a_second_time_nothing_is_written(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "tb")
+    before = {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()}
+    assert sync(run, tmp_path / "tb").outcome == "whole"
+    assert {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_went_on_gets_a_second_file_and_no_point_twice(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE[:4])
+    sync(run, tmp_path / "tb")
+    run.add(tracked.WHOLE[4:])
+    assert sync(run, tmp_path / "tb").outcome == "copied"
+    folder = tmp_path / "tb" / run.path.name
+    assert len(list(folder.glob("events.*"))) == 2
+    same(scalars(folder), tracked.points_of(run.path))
+
+
+def test_what_a_resume_superseded_does_not_stay(tracked, new_run, tmp_path):
+    run = new_run(tracked.KILLED)
+    sync(run, tmp_path / "tb")
+    run.add(tracked.RESUMED[len(tracked.KILLED) :])
+    assert sync(run, tmp_path / "tb").outcome == "rewritten"
+    same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
+
+
+def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, state, time_ms, mark):
+        self._writer.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorBoardSink, "end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "tb")
+    folder = tmp_path / "tb" / run.path.name
+    assert scalars(folder)
+    assert sync(run, tmp_path / "tb").outcome == "rewritten"
+    same(scalars(folder), tracked.points_of(run.path))
+
+
+def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, batch, mark):
+        self._writer.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorBoardSink, "take", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "tb")
+    sync(run, tmp_path / "tb")
+    assert [path.name for path in (tmp_path / "tb").iterdir()] == [run.path.name]
+    same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
+
+
+def test_a_moved_run_is_known_again(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "tb")
+    name = run.path.name
+    run.path = run.path.rename(tmp_path / "elsewhere")
+    assert sync(run, tmp_path / "tb").outcome == "whole"
+    assert [path.name for path in (tmp_path / "tb").iterdir()] == [name]
+
+
+def test_a_folder_of_somebody_else_is_not_touched(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    theirs = tmp_path / "tb" / run.path.name / "events.out.tfevents.1.theirs"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    sync(run, tmp_path / "tb", again=True)
+    sync(run, tmp_path / "tb", again=True)
+    assert theirs.read_bytes() == b"theirs"
+    assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
+    folder = tmp_path / "tb" / f"{run.path.name}-{tracked.RUN_ID[:8]}"
+    same(scalars(folder), tracked.points_of(run.path))
+
+
+def test_a_mark_that_is_no_mark_means_anew(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "tb")
+    path = tmp_path / "tb" / run.path.name / "trueloop.json"
+    for mark in ('{"schema": 1}', "[]", "nonsense", '{"schema": 1, "journal_bytes": "x"}'):
+        path.write_text(json.dumps({"run_id": tracked.RUN_ID, "mark": mark}))
+        assert sync(run, tmp_path / "tb").outcome == "rewritten"
+    same(scalars(path.parent), tracked.points_of(run.path))
+
+
+def test_text_is_shown_as_it_is(tracked, new_run, tmp_path):
+    hostile = "<script>alert(1)</script> [x](javascript:1) | # *b*"
+    run = new_run([tracked.started(), tracked.rows(1, 4), tracked.noted(4, "odd", hostile), tracked.ended(4)])
+    sync(run, tmp_path / "tb")
+    [(step, text)] = texts(tmp_path / "tb" / run.path.name, "note/odd")
+    assert step == 4
+    assert r"\<script\>alert\(1\)\</script\>" in text
+    assert text.replace("\\", "") == hostile
+
+
+def test_settings_are_numbers_where_they_are_and_texts_where_they_are_not(tracked, new_run, tmp_path):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    run = new_run([tracked.started(facts={**tracked.FACTS, "options": {"data": "1_2"}}), tracked.ended(0)])
+    sync(run, tmp_path / "tb")
+    told = events(tmp_path / "tb" / run.path.name).SummaryMetadata("_hparams_/session_start_info")
+    kept = HParamsPluginData.FromString(told.plugin_data.content).session_start_info.hparams
+    assert kept["optim.lr"].number_value == 0.001
+    assert kept["options.data"].string_value == "1_2"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tracked, new_run, tmp_path):
+    (tmp_path / "tb").write_text("a file")
+    with pytest.raises(StoreError, match="tb"):
+        sync(new_run(tracked.WHOLE), tmp_path / "tb")

@@ -1,0 +1,166 @@
+"""Runs of W&B, offline: the folders are there, and what its own reader finds in them."""
+
+import json
+import math
+import time
+
+import pytest
+
+pytest.importorskip("wandb")
+
+from trueloop.runs.journal import read
+from trueloop.runs.tracking.sink import StoreError
+from trueloop.runs.tracking.sync_journal import copy_run
+from trueloop.runs.tracking.target import target_of
+from trueloop.runs.tracking.wandb_sink import WandbSink
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # each run of W&B starts a process of its own
+
+
+def sync(run, folder, **how):
+    return copy_run(run.path, target_of(f"wandb:{folder}", run.path.parent), **how)
+
+
+def offline(folder):
+    return sorted((folder / "wandb").glob("offline-run-*"))
+
+
+def records(folder):
+    """Every record of the one offline run: W&B's log format is that of LevelDB, of blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    [run] = offline(folder)
+    [path] = run.glob("run-*.wandb")
+    data, place, whole = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            record = Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+
+def history(folder):
+    """{(name, step): value}, after seeing that each is there once."""
+    found = {}
+    for record in records(folder):
+        if record.WhichOneof("record_type") == "history":
+            step = record.history.step.num
+            for item in record.history.item:
+                name = item.key or "/".join(item.nested_key)
+                if not name.startswith("_"):
+                    assert (name, step) not in found
+                    found[name, step] = json.loads(item.value_json)
+    return found
+
+
+def summary(folder):
+    found = {}
+    for record in records(folder):
+        if record.WhichOneof("record_type") == "summary":
+            for item in record.summary.update:
+                found[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return found
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        told = float(found[key])
+        if value == "nan":
+            assert math.isnan(told), key
+        elif abs(value) > 1e300:
+            assert math.isinf(told), key
+        else:
+            assert told == pytest.approx(value, rel=1e-12), key
+
+
+@pytest.mark.parametrize("kind", ["WHOLE", "RESUMED"])
+def test_an_offline_run_holds_what_the_journal_says(tracked, new_run, tmp_path, kind):
+    run = new_run(getattr(tracked, kind))
+    sync(run, tmp_path / "wb")
+    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+    told = summary(tmp_path / "wb")
+    assert told["trueloop.state"] == "finished"
+    for checkpoint in read(run.path).checkpoints:
+        assert told[f"checkpoints/update-{checkpoint.update:09d}"]["path"] == checkpoint.path
+    [made] = [r.run for r in records(tmp_path / "wb") if r.WhichOneof("record_type") == "run"][:1]
+    assert (made.run_id, made.display_name, made.project) == (tracked.RUN_ID, run.path.name, "digits")
+    assert "optim.lr" in {item.key or item.nested_key[0] for item in made.config.update}
+
+
+def test_a_second_time_nothing_is_written_and_a_run_that_went_on_is_one_run(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE[:4])
+    assert sync(run, tmp_path / "wb").state == "killed"
+    before = offline(tmp_path / "wb")
+    assert sync(run, tmp_path / "wb").outcome == "whole"
+    assert offline(tmp_path / "wb") == before
+    run.add(tracked.WHOLE[4:])
+    assert sync(run, tmp_path / "wb").outcome == "rewritten"
+    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+
+
+def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, state, time_ms, mark):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WandbSink, "end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "wb")
+    assert len(offline(tmp_path / "wb")) == 1
+    assert sync(run, tmp_path / "wb").outcome == "rewritten"
+    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+
+
+def test_a_writer_that_was_killed_at_its_beginning_leaves_nothing_for_good(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+
+    def killed(self, batch, mark):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WandbSink, "take", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sync(run, tmp_path / "wb")
+    [left] = offline(tmp_path / "wb")
+    time.sleep(1.1)  # folders are named by the second
+    somebody_elses = left.with_name(left.name[:-1] + "z")
+    somebody_elses.mkdir()
+    assert sync(run, tmp_path / "wb").outcome == "rewritten"
+    assert not left.exists()
+    somebody_elses.rmdir()
+    same(history(tmp_path / "wb"), tracked.points_of(run.path))
+
+
+def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "wb")
+    mark = tmp_path / "wb" / "wandb" / f"trueloop-{tracked.RUN_ID}.json"
+    record = json.loads(mark.read_text())
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    record["about"]["folder"] = "../../precious"
+    mark.write_text(json.dumps(record))
+    sync(run, tmp_path / "wb", again=True)
+    assert precious.is_dir()
+
+
+def test_a_run_that_cannot_be_deleted_is_told_in_words(tracked, new_run, tmp_path, monkeypatch):
+    run = new_run(tracked.WHOLE)
+    sync(run, tmp_path / "w")
+
+    def refused(*_given):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("trueloop.runs.tracking.wandb_sink.shutil.rmtree", refused)
+    with pytest.raises(StoreError, match="Permission denied"):
+        sync(run, tmp_path / "w", again=True)

@@ -1,0 +1,94 @@
+"""Hearing of an import: once, right after it, and not of a search."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trueloop.sanitizer.import_hook import when_loaded
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module that is not loaded yet."""
+    name = "a_heavy_module"
+    (tmp_path / f"{name}.py").write_text("import sys\nready = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_it_is_called_once_after_the_import(module: str):
+    heard: list[bool] = []
+    when_loaded(module, lambda: heard.append(sys.modules[module].ready))
+    assert not heard
+    importlib.import_module(module)
+    importlib.import_module(module)
+    assert heard == [True]
+
+
+def test_a_module_that_is_there_is_heard_of_at_once():
+    heard: list[str] = []
+    before = list(sys.meta_path)
+    when_loaded("sys", lambda: heard.append("sys"))
+    assert heard == ["sys"]
+    assert sys.meta_path == before
+
+
+def test_searching_is_not_loading(module: str):
+    heard: list[str] = []
+    when_loaded(module, lambda: heard.append(module))
+    assert importlib.util.find_spec(module)
+    assert importlib.util.find_spec(module)
+    assert not heard
+    importlib.import_module(module)
+    assert heard == [module]
+
+
+def test_nothing_of_it_is_left(module: str):
+    before = list(sys.meta_path)
+    when_loaded(module, lambda: None)
+    loaded = importlib.import_module(module)
+    assert sys.meta_path == before
+    assert "exec_module" not in vars(loaded.__loader__)
+    assert loaded.__spec__ is not None
+    assert loaded.__spec__.loader is loaded.__loader__
+
+
+def test_it_can_be_called_off(module: str):
+    before = list(sys.meta_path)
+    heard: list[str] = []
+    leave = when_loaded(module, lambda: heard.append(module))
+    leave()
+    leave()
+    assert sys.meta_path == before
+    importlib.import_module(module)
+    assert not heard
+
+
+def test_a_module_that_does_not_exist_is_missing_as_ever():
+    when_loaded("no_such_module_at_all", lambda: None)()
+    leave = when_loaded("no_such_module_at_all", lambda: None)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        importlib.import_module("no_such_module_at_all")
+    leave()
+
+
+def test_a_module_that_breaks_while_loading_may_be_tried_again(module: str, tmp_path: Path):
+    heard: list[str] = []
+    when_loaded(module, lambda: heard.append(module))
+    path = tmp_path / f"{module}.py"
+    path.write_text("raise ImportError('a library is missing')")
+    with pytest.raises(ImportError, match="a library is missing"):
+        importlib.import_module(module)
+    assert not heard
+    path.write_text("longer_than_before_so_that_no_cache_is_taken = True")
+    importlib.invalidate_caches()
+    importlib.import_module(module)
+    assert heard == [module]

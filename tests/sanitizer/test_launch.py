@@ -1,0 +1,182 @@
+"""A program under the watch: attached late, reported once, stopped early, and never disturbed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from trueloop.core.findings import Finding
+from trueloop.failures.selection import Choice
+from trueloop.sanitizer.launch import FOUND, NEVER_IMPORTED, Launched, launch
+from trueloop.sanitizer.run_program import Program
+
+pytestmark = pytest.mark.usefixtures("made_up")
+
+MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+
+
+def go(path: Path, **options: object) -> Launched:
+    return launch(Program(target=str(path)), Choice(), **options)  # pyright: ignore[reportArgumentType]
+
+
+def codes(launched: Launched) -> list[str]:
+    return [finding.code for finding in launched.report.findings]
+
+
+def test_what_is_found_is_told_at_once_and_in_the_report(
+    program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    path = program(MODEL + "optimizer.zero_grad()\nprint('after')\nmodel.zero_grad()\n")
+    heard: list[tuple[str, str]] = []
+    zero_grad = torch.optim.Optimizer.zero_grad
+
+    def found(finding: Finding) -> None:
+        heard.append((finding.code, capsys.readouterr().out))
+
+    ended = go(path, found=found)
+    assert ended.code == 0
+    assert not ended.nothing
+    assert heard == [("GRD901", ""), ("MEM901", "after\n")]
+    assert [(each.code, each.site and each.site.line) for each in ended.report.findings] == [
+        ("GRD901", 4),
+        ("MEM901", 6),
+    ]
+    assert torch.optim.Optimizer.zero_grad is zero_grad
+
+
+def test_a_program_without_torch_has_nothing_to_judge(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    path = program("import sys\nsys.exit(5)\n")
+    monkeypatch.delitem(sys.modules, "torch")
+    finders = list(sys.meta_path)
+    ended = go(path)
+    assert ended == Launched(5, ended.report, NEVER_IMPORTED, forked=False)
+    assert not ended.report.findings
+    assert sys.meta_path == finders
+
+
+def test_a_failing_program_keeps_its_traceback_and_is_explained(
+    program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    path = program(MODEL + "optimizer.zero_grad(nonsense=1)\n")
+    ended = go(path)
+    assert ended.code == 1
+    assert codes(ended) == ["GRD901", "ENV901"]
+    assert ended.report.findings[1].site is not None
+    assert ended.report.findings[1].site.line == 4
+    err = capsys.readouterr().err
+    assert err.endswith("got an unexpected keyword argument 'nonsense'\n")
+    assert "trueloop" not in err
+
+
+def test_an_exit_or_an_interruption_is_no_error_to_explain(program: Callable[..., Path]):
+    assert codes(go(program(MODEL + "raise SystemExit(4)\n"))) == []
+    ended = go(program(MODEL + "raise KeyboardInterrupt\n"))
+    assert (ended.code, codes(ended)) == (130, [])
+
+
+def test_it_stops_at_the_first_error(program: Callable[..., Path], capsys: pytest.CaptureFixture[str]):
+    path = program(
+        MODEL + "model.zero_grad()\n"
+        "try:\n    optimizer.zero_grad()\n    print('never')\n"
+        "except Exception:\n    print('no exception of the kind that programs catch')\n"
+        "finally:\n    print('tidied up')\n"
+    )
+    ended = go(path, stop_on_error=True)
+    assert ended.code == FOUND
+    assert codes(ended) == ["GRD901", "MEM901"]
+    out, err = capsys.readouterr()
+    assert (out, err) == ("tidied up\n", "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python says nothing of an exit
+def test_it_stops_a_program_that_trains_in_a_thread(program: Callable[..., Path], capsys: pytest.CaptureFixture[str]):
+    path = program(
+        MODEL + "import threading, time\n"
+        "def train():\n    try:\n        optimizer.zero_grad()\n        print('never')\n"
+        "    finally:\n        time.sleep(0.2)  # outlives the main thread\n"
+        "thread = threading.Thread(target=train)\nthread.start()\n"
+        "for _ in range(1000):\n    time.sleep(0.01)\nprint('never')\n"
+    )
+    ended = go(path, stop_on_error=True)
+    assert ended.code == FOUND
+    assert capsys.readouterr().out == ""
+
+
+def test_a_program_that_watches_itself_is_watched_twice(
+    program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    path = program(
+        MODEL + "import trueloop\n"
+        "with trueloop.watch() as report:\n    optimizer.zero_grad()\n"
+        "print([finding.code for finding in report.findings])\noptimizer.zero_grad()\n"
+    )
+    ended = go(path)
+    assert capsys.readouterr().out == "['GRD901']\n"
+    assert [finding.site and finding.site.line for finding in ended.report.findings] == [6, 8]
+
+
+def test_a_broken_attachment_is_said_and_the_program_runs(
+    program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def broken() -> None:
+        raise RuntimeError("no such torch")
+
+    monkeypatch.setattr("trueloop.sanitizer.watch._attachment", broken)
+    ended = go(program(MODEL + "optimizer.zero_grad()\nprint('ran')\n"))
+    assert ended.code == 0
+    assert capsys.readouterr().out == "ran\n"
+    assert ended.nothing == "cannot judge: trueloop could not attach to torch (RuntimeError: no such torch)"
+    assert ended.report.problems == (ended.nothing,)
+
+
+def test_who_hears_of_findings_and_breaks_does_not_break_the_program(program: Callable[..., Path]):
+    def broken(finding: Finding) -> None:
+        raise RuntimeError("cannot print")
+
+    ended = go(program(MODEL + "optimizer.zero_grad()\n"), found=broken)
+    assert ended.code == 0
+    assert codes(ended) == ["GRD901"]
+    assert ended.report.problems
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_does_not_report(program: Callable[..., Path]):
+    path = program(
+        MODEL + "import os\nchild = os.fork()\noptimizer.zero_grad()\n"
+        "if child:\n    _, status = os.waitpid(child, 0)\n    raise SystemExit(os.waitstatus_to_exitcode(status))\n"
+    )
+    process = os.getpid()
+    ended = go(path)
+    if os.getpid() != process:  # the child, which must not go on as a second test run
+        os._exit(7 if ended.forked and not ended.report.findings else 8)
+    assert not ended.forked
+    assert ended.code == 7
+    assert codes(ended) == ["GRD901"]
+
+
+def test_workers_of_loaders_are_not_watched(program: Callable[..., Path]):
+    path = program(
+        """\
+        import torch
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+            def __getitem__(self, index):
+                torch.nn.Linear(1, 1).zero_grad()
+                return float(index)
+
+        if __name__ == "__main__":
+            for start in ("fork", "spawn"):
+                loader = torch.utils.data.DataLoader(Data(), num_workers=1, multiprocessing_context=start)
+                print(start, sum(batch.item() for batch in loader))
+        """
+    )
+    ended = go(path)
+    assert ended.code == 0
+    assert codes(ended) == []

@@ -1,0 +1,108 @@
+"""Norms by layer: what belongs together is added up, and however long the run is, little is kept."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.sanitizer.layer_norms import COLUMNS, REST, ROWS, Layers
+from trueloop.sanitizer.watch import Watch
+from trueloop.tracing.events import NONE, Ref, StepTaken
+
+ADAM, SGD = Ref("Adam", "Adam"), Ref("SGD", "SGD")
+
+
+def step(update: int, norms: dict[Ref, float], optimizer: Ref = ADAM) -> StepTaken:
+    return StepTaken(
+        update=update, micro=update, time_s=0.0, optimizer=optimizer, rates=(), parameters=NONE, with_gradient=NONE,
+        reused=NONE, reused_from=None, backwards=1, cleared_between=False, cleared_at=None, norm=None, norm_made=None,
+        zero=NONE, not_finite=NONE, frozen_moved=NONE, frozen=NONE, scaler=None, closure=False, seconds=0.0,
+        graded=tuple(norms), norms=tuple(norms.values()),
+    )  # fmt: skip
+
+
+def named(*names: str) -> list[Ref]:
+    return [Ref("Parameter", name) for name in names]
+
+
+def test_parameters_of_one_layer_are_one_row():
+    weight, bias, own = named("encoder.0.weight", "encoder.0.bias", "scale")
+    layers = Layers()
+    layers.add(step(0, {weight: 3.0, bias: 4.0, own: 1.0}))
+    found = layers.norms()
+    assert found is not None
+    assert (found.updates, found.layers, found.norms) == ((0,), ("encoder.0", "scale"), ((5.0,), (1.0,)))
+
+
+def test_what_was_not_stepped_is_told_from_what_is_not_a_number():
+    first, second = named("a.weight", "b.weight")
+    layers = Layers()
+    layers.add(step(0, {first: 1.0}))
+    layers.add(step(1, {second: math.nan}))
+    layers.add(step(2, {first: math.inf, second: 0.0}))
+    found = layers.norms()
+    assert found is not None
+    assert found.norms[0] == (1.0, None, math.inf)
+    assert found.norms[1][0] is None
+    assert math.isnan(found.norms[1][1] or 0)
+    assert found.norms[1][2] == 0.0
+    assert layers.newest() == (2, ["a", "b"], [math.inf, 0.0])
+
+
+def test_layers_of_one_name_are_told_apart_by_their_optimizer():
+    critic, maker = named("0.weight", "0.weight")
+    layers = Layers()
+    layers.add(step(0, {critic: 1.0}))
+    layers.add(step(1, {maker: 2.0}, SGD))
+    found = layers.norms()
+    assert found is not None
+    assert found.layers == ("Adam: 0", "SGD: 0")
+
+
+def test_a_better_name_is_taken_over():
+    parameter = Ref("Parameter", "0.weight")
+    layers = Layers()
+    layers.add(step(0, {parameter: 1.0}))
+    parameter.name = "encoder.0.weight"
+    for update in range(1, 100):
+        layers.add(step(update, {parameter: 1.0}))
+    found = layers.norms()
+    assert found is not None
+    assert found.layers == ("0", "encoder.0")
+
+
+def test_memory_is_bounded():
+    many = dict.fromkeys(named(*(f"{place}.weight" for place in range(ROWS + 3))), 1.0)
+    layers = Layers()
+    for update in range(3 * COLUMNS):
+        layers.add(step(update, many))
+    found = layers.norms()
+    assert found is not None
+    assert len(found.updates) <= COLUMNS
+    assert (len(found.layers), found.layers[-1]) == (ROWS, REST)
+    assert found.norms[-1][0] == pytest.approx(2.0), "four layers of norm 1"
+
+
+def test_a_watched_run_tells_them_by_the_names_in_the_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    seen: list[float] = []
+    with Watch(()) as watch:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            layer = model[0]
+            assert isinstance(layer, nn.Linear)
+            assert layer.weight.grad is not None
+            assert layer.bias.grad is not None
+            seen.append(math.hypot(float(layer.weight.grad.norm()), float(layer.bias.grad.norm())))
+            optimizer.step()
+    found = watch.report().layers
+    assert found is not None
+    assert found.layers == ("0", "2")
+    assert found.updates == tuple(range(5))
+    assert found.norms[0] == pytest.approx(seen)

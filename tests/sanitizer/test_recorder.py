@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import sys
+from typing import Any
+
+import pytest
+
+from trueloop.core.downsampling import POINTS
+from trueloop.failures.load import catalogue
+from trueloop.sanitizer.dispatch import Judge, Watched
+from trueloop.sanitizer.recorder import Recorder
+from trueloop.tracing.events import (
+    NONE,
+    BackwardEnded,
+    BackwardStarted,
+    BatchDrawn,
+    Gap,
+    GraphsAlive,
+    LoaderExhausted,
+    LoaderStarted,
+    ModelCalled,
+    ModeSet,
+    Ref,
+    StepTaken,
+)
+
+NET, ADAM, LOADER = Ref("Net", "Net"), Ref("AdamW", "AdamW"), Ref("DataLoader", "DataLoader")
+
+
+def made(kind: type[Any], update: int, time_s: float, **fields: Any) -> Any:
+    """Make an event; what does not matter here is nothing, zero or empty."""
+    neutral = {"Refs": NONE, "bool": False, "int": 0, "float": 0.0, "str": ""}
+    for field in dataclasses.fields(kind):
+        empty = () if str(field.type).startswith("tuple[") else None
+        if field.default is dataclasses.MISSING:
+            fields.setdefault(field.name, neutral.get(str(field.type), empty))
+    return kind(**fields | {"update": update, "micro": update, "time_s": time_s})
+
+
+def hear(recorder: Recorder, event: Any) -> None:
+    take = recorder.take.get(type(event))
+    if take is not None:
+        take(event)
+
+
+def batch(update: int, time_s: float, waited_s: float = 0.0) -> BatchDrawn:
+    return made(BatchDrawn, update, time_s, loader=LOADER, epoch=update // 1000, index=update % 1000, waited_s=waited_s)
+
+
+def call(update: int, time_s: float, seconds: float = 0.0, *, recomputed: bool = False) -> ModelCalled:
+    return made(
+        ModelCalled, update, time_s, model=NET, training=True, grad_mode=True, has_graph=True, loader=LOADER,
+        seconds=seconds, recomputed=recomputed,
+    )  # fmt: skip
+
+
+def start(update: int, time_s: float) -> BackwardStarted:
+    return made(BackwardStarted, update, time_s, loader=LOADER, batch=update)
+
+
+def backward(update: int, time_s: float, seconds: float = 0.0, value: float | None = 1.0) -> BackwardEnded:
+    return made(BackwardEnded, update, time_s, value=value, seconds=seconds)
+
+
+def step(update: int, time_s: float, seconds: float = 0.0, **fields: Any) -> StepTaken:
+    given: dict[str, Any] = {"optimizer": ADAM, "rates": (0.1,), "backwards": 1, "norm": 2.0}
+    return made(StepTaken, update, time_s, seconds=seconds, **(given | fields))
+
+
+def gap(update: int, time_s: float, updates: int) -> Gap:
+    return made(Gap, update, time_s, updates=updates)
+
+
+def test_the_time_of_an_update_is_split():
+    recorder = Recorder()
+    for update in range(5):
+        now = update * 1.0
+        hear(recorder, batch(update, now + 0.1, waited_s=0.1))
+        hear(recorder, call(update, now + 0.3, seconds=0.2))
+        hear(recorder, call(update, now + 0.5, seconds=0.1, recomputed=True))
+        hear(recorder, backward(update, now + 0.6, seconds=0.3))
+        hear(recorder, step(update, now + 0.9, seconds=0.2))
+    rate = recorder.rate()
+    assert rate is not None
+    assert [rate.update_s, rate.data, rate.forward, rate.backward, rate.optimizer] == pytest.approx(
+        [1.0, 0.1, 0.2, 0.3, 0.2]
+    )
+
+
+def test_what_a_closure_does_is_counted_once():
+    recorder = Recorder()
+    for update in range(3):
+        hear(recorder, call(update, update + 0.3, seconds=0.3))
+        hear(recorder, backward(update, update + 0.7, seconds=0.4))
+        hear(recorder, step(update, update + 0.8, seconds=0.8, closure=True))
+    rate = recorder.rate()
+    assert rate is not None
+    assert [rate.forward, rate.backward, rate.optimizer] == pytest.approx([0.3, 0.4, 0.1])
+
+
+def test_shares_add_up_to_no_more_than_everything():
+    recorder = Recorder()
+    for update in range(3):  # an optimizer within the backward: its steps are in both
+        hear(recorder, step(update, update * 0.5, seconds=0.4))
+        hear(recorder, backward(update, update * 0.5, seconds=0.45))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.data + rate.forward + rate.backward + rate.optimizer <= 1 + 1e-9
+
+
+def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
+    recorder = Recorder()
+    for update in range(4):
+        hear(recorder, step(update, update * 1.0))
+    hear(recorder, gap(104, 3.0 + 50.0, updates=100))
+    hear(recorder, step(104, 54.0))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 0.5
+
+
+def sweep(recorder: Recorder, update: int, begun_s: float) -> None:
+    """A validation of 9 s, of which the model takes 8."""
+    hear(recorder, made(ModeSet, update, begun_s, module=NET, training=False, changed=True))
+    hear(recorder, _started(update, begun_s, 0))
+    hear(recorder, call(update, begun_s + 8.5, seconds=8.0))
+
+
+def test_a_validation_sweep_is_no_part_of_an_update():
+    recorder = Recorder()
+    for update in range(4):  # in full: one update a second, a sweep behind the second one
+        now = update + (9.0 if update > 1 else 0.0)
+        hear(recorder, call(update, now - 0.5, seconds=0.25))
+        hear(recorder, step(update, now))
+        if update == 1:
+            sweep(recorder, 2, now)
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (1.0, 0.25)
+
+
+def test_a_stretch_ends_where_a_sweep_begins():
+    recorder = Recorder()
+    hear(recorder, step(0, 0.0))
+    hear(recorder, step(1, 1.0))
+    sweep(recorder, 22, 1.0 + 20 * 0.5)  # 20 updates nobody looked at closely, then the sweep and a few more
+    hear(recorder, gap(30, 1.0 + 28 * 0.5 + 9.0, updates=28))
+    hear(recorder, step(30, 24.25))  # the rest of an update
+    hear(recorder, step(31, 25.25))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 0.5
+
+
+def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
+    recorder = Recorder()
+    hear(recorder, step(0, 0.0))
+    hear(recorder, step(1, 1.0))
+    hear(recorder, gap(3, 9.0, updates=1))
+    hear(recorder, step(3, 9.1))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 1.0
+
+
+def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
+    recorder = Recorder()
+    for update in range(3):
+        hear(recorder, step(update, 10.0 * update))
+        sweep(recorder, update + 1, 10.0 * update)
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (10.0, 0.8)
+
+
+def test_modes_within_an_update_are_no_sweeps():
+    recorder = Recorder()
+    for update in range(3):
+        hear(recorder, made(ModeSet, update, update - 0.5, module=NET, training=True, changed=True))
+        hear(recorder, made(ModeSet, update, update - 0.4, module=NET, training=False, changed=False))
+        hear(recorder, step(update, update * 1.0))
+    hear(recorder, gap(53, 27.0, updates=50))
+    rate = recorder.rate()
+    assert rate is not None
+    assert rate.update_s == 0.5
+
+
+def test_the_time_spent_watching_is_no_part_of_an_update():
+    recorder = Recorder()
+    for update in range(4):
+        hear(recorder, call(update, update * 1.0 + 0.5, seconds=0.25))
+        hear(recorder, step(update, update * 1.0 + 1.0, busy_s=0.5 * (update + 1)))
+    rate = recorder.rate()
+    assert rate is not None
+    assert (rate.update_s, rate.forward) == (0.5, 0.5)
+
+
+def test_nothing_is_known_before_the_second_update():
+    recorder = Recorder()
+    assert recorder.rate() is None
+    hear(recorder, step(0, 1.0))
+    assert recorder.rate() is None
+
+
+def test_every_series_is_told_by_its_update():
+    recorder = Recorder()
+    for update in range(3):
+        hear(recorder, backward(update, update, value=None if update == 1 else math.nan if update else 0.5))
+        hear(recorder, step(update, update, norm=None if update else 3.0, rates=(0.1 * update, 7.0)))
+    hear(recorder, made(GraphsAlive, 2, 2.0, count=40))
+    series = recorder.series()
+    assert list(series) == ["loss", "grad_norm", "lr", "live_graphs"]
+    assert series["loss"].updates == (0, 2)
+    assert math.isnan(series["loss"].values[1])
+    assert (series["grad_norm"].values, series["live_graphs"].values) == ((3.0,), (40.0,))
+    assert series["lr"].values == (0.0, 0.1, 0.2)
+
+
+@pytest.mark.slow
+def test_memory_is_constant_over_a_million_events():
+    recorder = Recorder()
+    judge = Judge([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+    blocks: list[int] = []
+
+    def live(updates: range) -> None:
+        for update in updates:
+            now = update * 1e-3
+            epoch, place = divmod(update, 1000)
+            events = [
+                batch(update, now),
+                call(update, now),
+                start(update, now),
+                backward(update, now),
+                step(update, now),
+            ]
+            if place == 0:
+                events.insert(0, _started(update, now, epoch))
+            if place == 999:
+                events.append(_exhausted(update, now, epoch))
+            if update % 500 == 0:
+                events.insert(0, gap(update, now, 400))
+            for event in events:
+                hear(recorder, event)
+                judge.hear(event)
+        gc.collect()
+        blocks.append(sys.getallocatedblocks())
+
+    live(range(20_000))
+    for first in range(20_000, 200_000, 60_000):
+        live(range(first, first + 60_000))
+    assert judge.findings() is not None
+    # A million events; 180 000 updates that kept one small object each would show 180 000 blocks.
+    assert blocks[-1] - blocks[0] < 12_000, blocks
+    assert len(recorder.series()["loss"].values) <= POINTS
+
+
+def _started(update: int, now: float, epoch: int) -> LoaderStarted:
+    return made(
+        LoaderStarted, update, now, loader=LOADER, epoch=epoch, sampler="RandomSampler", shuffles=True, batch_size=4
+    )
+
+
+def _exhausted(update: int, now: float, epoch: int) -> LoaderExhausted:
+    return made(LoaderExhausted, update, now, loader=LOADER, epoch=epoch, batches=1000, batches_with_backward=1000)

@@ -1,0 +1,245 @@
+"""A program under us and under Python: the same words, the same globals, the same traceback, the same exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from trueloop.sanitizer.run_program import Ended, Program, hide, run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to run programs in; what a program leaves behind in this process is put back."""
+    kept = {name: sys.modules[name] for name in ("__main__",)}
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.update(kept)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+class Seen(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def python(*words: str, stdin: str = "") -> Seen:
+    done = subprocess.run([sys.executable, *words], input=stdin, capture_output=True, text=True, check=False)
+    return Seen(done.returncode, done.stdout, done.stderr)
+
+
+def under_us(program: str, *, stdin: str = "") -> Seen:
+    script = (
+        f"import sys\nfrom trueloop.sanitizer.run_program import Program, run\nsys.exit(run(Program({program})).code)\n"
+    )
+    return python("-c", script, stdin=stdin)
+
+
+CURIOUS = """\
+    import os, pickle, sys
+    class Here:
+        pass
+    print(sys.argv, __name__, __file__, __spec__ and __spec__.name, __package__, __cached__ and 1, bool(__loader__))
+    print(sys.path[0], os.getcwd(), sys.stdin.read(), __builtins__.__name__, __doc__, sorted(globals()))
+    print(type(pickle.loads(pickle.dumps(Here()))), sys.modules["__main__"].Here is Here)
+"""
+
+
+def test_a_script_sees_what_it_would_see_under_python(here: Path):
+    write(here / "sub" / "script.py", '"""Words."""\n' + textwrap.dedent(CURIOUS))
+    plain = python("sub/script.py", "--flag", "x", stdin="typed")
+    ours = under_us("target='sub/script.py', arguments=('--flag', 'x')", stdin="typed")
+    assert plain.code == 0
+    assert ours == plain
+    assert not (here / "sub" / "__pycache__").exists()
+
+
+def test_a_module_sees_what_it_would_see_under_python(here: Path):
+    write(here / "package" / "__init__.py", "")
+    write(here / "package" / "job.py", CURIOUS)
+    plain = python("-m", "package.job", "--flag", stdin="typed")
+    assert plain.code == 0
+    assert under_us("target='package.job', arguments=('--flag',), module=True", stdin="typed") == plain
+
+
+def test_a_link_is_followed_for_imports_as_python_does(here: Path):
+    write(here / "real" / "script.py", "import beside\nprint(beside.__file__, __file__)")
+    write(here / "real" / "beside.py", "")
+    (here / "link.py").symlink_to(here / "real" / "script.py")
+    assert under_us("target='link.py'") == python("link.py")
+
+
+def test_a_folder_and_an_archive_with_a_main_run(here: Path, capsys: pytest.CaptureFixture[str]):
+    write(here / "app" / "__main__.py", "import part; print(part.name, __name__)")
+    write(here / "app" / "part.py", "name = 'part'")
+    assert run(Program(target="app")).code == 0
+    with zipfile.ZipFile(here / "app.pyz", "w") as archive:
+        archive.write(here / "app" / "__main__.py", "__main__.py")
+        archive.write(here / "app" / "part.py", "part.py")
+    sys.modules.pop("part")
+    assert run(Program(target="app.pyz")).code == 0
+    sys.modules.pop("part")
+    assert capsys.readouterr().out == "part __main__\n" * 2
+
+
+FAILING = {
+    "raises": "def f():\n    return 1 / 0\nf()\n",
+    "chain": "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('bad') from e\n",
+    "group": "try:\n    1 / 0\nexcept ArithmeticError as e:\n    raise ExceptionGroup('many', [e])\n",
+    "syntax": "x = 1\nif x\n    print(x)\n",
+    "missing import": "import no_such_module_at_all\n",
+    "message": "import sys\nsys.exit('a message')\n",
+    "number": "import sys\nsys.exit(7)\n",
+    "true": "import sys\nsys.exit(True)\n",
+    "nothing": "import sys\nsys.exit()\n",
+    "float": "raise SystemExit(2.5)\n",
+    "own hook": "import sys\nsys.excepthook = lambda *e: print('mine', e[0])\n1 / 0\n",
+    "base": "class Odd(BaseException): pass\nraise Odd('x')\n",
+}
+
+
+@pytest.mark.parametrize("text", FAILING.values(), ids=FAILING.keys())
+def test_it_fails_with_pythons_words_and_code(here: Path, text: str, capsys: pytest.CaptureFixture[str]):
+    (here / "script.py").write_text(text)
+    plain = python("script.py")
+    ended = in_process(capsys, lambda: run(Program(target="script.py")))
+    assert ended == plain
+
+
+def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], Ended]) -> Seen:
+    hook = sys.excepthook
+    try:
+        ended = go()
+    finally:
+        sys.excepthook = hook
+    out, err = capsys.readouterr()
+    return Seen(ended.code, out, err)
+
+
+def test_a_broken_hook_of_the_programs_hides_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
+    write(here / "script.py", "import sys\nsys.excepthook = lambda *e: {}['oops']\n1 / 0\n")
+    seen = in_process(capsys, lambda: run(Program(target="script.py")))
+    assert seen.code == 1
+    assert re.search(r"Error in sys.excepthook:.*oops.*Original exception was:.*ZeroDivisionError", seen.err, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["no_such_module_at_all", "package", "email", ".relative"])
+def test_a_module_that_cannot_run_is_pythons_to_explain(here: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    write(here / "package" / "__init__.py", "")
+    seen = in_process(capsys, lambda: run(Program(target=name, module=True)))
+    assert seen == python("-m", name)
+
+
+def test_an_interruption_is_130_with_its_traceback(here: Path, capsys: pytest.CaptureFixture[str]):
+    write(here / "script.py", "raise KeyboardInterrupt\n")
+    seen = in_process(capsys, lambda: run(Program(target="script.py")))
+    assert seen.code == 130
+    assert seen.err == (
+        f'Traceback (most recent call last):\n  File "{here}/script.py", line 1, in <module>\n'
+        "    raise KeyboardInterrupt\nKeyboardInterrupt\n"
+    )
+
+
+def test_threads_exit_functions_and_pools_end_in_pythons_order(here: Path):
+    write(
+        here / "script.py",
+        """\
+        import atexit, sys, threading, time
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(1)
+        pool.submit(lambda: time.sleep(0.05)).add_done_callback(lambda done: print("pool"))
+        atexit.register(lambda: print("exit", __name__, sys.modules["__main__"].pool is pool))
+        threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        print("end")
+        """,
+    )
+    ours = under_us("target='script.py'")
+    assert ours == python("script.py")
+    assert ours.out.splitlines()[:3] == ["end", "pool", "thread"]
+
+
+def test_a_spawned_process_finds_the_scripts_functions(here: Path):
+    write(
+        here / "script.py",
+        """\
+        import multiprocessing
+        def double(x):
+            return 2 * x
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+        """,
+    )
+    assert under_us("target='script.py'") == Seen(0, "[2, 4]\n", "")
+
+
+def test_os_exit_leaves_at_once(here: Path):
+    write(here / "script.py", "import os\nprint('x', flush=True)\nos._exit(9)\n")
+    assert under_us("target='script.py'") == Seen(9, "x\n", "")
+
+
+def test_who_is_told_of_an_error_is_told_before_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]):
+    write(here / "script.py", "1 / 0\n")
+    heard: list[tuple[BaseException, str]] = []
+    ended = run(Program(target="script.py"), failed=lambda error: heard.append((error, capsys.readouterr().err)))
+    ((error, printed),) = heard
+    assert ended.error is error
+    assert isinstance(error, ZeroDivisionError)
+    assert not printed
+    write(here / "script.py", "raise SystemExit(3)\n")
+    assert run(Program(target="script.py"), failed=lambda error: heard.append((error, ""))) == Ended(3, None)
+    assert len(heard) == 1
+
+
+def test_frames_of_the_watching_are_hidden_wherever_they_are(tmp_path: Path):
+    import trueloop
+
+    ours = Path(os.path.dirname(trueloop.__file__)) / "tracing" / "hooks" / "made_up.py"
+    between: dict[str, Callable[..., None]] = {}
+    code = compile("def call(function):\n    try:\n        function()\n    finally:\n        pass\n", str(ours), "exec")
+    exec(code, between)
+
+    def fail() -> None:
+        raise ValueError("deep")
+
+    def fail_again() -> None:
+        try:
+            between["call"](fail)
+        except ValueError as error:
+            raise RuntimeError("after") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        between["call"](fail_again)
+    error = caught.value
+    hide(error)
+    assert error.__cause__ is not None
+    names = [[frame.f_code.co_name for frame in frames(each)] for each in (error, error.__cause__)]
+    assert names == [
+        ["test_frames_of_the_watching_are_hidden_wherever_they_are", "fail_again"],
+        ["fail_again", "fail"],
+    ]
+
+
+def frames(error: BaseException):
+    trace = error.__traceback__
+    while trace:
+        yield trace.tb_frame
+        trace = trace.tb_next

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from trueloop.core.findings import Evidence, Finding, Severity, Verdict
+from trueloop.failures.failure import Failure
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import TOGETHER, Watch
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import ErrorRaised, Event, GraphsAlive
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Program
+from trueloop.tracing.stream import Stream
+
+
+class Source:
+    """Tells of every ``zero_grad`` of an optimizer as if that many graphs were alive."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._count = stream, 0
+
+    def always(self, patches: Patches) -> None:
+        patches.replace(torch.optim.Optimizer, "zero_grad", self._make)
+
+    def in_full(self, patches: Patches) -> None:
+        """Nothing more."""
+
+    def _make(self, original: Any) -> Callable[..., Any]:
+        tell = self._stream.fenced("zeroing", self._tell)
+
+        def zero_grad(*args: Any, **options: Any) -> Any:
+            if self._stream.on:
+                tell()
+            return original(*args, **options)
+
+        return zero_grad
+
+    def _tell(self) -> None:
+        self._count += 1
+        self._stream.update += 1
+        self._stream.emit(GraphsAlive(count=self._count, oldest=0, holders=()))
+
+
+def sources(stream: Stream, program: Program) -> Sequence[Source]:
+    return [Source(stream)]
+
+
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    attachment = Attachment(sources)
+    monkeypatch.setattr("trueloop.sanitizer.watch._attachment", lambda: attachment)
+
+
+class Detector:
+    moments: tuple[type[Event], ...] = (GraphsAlive, ErrorRaised)
+
+    def observe(self, event: Any) -> Evidence | None:
+        if isinstance(event, ErrorRaised):
+            return Evidence(message=repr(event.error), place=event.place)
+        return Evidence(message="cleared", place=None) if event.count >= 2 else None
+
+    def abstains(self) -> str:
+        return ""
+
+
+WATCHED = [
+    Watched(
+        Failure(code="GRD901", title="", severity=Severity.ERROR, doc="", bad="", good="", fix="", detector=Detector),
+        "made-up",
+    )
+]
+
+
+def clear(times: int) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    for _ in range(times):
+        optimizer.zero_grad()
+
+
+def test_a_stretch_is_watched_and_reported_with_its_curves():
+    told: list[Finding] = []
+    watch = Watch(WATCHED, found=told.append)
+    clear(5)
+    with watch:
+        clear(3)
+    report = watch.report()
+    assert [finding.message for finding in report.findings] == ["cleared"]
+    assert len(told) == 1
+    assert report.series["live_graphs"].values == (1.0, 2.0, 3.0)
+    assert report.updates == 3
+    assert report.judged[0].verdict is Verdict.FIRED
+    assert report.seconds > 0
+    assert not report.problems
+
+
+def test_numbers_wait_until_enough_are_there_or_somebody_asks():
+    with Watch(WATCHED) as watch:
+        clear(TOGETHER - 1)
+        assert len(watch._waiting) == TOGETHER - 1
+        assert len(watch.report().series["live_graphs"].values) == TOGETHER - 1
+        assert not watch._waiting
+        clear(3 * TOGETHER + 2)
+        assert len(watch._waiting) == 2
+        watch.rate()
+        assert not watch._waiting
+    assert len(watch.report().series["live_graphs"].values) == 4 * TOGETHER + 1
+
+
+def test_nested_watches_judge_on_their_own():
+    with Watch(WATCHED) as outer:
+        clear(1)
+        with Watch(WATCHED) as inner:
+            clear(1)
+    assert (len(outer.report().series["live_graphs"].values), len(inner.report().series["live_graphs"].values)) == (
+        2,
+        1,
+    )
+
+
+def test_torch_is_as_it_was_afterwards():
+    before = torch.optim.Optimizer.zero_grad
+    with Watch(WATCHED):
+        assert torch.optim.Optimizer.zero_grad is not before
+    assert torch.optim.Optimizer.zero_grad is before
+
+
+def test_a_recorder_that_breaks_is_left_out_and_the_judge_goes_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "trueloop.sanitizer.recorder.Recorder._graphs", lambda self, event: (_ for _ in ()).throw(KeyError("x"))
+    )
+    with Watch(WATCHED) as watch:
+        clear(3)
+    report = watch.report()
+    assert len(report.findings) == 1
+    assert report.series == {}
+    assert report.problems == ("no numbers of the run are kept: KeyError: 'x'",)
+
+
+def test_an_error_of_the_program_is_heard_with_its_line():
+    with Watch(WATCHED) as watch:
+        try:
+            torch.zeros(2) @ torch.zeros(3)
+        except RuntimeError as error:
+            watch.tell_error(error)
+    (finding,) = watch.report().findings
+    assert finding.site is not None
+    assert finding.site.path == __file__
+
+
+def test_what_is_watched_later_does_not_change_a_report():
+    first = Watch([])
+    assert first.start() is None
+    assert first.report().seconds < first.report().seconds, "it is still going on"
+    report = first.stop()
+    with Watch([]):
+        assert first.report() is report
+
+
+def test_nothing_is_heard_of_what_is_done_aside():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with Watch([]) as watch:
+        optimizer.zero_grad()
+        with pytest.raises(ZeroDivisionError), watch.aside():
+            optimizer.zero_grad()
+            _ = 1 / 0
+        assert watch.report().updates == 1
+        optimizer.zero_grad()
+    assert watch.report().updates == 2
+
+
+def test_a_model_that_is_known_early_has_the_first_number(made_up: None):
+    watch, models = Watch(WATCHED), [torch.nn.Linear(2, 1) for _ in range(2)]
+    watch.start()
+    try:
+        watch.know(models[1])
+        names = [watch._attachment.stream.registry.of(model).name for model in models]
+    finally:
+        watch.stop()
+    assert names == ["Linear 2", "Linear"]

@@ -1,0 +1,213 @@
+"""Backward: where it starts, and what it reaches."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trueloop.tracing.events import BackwardEnded, BackwardStarted, LossesSeen, NotFinite, StepTaken
+from trueloop.tracing.hooks.backward import SINGLE, check_taken
+
+
+def names(refs):
+    return sorted(ref.name for ref in refs)
+
+
+def test_a_simple_one(everything):
+    attachment, told = everything
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
+    loss = F.cross_entropy(model(torch.ones(4, 2)), torch.zeros(4, dtype=torch.long))
+    loss.backward()
+    (began,), (ended,) = told(BackwardStarted), told(BackwardEnded)
+    assert (began.leaf, began.retain_graph, began.create_graph, began.scaled) == (False,) * 4
+    assert [each.kind for each in began.losses] == ["cross_entropy"]
+    assert (began.micro, ended.micro, attachment.stream.micro) == (0, 1, 1)
+    assert ended.value == loss.item()
+    assert names(ended.received) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert began.place.site.path == ended.place.site.path == __file__
+
+
+def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
+    _, told = everything
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    targets = torch.zeros(4, dtype=torch.long)
+    for _ in range(3 * SINGLE):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.ones(4, 2)), targets).backward()
+        optimizer.step()
+    began, seen = told(BackwardStarted), told(LossesSeen)
+    assert len(began) == 3 * SINGLE
+    assert SINGLE <= len(seen) < 3 * SINGLE
+    assert {each.kind for event in (*began, *seen) for each in event.losses} == {"cross_entropy"}
+    assert all(event.place == began[0].place for event in seen)
+
+
+def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
+    _, told = everything
+    model = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kinds = []
+    for update in range(2 * SINGLE + 8):
+        optimizer.zero_grad()
+        out = model(torch.ones(4, 2))
+        if update < 2 * SINGLE + 2 or update % 2:
+            loss = F.cross_entropy(out, torch.zeros(4, dtype=torch.long))
+        else:
+            loss = F.mse_loss(out, torch.zeros(4, 3))
+            kinds.append(len(told(LossesSeen)))
+        loss.backward()
+        optimizer.step()
+    new = told(LossesSeen)[kinds[0] :]
+    assert [each.kind for event in new for each in event.losses] == ["mse"] * (len(kinds) - 1)
+    (line,) = {each.place.site.line for event in new for each in event.losses}
+    assert line
+    assert all(len(event.losses) == 1 for event in told(BackwardStarted)[2 * SINGLE + 3 :])
+
+
+def test_a_step_tells_the_batch_of_the_latest_backward(everything):
+    _, told = everything
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2)
+    for _ in range(2):
+        for batch in loader:
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    ended, steps = told(BackwardEnded), told(StepTaken)
+    assert len(steps) == len(ended) == 4
+    assert [(event.loader, event.batch) for event in steps] == [(event.loader, event.batch) for event in ended]
+    assert len({event.batch for event in steps}) == 4
+    assert {event.loader.kind for event in steps} == {"DataLoader"}
+
+
+def test_only_what_is_reached(everything):
+    _, told = everything
+    model = nn.ModuleDict({"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.step()  # now both are known
+    for name in ("a", "b", "a"):
+        model[name](torch.ones(1, 2)).sum().backward()
+    a, b, again = (event.received for event in told(BackwardEnded))
+    assert a == again
+    assert len(a) == len(b) == 2
+    assert not a & b
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_retained_and_differentiable_graphs(everything):
+    _, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    loss = (weight**3).sum()
+    loss.backward(retain_graph=True)
+    loss.backward(create_graph=True)
+    loss.backward(None, False)
+    loss = (weight**3).sum()
+    torch.autograd.backward([loss * 2, loss], retain_graph=False)
+    weight.grad = None
+    flags = [(event.retain_graph, event.create_graph) for event in told(BackwardStarted)]
+    assert flags == [(True, False), (True, True), (False, False), (False, False)]
+
+
+def test_nothing_behind_the_root(everything):
+    _, told = everything
+    torch.ones((), requires_grad=True).backward()
+    nn.Parameter(torch.ones(())).backward()
+    with pytest.raises(RuntimeError):
+        torch.ones(()).backward()
+    assert [event.leaf for event in told(BackwardStarted)] == [True, False, False]
+    assert len(told(BackwardEnded)) == 2
+
+
+def test_a_root_of_several_numbers_has_no_value(everything):
+    _, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    (weight * 2).backward(torch.ones(2))
+    (event,) = told(BackwardEnded)
+    assert event.value is None
+
+
+def test_autograd_grad_is_none(everything):
+    attachment, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    torch.autograd.grad((weight**2).sum(), weight)
+    assert (told(BackwardStarted), attachment.stream.micro) == ([], 0)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_is_a_part_of_it(everything, reentrant):
+    attachment, told = everything
+    model = nn.Linear(2, 2)
+    x = torch.ones(1, 2, requires_grad=True)
+    checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    assert len(told(BackwardStarted)) == len(told(BackwardEnded)) == attachment.stream.micro == 1
+    assert len(told(BackwardEnded)[0].received) == 2
+
+
+def test_a_hook_that_raises_leaves_it_at_work(everything):
+    attachment, told = everything
+    weight = nn.Parameter(torch.ones(2))
+
+    def fail(gradient):
+        raise ZeroDivisionError
+
+    handle = weight.register_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        weight.sum().backward()
+    handle.remove()
+    weight.sum().backward()
+    assert attachment.program.in_backward == 0
+    assert (len(told(BackwardStarted)), len(told(BackwardEnded))) == (2, 1)
+
+
+def test_a_loss_that_is_not_finite_is_told_once_in_a_while(everything):
+    attachment, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for number in range(6):
+        optimizer.zero_grad()
+        (weight.sum() * (1.0 if number < 3 else math.nan)).backward()
+        optimizer.step()
+    (event,) = told(NotFinite)
+    assert (event.what, event.value, event.update) == ("loss", "nan", 3)
+    assert event.place.site.path == __file__
+    assert attachment.stream.full
+
+
+def test_the_first_of_several_roots_is_read(everything):
+    _, told = everything
+    weight = nn.Parameter(torch.ones(2))
+    torch.autograd.backward((weight.sum() * math.inf, weight.prod()), (None, torch.tensor(2.0)))
+    (event,) = told(NotFinite)
+    assert (event.what, event.value) == ("loss", "inf")
+    (ended,) = told(BackwardEnded)
+    assert ended.value == math.inf
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_teacher_that_is_averaged_with_gradients_on_is_no_leaf_and_not_asked_for_its_gradient(everything):
+    attachment, told = everything
+    model, teacher = nn.Linear(2, 1), nn.Linear(2, 1).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(torch.ones(4, 2)) - teacher(torch.ones(4, 2)).detach()).square().mean().backward()
+        optimizer.step()
+        for old, new in zip(teacher.parameters(), model.parameters(), strict=True):
+            old.mul_(0.9).add_(new, alpha=0.1)
+    assert not teacher.weight.is_leaf
+    assert [len(event.received) for event in told(BackwardEnded)] == [2, 2, 2]
+    assert not attachment.stream.problems
+
+
+def test_a_backward_of_other_parameters_is_left_alone():
+    check_taken(torch.autograd.backward)
+    check_taken(lambda *args, **options: None)
+    with pytest.raises(TypeError, match="tangents"):
+        check_taken(lambda tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, tangents=0: None)
+    with pytest.raises(TypeError):
+        check_taken(lambda tensors: None)

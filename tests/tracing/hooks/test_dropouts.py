@@ -1,0 +1,214 @@
+"""Functional dropout: what is told of it, and that torch's function does all it did."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import DropoutUntold
+from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.hooks.dropouts import FUNCTIONS
+from trueloop.tracing.patch import UNSEEN
+
+
+class Net(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.linear, self.call = nn.Linear(4, 4), call
+
+    def forward(self, x):
+        return self.call(self, self.linear(x))
+
+
+def untold(module, x):
+    return F.dropout(x, 0.5)
+
+
+CALLS = {
+    "positional": lambda: F.dropout(torch.ones(64), 0.5, True, False),
+    "by name": lambda: F.dropout(input=torch.ones(64), p=0.5, training=True, inplace=False),
+    "in place": lambda: F.dropout(torch.ones(64), 0.5, inplace=True),
+    "nothing said": lambda: F.dropout(torch.ones(64)),
+    "off": lambda: F.dropout(torch.ones(64), training=False),
+    "a tensor that knows torch's functions": lambda: F.dropout(nn.Parameter(torch.ones(64)), 0.2).detach(),
+    "channels": lambda: F.dropout2d(torch.ones(2, 8, 3, 3), 0.5),
+    "a layer": lambda: nn.Dropout(0.5)(torch.ones(64)),
+    "vmap": lambda: torch.func.vmap(lambda x: F.dropout(x, 0.5), randomness="different")(torch.ones(8, 8)),
+    "grad": lambda: torch.func.grad(lambda x: F.dropout(x, 0.5).sum())(torch.ones(64)),
+    "autocast": lambda: autocast(lambda: F.dropout(torch.ones(4, 4) @ torch.ones(4, 4), 0.5)),
+    "scripted": lambda: torch.jit.script(Scripted())(torch.ones(64)),
+    "traced as a graph": lambda: torch.fx.symbolic_trace(Scripted())(torch.ones(64)),
+}
+
+
+class Scripted(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5, training=True)
+
+
+def autocast(call):
+    with torch.autocast("cpu", torch.bfloat16):
+        return call()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_it_does_what_it_did(call):
+    torch.manual_seed(3)
+    expected, after = call(), torch.get_rng_state()
+    attachment = Attachment(all_sources)
+    listen = [].append
+    attachment.attach(listen)
+    Net(untold)(torch.ones(3, 4))
+    torch.manual_seed(3)
+    got, state = call(), torch.get_rng_state()
+    problems = list(attachment.stream.problems)
+    attachment.detach(listen)
+    assert got.dtype == expected.dtype
+    assert torch.equal(got, expected)
+    assert torch.equal(state, after)
+    assert not problems
+
+
+def test_in_place_is_in_place(everything):
+    x = torch.ones(64)
+    assert F.dropout(x, 0.5, inplace=True) is x
+    assert set(x.tolist()) == {0.0, 2.0}
+
+
+def test_wrong_arguments_are_refused_as_before(everything):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        F.dropout(torch.ones(3), 1.5)
+    with pytest.raises(TypeError):
+        F.dropout(torch.ones(3), 0.5, seed=3)
+
+
+def code():
+    return [function.__code__ for function in FUNCTIONS]
+
+
+def test_torch_becomes_as_it_was():
+    before = code()
+    attachment = Attachment(all_sources)
+    listen = [].append
+    attachment.attach(listen)
+    Net(untold)(torch.ones(3, 4))
+    files = {each.co_filename for each in code()}
+    attachment.detach(listen)
+    assert files == {UNSEEN}
+    assert code() == before
+    assert not any(name.startswith("_trueloop") for name in vars(F))
+
+
+def test_torch_is_left_alone_where_every_call_is_told(everything):
+    before = code()
+    nn.Sequential(nn.Linear(4, 4), nn.Dropout())(torch.ones(3, 4))
+    assert code() == before
+
+
+def test_a_compiled_model_is_left_alone(everything):
+    before = code()
+    model = Net(untold)
+    model.compile(backend="eager")
+    with torch.compiler.set_stance("force_eager"):
+        model(torch.ones(3, 4))
+        torch.compile(Net(untold), backend="eager")(torch.ones(3, 4))
+    assert code() == before
+
+
+def test_a_call_that_is_not_told_the_mode(everything):
+    _, events = everything
+    model = Net(untold)
+    x = torch.ones(3, 4)
+    for _ in range(2):  # it is looked for at the first call
+        model(x)
+    model.eval()(x)
+    first, second = events(DropoutUntold)
+    assert (first.training, second.training) == (True, False)
+    assert (first.function, first.probability, first.values, first.again) == ("dropout", 0.5, 12, False)
+    assert first.module is second.module
+    assert first.place.site == second.place.site
+    assert first.place.site.line == untold.__code__.co_firstlineno + 1
+
+
+def test_the_same_tensor_twice(everything):
+    _, events = everything
+
+    def twice(module, x):
+        return sum(F.dropout1d(x, 0.5) for _ in range(2))
+
+    model = Net(twice)
+    for _ in range(2):
+        model(torch.ones(3, 4))
+    assert [(event.function, event.again) for event in events(DropoutUntold)] == [
+        ("dropout1d", False), ("dropout1d", True)
+    ]  # fmt: skip
+
+
+OPTIONS, OTHERS = {"p": 0.5}, [F.dropout]
+SILENT = {
+    "told by name": lambda module, x: F.dropout(x, 0.5, training=module.training),
+    "told by position": lambda module, x: F.dropout(x, 0.5, True),
+    "no rate": lambda module, x: F.dropout(x, 0.0),
+    "unpacked": lambda module, x: F.dropout(*(x, 0.5)),
+    "options": lambda module, x: F.dropout(x, **OPTIONS),
+    "by a name in between": lambda module, x: OTHERS[0](x, 0.5),
+    "under a condition": lambda module, x: F.dropout(x, 0.5) if module.training else x,
+    "after a condition": lambda module, x: module.training and F.dropout(x, 0.5),
+    "a layer": lambda module, x: nn.Dropout(0.5)(x),
+    "alpha": lambda module, x: F.alpha_dropout(x, 0.5, True),
+}
+
+
+@pytest.mark.parametrize("call", SILENT.values(), ids=SILENT)
+def test_calls_that_are_not_told_of(everything, call):
+    _, events = everything
+    model = Net(call)
+    for _ in range(2):
+        model(torch.ones(3, 4))
+    assert not events(DropoutUntold)
+
+
+def test_outside_of_a_model(everything):
+    _, events = everything
+    Net(untold)(torch.ones(3, 4))
+    untold(None, torch.ones(3, 4))
+    assert not events(DropoutUntold)
+
+
+def test_not_again_where_a_graph_is_computed_once_more(everything):
+    from torch.utils.checkpoint import checkpoint
+
+    _, events = everything
+    inner = Net(untold)
+    model = Net(lambda module, x: checkpoint(inner, x, use_reentrant=False))
+    model(torch.ones(3, 4))
+    assert not events(DropoutUntold)
+    model(torch.ones(3, 4)).sum().backward()
+    assert len(events(DropoutUntold)) == 1
+
+
+@pytest.mark.slow
+def test_what_is_compiled_is_compiled_once(everything):
+    compiled = 0
+
+    def backend(graph, inputs):
+        nonlocal compiled
+        compiled += 1
+        return graph.forward
+
+    torch._dynamo.reset()
+    attachment, _ = everything
+    Net(untold)(torch.ones(3, 4))
+    dropped = torch.compile(lambda x: F.dropout(x, 0.5), backend=backend, fullgraph=True)
+    x = torch.ones(3, 4)
+    for _ in range(3):
+        dropped(x)
+        attachment.levels.stop()
+        dropped(x)
+        attachment.levels.start()
+    assert compiled == 1
+    assert not attachment.stream.problems

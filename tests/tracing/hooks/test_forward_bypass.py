@@ -1,0 +1,160 @@
+"""Direct calls of ``forward``, told of modules with hooks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import ForwardBypassed
+from trueloop.tracing.hooks.forward_bypass import HOOKS, OFTEN, SELDOM
+from trueloop.tracing.hooks.module_calls import Forwards
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def own(self, x):
+        return self.forward(x)
+
+
+class Calling(Net):
+    """Calls its layers in a function that others call, too."""
+
+    def forward(self, x):
+        return call(self.head, call(self.body, x))
+
+
+def call(model, x):
+    return model(x)
+
+
+@pytest.fixture
+def watched():
+    """An attachment of one source only, and the events it told of this kind."""
+    events = []
+    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    hear = events.append
+    attachment.attach(hear)
+    yield lambda: [event for event in events if type(event) is ForwardBypassed]
+    attachment.detach(hear)
+    assert not attachment.stream.problems
+
+
+@pytest.fixture
+def hooked():
+    model = Net()
+    model.register_forward_hook(lambda module, inputs, output: None)
+    return model
+
+
+x = torch.ones(4, 2)
+
+
+def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(watched):
+    linear, model = nn.Linear(2, 3), Calling()
+    model.register_forward_hook(lambda module, inputs, output: None)
+    for _ in range(OFTEN):
+        call(linear, x).sum().backward()
+    for _ in range(SELDOM // 2):  # two layers each
+        model.forward(x).sum().backward()
+    assert len(watched()) == 1
+    model.forward(x)
+    assert len(watched()) == 2
+    model.forward(x)
+    assert len(watched()) == 3
+
+
+def test_a_line_is_looked_at_often_again_by_the_next_watch():
+    linear, model, events = nn.Linear(2, 3), Calling(), []
+    model.register_forward_hook(lambda module, inputs, output: None)
+    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    for run in (lambda: [call(linear, x) for _ in range(OFTEN + 1)], lambda: model.forward(x)):
+        events.clear()
+        hear = events.append
+        attachment.attach(hear)
+        run()
+        attachment.detach(hear)
+    assert [type(event) for event in events].count(ForwardBypassed) == 1
+
+
+def test_it_is_told_once_between_two_backwards(watched, hooked):
+    for _ in range(3):
+        out = hooked.forward(x)
+    out.sum().backward()
+    assert len(watched()) == 1
+    (event,) = watched()
+    assert (event.model.kind, event.hooks, event.called) == ("Net", ("forward hook",), False)
+    assert len(event.parameters) == 4
+    assert event.place.site.path == __file__
+
+
+@pytest.mark.parametrize(
+    ("register", "kind"),
+    [
+        ("register_forward_pre_hook", "forward pre-hook"),
+        ("register_forward_hook", "forward hook"),
+        ("register_full_backward_pre_hook", "backward pre-hook"),
+        ("register_full_backward_hook", "backward hook"),
+    ],
+)
+def test_each_kind_of_hook(watched, register, kind):
+    model = Net()
+    getattr(model, register)(lambda *anything: None)
+    model.forward(x)
+    assert [event.hooks for event in watched()] == [(kind,)]
+    assert kind in HOOKS.values()
+
+
+def test_it_is_known_that_it_was_called_before(watched, hooked):
+    whole = nn.Sequential(hooked)
+    whole(x)
+    hooked.forward(x)
+    assert [event.called for event in watched()] == [True]
+
+
+def test_the_outermost_is_told(watched, hooked):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = hooked
+
+        def forward(self, x):
+            return self.inner.forward(x)
+
+    outer = Outer()
+    outer.register_forward_hook(lambda module, inputs, output: None)
+    outer.forward(x)
+    assert {event.model.kind for event in watched()} == {"Outer"}
+
+
+def test_what_is_not_told(watched, hooked):
+    hooked(x)
+    hooked.own(x)
+    Net().forward(x)
+    with torch.no_grad():
+        hooked.forward(x)
+    nn.Sequential(Net())(x)
+    assert not watched()
+
+
+def test_nothing_is_kept_of_it(watched, hooked):
+    import gc
+    import weakref
+
+    def once():
+        model = Net()
+        model.register_forward_hook(lambda module, inputs, output: None)
+        model.forward(x)
+        return weakref.ref(model)
+
+    known = once()
+    gc.collect()
+    assert len(watched()) == 1
+    assert known() is None

@@ -1,0 +1,166 @@
+"""What DataLoaders give is told as it is, and nothing is changed by telling."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import BatchDrawn, LoaderExhausted, LoaderStarted, OrderSeen, SeedRepeated
+from trueloop.tracing.hooks.loaders import Loaders
+from trueloop.tracing.hooks.seeds import Seeds
+from trueloop.tracing.program_state import Program
+
+
+@pytest.fixture
+def watched():
+    """An attachment of this source only, and the events it told."""
+    events = []
+    attachment = Attachment(lambda stream, program: [Seeds(stream, program), Loaders(stream, program)])
+
+    def hear(event):
+        assert isinstance(attachment.program, Program)
+        names = ("place", *(name for name in event.__slots__ if name not in {"live", "batch"}))
+        events.append((type(event), {name: getattr(event, name) for name in names}))
+
+    attachment.attach(hear)
+    yield attachment, events
+    attachment.detach(hear)
+    assert not attachment.stream.problems
+
+
+def of(events, kind):
+    return [fields for told, fields in events if told is kind]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(10.0))
+
+
+DATA = TensorDataset(torch.arange(10.0))
+KINDS = {
+    "plain": lambda: DataLoader(DATA, 2),
+    "shuffled": lambda: DataLoader(DATA, 2, shuffle=True),
+    "workers": lambda: DataLoader(DATA, 2, num_workers=2),
+    "kept workers": lambda: DataLoader(DATA, 2, num_workers=1, persistent_workers=True),
+    "batch sampler": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 2, drop_last=False)),
+    "stream": lambda: DataLoader(Stream(), 2),
+    "no batches": lambda: DataLoader(DATA, batch_size=None),
+}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_every_batch_of_every_epoch(watched, make):
+    attachment, events = watched
+    loader = make()
+    batches = 10 if loader.batch_size is None and loader.batch_sampler is None else 5
+    for _ in range(2):
+        assert len(list(loader)) == batches
+    assert [fields["epoch"] for fields in of(events, LoaderStarted)] == [0, 1]
+    assert [(f["epoch"], f["index"]) for f in of(events, BatchDrawn)] == [
+        (e, i) for e in (0, 1) for i in range(batches)
+    ]
+    assert [(f["epoch"], f["batches"]) for f in of(events, LoaderExhausted)] == [(0, batches), (1, batches)]
+    assert attachment.program.batch == 2 * batches
+    assert len(of(events, OrderSeen)) == (2 if of(events, LoaderStarted)[0]["shuffles"] else 0)
+
+
+def test_a_break_has_no_end_and_the_next_epoch_begins(watched):
+    _, events = watched
+    loader = DataLoader(DATA, 2)
+    for _ in loader:
+        break
+    next(iter(loader))
+    assert not of(events, LoaderExhausted)
+    assert [fields["index"] for fields in of(events, BatchDrawn)] == [0, 0]
+
+
+def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
+    attachment, events = watched
+    loader, other = DataLoader(DATA, 5), DataLoader(DATA, 2)
+    first = iter(loader)
+    next(first), next(first)
+    assert not of(events, LoaderExhausted), "its last batch is still being used"
+    second = iter(other)
+    ends = [kind for kind, _ in events if kind in {LoaderExhausted, LoaderStarted}]
+    assert ends == [LoaderStarted, LoaderExhausted, LoaderStarted]
+    for _ in range(5):
+        next(second)
+    with pytest.raises(StopIteration):
+        next(first)
+    assert [(f["loader"].name, f["batches"]) for f in of(events, LoaderExhausted)] == [
+        ("DataLoader", 2), ("DataLoader 2", 5)
+    ]  # fmt: skip
+    with pytest.raises(StopIteration):
+        next(second)
+    next(iter(other)), next(iter(DataLoader(Stream(), 10)))
+    assert len(of(events, LoaderExhausted)) == 2
+    for _ in zip(range(2), loader, strict=False):
+        pass
+    for farewell in attachment.stream.farewells:
+        farewell()
+    assert len(of(events, LoaderExhausted)) == 3
+
+
+def test_places_are_the_users(watched):
+    _, events = watched
+    loader = DataLoader(DATA, 5)
+    assert not of(events, LoaderStarted)
+    for _ in loader:
+        pass
+    started = of(events, LoaderStarted)[0]
+    assert started["place"].site.path == started["made_at"].site.path == __file__
+    assert started["made_at"].site.line < started["place"].site.line
+
+
+def test_an_iterator_from_before_is_seen():
+    iterator = iter(DataLoader(DATA, 5))
+    events = []
+    attachment = Attachment(lambda stream, program: [Loaders(stream, program)])
+    hear = lambda event: events.append((type(event), event.index if isinstance(event, BatchDrawn) else None))  # noqa: E731
+    attachment.attach(hear)
+    assert len(list(iterator)) == 2
+    attachment.detach(hear)
+    assert [told for told in events if told[0] is BatchDrawn] == [(BatchDrawn, 0), (BatchDrawn, 1)]
+
+
+def test_nothing_is_kept_alive(watched):
+    loader = DataLoader(TensorDataset(torch.randn(64, 16)), 8, shuffle=True)
+    batches = [weakref.ref(batch[0]) for batch in loader]
+    dead = weakref.ref(loader), weakref.ref(loader.dataset)
+    del loader
+    gc.collect()
+    assert not any(batch() is not None for batch in batches)
+    assert [ref() for ref in dead] == [None, None]
+
+
+def test_random_numbers_and_torch_are_as_they_were():
+    before = DataLoader.__init__, DataLoader.__iter__, torch.manual_seed, vars(DataLoader).keys()
+
+    def draw():
+        torch.manual_seed(3)
+        return [batch[0].tolist() for batch in DataLoader(DATA, 2, shuffle=True)], torch.rand(1).item()
+
+    bare = draw()
+    attachment = Attachment(lambda stream, program: [Seeds(stream, program), Loaders(stream, program)])
+    hear = lambda event: None  # noqa: E731
+    attachment.attach(hear)
+    seen = draw()
+    attachment.detach(hear)
+    assert seen == bare
+    assert before == (DataLoader.__init__, DataLoader.__iter__, torch.manual_seed, vars(DataLoader).keys())
+
+
+def test_a_constant_seed_while_drawing(watched):
+    _, events = watched
+
+    def collate(rows):
+        torch.manual_seed(5)
+        return torch.stack([row[0] for row in rows])
+
+    list(DataLoader(TensorDataset(torch.randn(64)), 2, collate_fn=collate))
+    (told,) = of(events, SeedRepeated)
+    assert (told["generator"], told["seed"], told["times"]) == ("torch", 5, 16)

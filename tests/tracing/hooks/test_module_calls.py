@@ -1,0 +1,195 @@
+"""Calls of models, and what runs within them."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.data_passes import Pass
+from trueloop.tracing.events import BatchNormOfOne, ModelCalled, StrangerCalled
+from trueloop.tracing.hooks.module_calls import Forwards
+
+
+@pytest.fixture
+def watched():
+    """An attachment of this source only, and the events it told."""
+    events = []
+    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    attachment.attach(events.append)
+    yield attachment, events
+    attachment.detach(events.append)
+    assert not attachment.stream.problems
+
+
+def of(events, kind):
+    return [event for event in events if type(event) is kind]
+
+
+class Hidden(nn.Module):
+    """Holds one layer, and hides another one."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layers = [layer]
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(self.layers[0](x))
+
+
+def test_the_outermost_model_only(watched):
+    attachment, events = watched
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.1), nn.BatchNorm1d(2)))
+    model(torch.ones(3, 2))
+    (event,) = of(events, ModelCalled)
+    assert (event.live, event.output) == (None, None), "kept beyond the telling"
+    assert (event.training, event.dropout_active, event.batchnorm_active, event.all_eval) == (True, True, True, False)
+    assert (event.grad_mode, event.has_graph, event.autocast, event.recomputed) == (True, True, None, False)
+    assert len(event.parameters) == 4
+    assert event.place.site.path == __file__
+    assert [known for known, _ in attachment.program.models.items()] == [model]
+
+
+def test_eval_mode_without_graphs_under_autocast(watched):
+    _, events = watched
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)).eval()
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.ones(3, 2))
+    (event,) = of(events, ModelCalled)
+    assert (event.all_eval, event.dropout_active, event.inference_mode) == (True, False, True)
+    assert (event.grad_mode, event.has_graph, event.autocast) == (False, False, "bfloat16")
+
+
+def test_modules_without_parameters_are_no_models(watched):
+    _, events = watched
+    nn.ReLU()(torch.ones(2))
+    nn.functional.relu(torch.ones(2))
+    assert not events
+
+
+def test_an_error_leaves_it_at_work(watched):
+    attachment, events = watched
+    model = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(RuntimeError):
+        model(torch.ones(3, 5))
+    assert attachment.program.in_forward == 0
+    model(torch.ones(3, 2))
+    assert len(of(events, ModelCalled)) == 1
+
+
+def test_the_batch_is_credited_once(watched):
+    attachment, events = watched
+    loader = attachment.stream.registry.of(nn.Identity())
+    current = Pass(loader=loader, dataset=None, epoch=0, began_micro=0)
+    attachment.program.draws_from(current)
+    current.index = 1
+    model = nn.Linear(2, 2)
+    for _ in range(2):
+        model(torch.ones(1, 2))
+    current.index = 2
+    model(torch.ones(1, 2))
+    assert [event.loader for event in of(events, ModelCalled)] == [loader, None, loader]
+
+
+def test_recomputation_within_a_backward(watched):
+    attachment, events = watched
+    model = nn.Linear(2, 2)
+    with set_checkpoint_early_stop(False):
+        output = checkpoint(model, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
+    attachment.program.in_backward = 1
+    output.sum().backward()
+    attachment.program.in_backward = 0
+    assert [event.recomputed for event in of(events, ModelCalled)] == [False, True]
+
+
+def test_hooks_and_pickles_are_left_alone(watched):
+    seen = []
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.register_forward_hook(lambda *_: seen.append("hook"))
+    model(torch.ones(1, 2))
+    plain = nn.Sequential(nn.Linear(2, 2))
+    plain(torch.ones(1, 2))
+    for twin in (copy.deepcopy(plain), pickle.loads(pickle.dumps(plain))):
+        assert torch.equal(twin(torch.ones(1, 2)), plain(torch.ones(1, 2)))
+    assert seen == ["hook"]
+
+
+@pytest.mark.parametrize("use", [torch.autograd.backward, torch.autograd.grad])
+def test_a_graph_that_was_used(watched, use):
+    _, events = watched
+    model = nn.Linear(2, 1).eval()
+    for used in (False, True, False):
+        x = torch.ones(3, 2, requires_grad=True)
+        loss = model(x).sum()
+        if used:
+            use(loss, inputs=[x])
+    model(x)
+    assert [event.graph_used for event in of(events, ModelCalled)] == [False, False, True, False]
+
+
+def test_graphs_within_function_transforms(watched):
+    model = nn.Linear(2, 1).eval()
+    x = torch.ones(2)
+    assert torch.equal(torch.func.grad(lambda v: model(v).sum())(x), model.weight[0])
+    assert torch.func.vmap(model)(torch.ones(4, 2)).shape == (4, 1)
+
+
+def test_a_stranger_is_told_once_when_it_has_gradients(watched):
+    _, events = watched
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    model = Hidden(inner)
+    for _ in range(3):
+        assert not of(events, StrangerCalled)
+        output = model(torch.ones(1, 2))
+    output.sum().backward()
+    for _ in range(2):
+        model(torch.ones(1, 2))
+    (event,) = of(events, StrangerCalled)
+    assert (event.model.kind, event.trainable, len(event.parameters)) == ("Hidden", True, 2)
+    assert event.place.site.function == "Hidden.forward"
+
+
+@pytest.mark.parametrize("inner", [nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2).eval(), nn.Tanh()])
+def test_no_strangers(watched, inner):
+    _, events = watched
+    model = Hidden(inner)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+    assert not of(events, StrangerCalled)
+
+
+def test_one_sample_after_more(watched):
+    _, events = watched
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+    for samples in (1, 4, 1, 1):
+        model(torch.ones(samples, 1, 3, 3))
+    (event,) = of(events, BatchNormOfOne)
+    assert (event.values, event.before, event.module.kind) == (9, 4, "BatchNorm2d")
+
+
+def test_nothing_is_kept_alive(watched):
+    _, events = watched
+    model = Hidden(nn.Linear(2, 2))
+    output = model(torch.ones(1, 2))
+    output.sum().backward()
+    alive = weakref.ref(model), weakref.ref(model.layers[0]), weakref.ref(output)
+    events.clear()
+    del model, output
+    gc.collect()
+    assert [one() for one in alive] == [None, None, None]
+
+
+def test_torch_becomes_as_it_was():
+    before = nn.Module.__call__
+    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    listen = [].append
+    attachment.attach(listen)
+    assert nn.Module.__call__ is not before
+    attachment.detach(listen)
+    assert nn.Module.__call__ is before

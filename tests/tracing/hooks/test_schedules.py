@@ -1,0 +1,189 @@
+"""Schedules: one event for each step the program asks for, whatever the scheduler does inside."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as L
+
+from trueloop.tracing.events import ScheduleAdvanced
+from trueloop.tracing.hooks.schedules import Schedules
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Known, Program
+from trueloop.tracing.stream import Stream
+
+MAKERS = {
+    "StepLR": (lambda o: L.StepLR(o, 2), None),
+    "MultiStepLR": (lambda o: L.MultiStepLR(o, [3, 7]), 7),
+    "ConstantLR": (lambda o: L.ConstantLR(o, total_iters=4), 4),
+    "LinearLR": (lambda o: L.LinearLR(o, total_iters=6), 6),
+    "ExponentialLR": (lambda o: L.ExponentialLR(o, 0.9), None),
+    "PolynomialLR": (lambda o: L.PolynomialLR(o, total_iters=9), 9),
+    "CosineAnnealingLR": (lambda o: L.CosineAnnealingLR(o, T_max=8), 8),
+    "CosineAnnealingWarmRestarts": (lambda o: L.CosineAnnealingWarmRestarts(o, 3), None),
+    "CyclicLR": (lambda o: L.CyclicLR(o, 0.01, 0.1, step_size_up=2), None),
+    "OneCycleLR": (lambda o: L.OneCycleLR(o, 0.1, total_steps=12), 12),
+    "LambdaLR": (lambda o: L.LambdaLR(o, lambda e: 0.5**e), None),
+    "MultiplicativeLR": (lambda o: L.MultiplicativeLR(o, lambda e: 0.5), None),
+    "ReduceLROnPlateau": (L.ReduceLROnPlateau, None),
+    "SequentialLR": (
+        lambda o: L.SequentialLR(o, [L.LinearLR(o, total_iters=3), L.CosineAnnealingLR(o, 10)], [3]),
+        13,
+    ),
+    "ChainedScheduler": (lambda o: L.ChainedScheduler([L.LinearLR(o), L.CosineAnnealingLR(o, 5)]), 5),
+}
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.stream, self.program, self.events = Stream(), Program(), []
+        self.patches = Patches()
+        self.source = Schedules(self.stream, self.program)
+        self.stream.listen(self.events.append)
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    it = Heard()
+    it.stream.on = True
+    it.source.always(it.patches)
+    yield it
+    it.patches.restore()
+    assert not it.stream.problems
+
+
+def trained():
+    model = nn.Linear(3, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def advance(scheduler, optimizer) -> None:
+    optimizer.step()
+    scheduler.step(1.0) if isinstance(scheduler, L.ReduceLROnPlateau) else scheduler.step()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.filterwarnings("ignore")
+def test_one_event_for_each_step_and_none_while_it_is_made(heard: Heard, kind: str):
+    make, horizon = MAKERS[kind]
+    _, optimizer = trained()
+    scheduler = make(optimizer)
+    assert heard.events == []
+    for count in (1, 2, 3):
+        before = optimizer.param_groups[0]["lr"]
+        advance(scheduler, optimizer)
+        event = heard.events.pop()
+        assert heard.events == []
+        assert isinstance(event, ScheduleAdvanced)
+        assert (event.kind, event.horizon) == (kind, horizon)
+        assert (event.before, event.after) == ((before,), (optimizer.param_groups[0]["lr"],))
+        assert event.place is not None
+        assert event.place.site.path == __file__
+        assert event.count == count
+
+
+@pytest.mark.parametrize("last", [L.LinearLR, lambda o: L.StepLR(o, 3), L.ExponentialLR])
+def test_a_sequence_whose_last_part_may_stay_has_no_end(heard: Heard, last):
+    _, optimizer = trained()
+    last = last(optimizer) if last is not L.ExponentialLR else last(optimizer, 0.9)
+    scheduler = L.SequentialLR(optimizer, [L.ConstantLR(optimizer, total_iters=2), last], [2])
+    advance(scheduler, optimizer)
+    assert heard.events[0].horizon is None
+
+
+def test_a_scheduler_of_the_programs_own_that_drives_another_is_told_as_the_one_it_drives(heard: Heard):
+    class WarmUp(L.LRScheduler):
+        def __init__(self, optimizer, after):
+            self.after = after
+            super().__init__(optimizer)
+
+        def get_lr(self):
+            return [group["lr"] for group in self.optimizer.param_groups]
+
+        def step(self, epoch=None):
+            if self.last_epoch < 1:
+                super().step(epoch)
+            else:
+                self.after.step()
+
+    _, optimizer = trained()
+    scheduler = WarmUp(optimizer, L.CosineAnnealingLR(optimizer, 4))
+    heard.events.clear()
+    for _ in range(4):
+        advance(scheduler, optimizer)
+    assert [event.kind for event in heard.events] == [
+        "WarmUp",
+        "CosineAnnealingLR",
+        "CosineAnnealingLR",
+        "CosineAnnealingLR",
+    ]
+
+
+def test_watched_lightly_only_rare_advances_and_those_past_the_end_are_told(heard: Heard):
+    _, optimizer = trained()
+    scheduler = L.CosineAnnealingLR(optimizer, 6)
+    heard.stream.full = False
+    for step in range(1, 20):
+        heard.program.optimizers.put(optimizer, Known(steps=step))
+        advance(scheduler, optimizer)
+    assert [event.count for event in heard.events] == [7, 8, 9, 10, 6 + 8]
+    heard.events.clear()
+    for epoch in range(1, 4):
+        heard.program.optimizers.put(optimizer, Known(steps=19 + 100 * epoch))
+        advance(scheduler, optimizer)
+    assert [event.count for event in heard.events] == [20, 21, 22]
+    assert [event.optimizer_steps for event in heard.events] == [119, 219, 319]
+
+
+def test_a_rate_that_is_a_tensor_is_read_on_the_cpu_only(heard: Heard):
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.5))
+    scheduler = L.ExponentialLR(optimizer, 0.5)
+    advance(scheduler, optimizer)
+    assert (heard.events[0].before, heard.events[0].after) == ((0.5,), (0.25,))
+    for group in optimizer.param_groups:
+        group["lr"] = torch.zeros((), device="meta")
+    advance(scheduler, optimizer)
+    assert (heard.events[1].before, heard.events[1].after) == ((), ())
+
+
+def test_it_passes_on_arguments_results_and_errors(heard: Heard):
+    _, optimizer = trained()
+    scheduler = L.OneCycleLR(optimizer, 0.1, total_steps=2)
+    advance(scheduler, optimizer)
+    advance(scheduler, optimizer)
+    with pytest.raises(ValueError, match="total steps"):
+        advance(scheduler, optimizer)
+    restarts = L.CosineAnnealingWarmRestarts(optimizer, 3)
+    restarts.step(1.5)
+    assert heard.events[-1].count == 1
+    pickle.dumps(restarts.state_dict())
+
+
+def test_steps_before_the_optimizers_are_still_warned_about(heard: Heard):
+    _, optimizer = trained()
+    scheduler = L.StepLR(optimizer, 2)
+    with pytest.warns(UserWarning, match="before"):
+        scheduler.step()
+    assert heard.events[0].optimizer_steps == 0
+
+
+def test_off_and_restored_it_tells_nothing():
+    it, original = Heard(), L.LRScheduler.step
+    it.stream.on = True
+    it.source.always(it.patches)
+    assert L.LRScheduler.step is not original
+    it.stream.on = False
+    _, optimizer = trained()
+    scheduler = L.StepLR(optimizer, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scheduler.step()
+    assert it.events == []
+    it.patches.restore()
+    assert L.LRScheduler.step is original

@@ -1,0 +1,148 @@
+"""Whose memory a state is, whether it moved, and which file it came from."""
+
+import copy
+import gc
+import io
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import CheckpointRead, CheckpointWritten, StateCaptured, StateLoaded, StateUsed
+from trueloop.tracing.hooks.states import States
+
+
+@pytest.fixture
+def watched():
+    """An attachment of this source only, and the events it told."""
+    events = []
+    attachment = Attachment(lambda stream, program: [States(stream, program)])
+    attachment.attach(events.append)
+    yield attachment, events
+    attachment.detach(events.append)
+    assert not attachment.stream.problems
+
+
+def of(events, kind):
+    return [event for event in events if type(event) is kind]
+
+
+def moved(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+
+
+def test_one_capture_for_a_model_with_children(watched):
+    _, events = watched
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+    model.state_dict()
+    assert [event.module.kind for event in of(events, StateCaptured)] == ["Sequential"]
+    assert of(events, StateCaptured)[0].parameter is not None
+
+
+@pytest.mark.parametrize(
+    ("keep", "aliased"),
+    [
+        (lambda state: state, True),
+        (dict, True),
+        (lambda state: {"deep": [state]}, True),
+        (copy.deepcopy, None),
+        (lambda state: {k: v.clone() for k, v in state.items()}, None),
+    ],
+)
+def test_aliasing(watched, keep, aliased):
+    _, events = watched
+    model = nn.Linear(3, 2)
+    state = keep(model.state_dict())
+    torch.save(state, io.BytesIO())
+    moved(model)
+    torch.save(state, io.BytesIO())
+    used = [(event.aliased, event.moved) for event in of(events, StateUsed)]
+    assert used == ([] if aliased is None else [(True, False), (True, True)])
+
+
+def test_rebound_weights_are_not_aliased(watched):
+    _, events = watched
+    model = nn.Linear(3, 2)
+    state = model.state_dict()
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+    model.load_state_dict(state)
+    assert [event.aliased for event in of(events, StateUsed)] == [False]
+
+
+def test_a_batch_normalisation_that_only_saw_data_has_not_moved(watched):
+    _, events = watched
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    state = model.state_dict()
+    model(torch.randn(4, 3))
+    model.load_state_dict(state)
+    assert [event.moved for event in of(events, StateUsed)] == [False]
+
+
+def test_a_file_is_followed_to_what_it_is_loaded_into(watched, tmp_path):
+    _, events = watched
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+    path = tmp_path / "all.pt"
+    saved = {"m": model.state_dict(), "o": optimizer.state_dict(), "s": scheduler.state_dict(), "epoch": 1}
+    torch.save(saved, path)
+    read = torch.load(path, weights_only=True)
+    model.load_state_dict(read["m"])
+    optimizer.load_state_dict(read["o"])
+    scheduler.load_state_dict(read["s"])
+    (written,), (seen,) = of(events, CheckpointWritten), of(events, CheckpointRead)
+    for event in (written, seen):
+        assert event.path == str(path)
+        assert event.holds_model
+        assert event.holds_optimizer
+    assert seen.weights_only is True
+    loaded = [(event.what, event.file is seen.file) for event in of(events, StateLoaded)]
+    assert loaded == [("model", True), ("optimizer", True), ("scheduler", False)]
+
+
+def test_weights_alone_are_no_optimizer(watched, tmp_path):
+    _, events = watched
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "weights.pt")
+    torch.load(tmp_path / "weights.pt")
+    (event,) = of(events, CheckpointRead)
+    assert (event.holds_model, event.holds_optimizer, event.weights_only) == (True, False, None)
+
+
+def test_a_tensor_that_pickle_reads_is_no_checkpoint(watched):
+    _, events = watched
+    found = pickle.loads(pickle.dumps({"loss": torch.ones(2)}))
+    assert found["loss"].sum() == 2
+    assert of(events, CheckpointRead) == []
+
+
+def test_nothing_is_kept_alive(watched):
+    attachment, events = watched
+    model = nn.Linear(3, 2)
+    state = model.state_dict()
+    dead = weakref.ref(model), weakref.ref(state["weight"])
+    del model, state
+    events.clear()
+    gc.collect()
+    assert [ref() for ref in dead] == [None, None]
+    assert not attachment._sources[0]._captures
+
+
+def test_errors_pass_and_torch_is_as_it_was():
+    before = nn.Module.state_dict, nn.Module.load_state_dict, torch.save, torch.load
+    attachment = Attachment(lambda stream, program: [States(stream, program)])
+    hear = lambda event: None  # noqa: E731
+    attachment.attach(hear)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        nn.Linear(3, 2).load_state_dict(nn.Linear(2, 3).state_dict())
+    with pytest.raises(FileNotFoundError):
+        torch.load("/nowhere/at/all.pt")
+    attachment.detach(hear)
+    assert before == (nn.Module.state_dict, nn.Module.load_state_dict, torch.save, torch.load)

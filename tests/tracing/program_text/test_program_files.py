@@ -1,0 +1,59 @@
+"""The files of a program."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from trueloop.tracing.program_text.program_files import files_of, program_stack, reached
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A script, a package that it imports with a module each way, and a module of nobody's."""
+    texts = {
+        "main.py": "import parts.one\nfrom parts import two\n",
+        "parts/__init__.py": "",
+        "parts/one.py": "from . import three\nfrom .four import f\n",
+        "parts/two.py": "import json, torch\n",
+        "parts/three.py": "a = 1\n",
+        "parts/four.py": "def f(): ...\n",
+        "other.py": "a = 1\n",
+    }
+    (tmp_path / "parts").mkdir()
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.write_text(text)
+        dotted = name.removesuffix(".py").replace("/__init__", "").replace("/", ".")
+        module = ModuleType(dotted)
+        module.__file__ = str(path)
+        module.__package__ = "parts" if name.startswith("parts") else ""
+        if dotted != "main":
+            monkeypatch.setitem(sys.modules, dotted, module)
+    return tmp_path
+
+
+def test_all_that_is_imported_is_reached_and_nothing_else(program):
+    found = reached([str(program / "main.py")])
+    assert found is not None
+    names = {"main.py", "parts/__init__.py", "parts/one.py", "parts/two.py", "parts/three.py", "parts/four.py"}
+    assert set(found) == {str(program / name) for name in names}
+
+
+@pytest.mark.parametrize("line", ["exec(text)", "importlib.import_module(name)", "runpy.run_path(path)", "a = ("])
+def test_where_more_may_run_than_is_shown_nothing_is_said(program, line):
+    (program / "parts" / "three.py").write_text(line + "\n")
+    assert reached([str(program / "main.py")]) is None
+
+
+def test_a_model_in_eval_mode_hides_nothing(program):
+    (program / "parts" / "three.py").write_text("model.eval()\n")
+    assert reached([str(program / "main.py")]) is not None
+
+
+def test_a_file_that_is_not_there_is_not_passed_over(program):
+    assert reached([str(program / "main.py"), str(program / "gone.py")]) is None
+
+
+def test_the_files_of_a_stack_are_the_users():
+    assert __file__ in files_of(program_stack())

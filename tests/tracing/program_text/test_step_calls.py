@@ -1,0 +1,108 @@
+"""What a text does with an optimizer that nothing in it steps."""
+
+import ast
+
+import pytest
+
+from trueloop.tracing.program_text.step_calls import bound_to, gradients_used, imported, steps, uses
+
+MADE = "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+
+
+def used(text, **others):
+    texts = {"train.py": ast.parse(MADE + text), **{f"{name}.py": ast.parse(each) for name, each in others.items()}}
+    target = bound_to(texts["train.py"], 1, "SGD")
+    assert target is not None
+    return uses(texts, "train.py", target)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "opt.step()",
+        "opt.step(closure)",
+        "run(opt.step)",
+        "unknown(opt)",
+        "both = [opt, other]",
+        "def f():\n    return opt",
+        "class A:\n  def __init__(self, given):\n    self.a = given\n  def go(self):\n    self.a.step()\nA(opt)",
+        "def f(first, given):\n    given.step()\nf(1, opt)",
+        "def f(first, given):\n    given.step()\nf(1, given=opt)",
+        "def f(*given):\n    given[0].step()\nf(opt)",
+        "def f(given):\n    pass\nf(*opt)",
+        "other = opt\nother.step()",
+        "globals()['opt'].step()",
+        "s = lr_scheduler.StepLR(opt, 1)\ns.optimizer.step()",
+        "scaler.step(opt)",
+    ],
+)
+def test_whatever_may_step_it(text):
+    assert used(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cleared", "named", "held"),
+    [
+        ("opt.zero_grad()", True, 0, False),
+        ("opt.step", False, 1, False),
+        ("print(opt, f'{opt}', opt.state_dict())", False, 0, False),
+        ("def f(given, n=1):\n    given.zero_grad()\nf(opt, n=2)", True, 0, False),
+        ("s = torch.optim.lr_scheduler.StepLR(opt, 1)\ns.step()", False, 0, False),
+        ("from torch.optim.lr_scheduler import StepLR\ns = StepLR(opt, 1)", False, 0, False),
+        ("class Run:\n    def __init__(self, given):\n        self.own = given\nRun(opt)", False, 0, True),
+        ("def f(opt2):\n    opt2.step()\nf(other)", False, 0, False),
+    ],
+)
+def test_what_cannot(text, cleared, named, held):
+    found = used(text)
+    assert found is not None
+    assert (found.cleared, len(found.named), found.held) == (cleared, named, held)
+
+
+def test_another_file_may_step_what_it_imports_only():
+    stepping = "opt.step()"
+    assert used("opt.zero_grad()", other=f"from train import opt\n{stepping}") is None
+    assert used("opt.zero_grad()", other=f"import train\ntrain.{stepping}") is None
+    assert used("opt.zero_grad()", other=f"from my.train import opt\n{stepping}") is not None
+    assert used("opt.zero_grad()", other=f"opt = make()\n{stepping}") is not None
+
+
+def test_a_name_is_one_that_is_plain():
+    assert bound_to(ast.parse("a = b = SGD(p)"), 1, "SGD") is None
+    assert bound_to(ast.parse("a = wrap(SGD(p))"), 1, "SGD") is None
+    assert bound_to(ast.parse("a, b = SGD(p), SGD(q)"), 1, "SGD") is None
+    assert isinstance(bound_to(ast.parse("self.a = SGD(\n    p)"), 2, "SGD"), ast.Attribute)
+
+
+def test_lines_that_may_step():
+    text = "def train_step(): pass\ntrain_step()\no.step\no.step()\nrun(o.step)\nxm.optimizer_step(o)\nstep = 1\n"
+    assert set(steps({"a.py": ast.parse(text)})) == {("a.py", 4), ("a.py", 5), ("a.py", 6)}
+
+
+def test_code_that_is_brought_in_by_its_name_may_step():
+    text = "importlib.import_module(name)\nexec(text)\nmodel.eval()\n"
+    assert set(steps({"a.py": ast.parse(text)})) == {("a.py", 1), ("a.py", 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        ("p.grad.norm()", True),
+        ("getattr(p, 'grad')", True),
+        ("p.register_hook(f)", True),
+        ("torch.autograd.grad(a, b)", True),
+        ("print(clip_grad_norm_(ps, 1))", True),
+        ("n = clip_grad_norm_(ps, 1)\nprint(n)", True),
+        ("n = clip_grad_norm_(ps, 1)", False),
+        ("n = clip_grad_norm_(ps, 1)\ndef f(n):\n    return n", False),
+        ("clip_grad_norm_(ps, 1)", False),
+        ("with torch.no_grad():\n    o.zero_grad()\n    print(x.grad_fn)", False),
+    ],
+)
+def test_gradients_that_are_used(text, used):
+    assert gradients_used({"a.py": ast.parse(text)}) is used
+
+
+def test_what_a_text_imports():
+    text = "import a.b\nfrom c import d\nfrom . import e\nfrom ..f import g\n"
+    assert imported(ast.parse(text), "x.y.z") == {"a.b", "c", "c.d", "x.y", "x.y.e", "x.f", "x.f.g"}

@@ -1,0 +1,133 @@
+"""Numbers on their way between ranks: nobody waits, nothing stale is compared, nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trueloop.tracing.replicas import digest_exchange as module
+from trueloop.tracing.replicas.digest_exchange import Exchange, Letter, Stores
+from trueloop.tracing.replicas.tensor_digest import Sketch
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def letter(store: Any, rank: int, moment: tuple[int, int], value: float = 1.0, *, ready: bool = True) -> Letter:
+    numbers = torch.tensor([[value, -value, 0.5, 1e300]], dtype=torch.float64)
+    return Letter(
+        store=lambda: store, name="model", moment=moment, slot=1, rank=rank, other=1 - rank,
+        sketch=Sketch(numbers, lambda: ready),
+    )  # fmt: skip
+
+
+def until(done: Any) -> bool:
+    deadline = monotonic() + 10
+    while not done() and monotonic() < deadline:
+        sleep(0.002)
+    return bool(done())
+
+
+def threads() -> int:
+    return sum(thread.name == "trueloop-ranks" for thread in threading.enumerate())
+
+
+def test_each_gets_what_the_other_has_sent_and_the_threads_end():
+    store = dist.HashStore()
+    zero, one = Exchange(), Exchange()
+    zero.send(letter(store, 0, (3, 40), 2.5))
+    assert threads() == 1
+    one.send(letter(store, 1, (3, 40), 7.5))
+    assert until(lambda: zero.answers and one.answers)
+    assert zero.answers.popleft()[1] == [[7.5, -7.5, 0.5, 1e300]]
+    assert one.answers.popleft()[1] == [[2.5, -2.5, 0.5, 1e300]]
+    assert until(lambda: not threads())
+    assert not zero.broken
+
+
+def test_only_the_same_moment_is_an_answer():
+    store = dist.HashStore()
+    zero, one = Exchange(), Exchange()
+    one.send(letter(store, 1, (4, 50)))  # it is ahead: round 3 will not come any more
+    until(lambda: store.check(["trueloop/model/1/1"]))
+    zero.send(letter(store, 0, (3, 40)))
+    assert until(lambda: not zero._letters)
+    assert not zero.answers
+    zero.send(letter(store, 0, (5, 60)))  # it is behind: its newest is waited for, by the thread
+    sleep(0.05)
+    assert zero._letters
+    one.send(letter(store, 1, (5, 60)))
+    assert until(lambda: zero.answers)
+    for each in (zero, one):
+        each.end()
+    assert not threads()
+
+
+def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "FAREWELL_S", 0.05)
+    alone = Exchange()
+    begun = monotonic()
+    for round_ in range(100):
+        alone.send(letter(dist.HashStore(), 0, (round_, round_)))
+    assert len(alone._letters) <= module.MOST
+    alone.end()
+    assert monotonic() - begun < 5
+    assert not threads()
+    assert not alone.answers
+
+
+def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "FAREWELL_S", 0.05)
+    store, alone = dist.HashStore(), Exchange()
+    alone.send(letter(store, 0, (1, 1), ready=False))
+    sleep(0.05)
+    assert not store.check(["trueloop/model/1/0"])
+    alone.end()
+
+
+def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
+    class Gone:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        def set(self, *words: str) -> None:
+            raise self.error
+
+    gone = Exchange()
+    gone.send(letter(Gone(dist.DistNetworkError("Broken pipe")), 0, (1, 1)))
+    assert until(lambda: not threads())
+    assert not gone.broken
+    gone.send(letter(Gone(TypeError("ours")), 0, (2, 2)))
+    assert until(lambda: gone.broken)
+    assert not gone.answers
+
+
+def test_after_the_group_has_ended_nothing_is_asked():
+    dist.destroy_process_group()
+    alone, store = Exchange(), dist.HashStore()
+    alone.send(letter(store, 0, (1, 1)))
+    assert until(lambda: not threads())
+    assert not store.check(["trueloop/model/1/0"])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def test_a_store_over_the_network_gets_a_connection_of_our_own_and_only_one():
+    dist.destroy_process_group()
+    theirs = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dist.init_process_group("gloo", store=theirs, rank=0, world_size=1)
+    stores = Stores()
+    ours = stores.opening()()
+    assert ours is not theirs
+    assert stores.opening()() is ours
+    ours.set("trueloop/x", "1")
+    assert theirs.get("trueloop/x") == b"1"

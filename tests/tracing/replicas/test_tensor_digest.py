@@ -1,0 +1,103 @@
+"""Numbers that stand for parameters: the same everywhere, blind to rounding, and never waited for."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trueloop.tracing.replicas.tensor_digest import MOST, apart, comparable, epsilon_of, sketch
+
+EPSILON = torch.finfo(torch.float32).eps
+
+
+def numbers(*parameters: torch.Tensor) -> list[list[float]]:
+    drawn = sketch(parameters)
+    assert drawn is not None
+    assert drawn.ready()
+    return drawn.numbers.tolist()
+
+
+@given(st.integers(0, 2**31), st.floats(1e-4, 1.0))
+def test_what_is_further_apart_than_rounding_is_told_with_about_its_size(seed: int, share: float):
+    generator = torch.Generator().manual_seed(seed)
+    one = torch.randn(40, 30, generator=generator)
+    way = torch.randn(40, 30, generator=generator)
+    other = one + share * way * (one.norm() / way.norm())
+    found = apart(numbers(one, way), numbers(other, way), [EPSILON, EPSILON], steps=1)
+    assert [index for index, _ in found] == [0]
+    assert 0 < found[0][1] < 6 * share
+
+
+@given(st.integers(0, 2**31), st.integers(1, 10_000))
+def test_rounding_is_not_told(seed: int, steps: int):
+    generator = torch.Generator().manual_seed(seed)
+    one = torch.randn(1000, generator=generator)
+    ulps = torch.randn(1000, generator=generator) * math.sqrt(steps)
+    other = one + one * ulps * EPSILON
+    assert apart(numbers(one), numbers(other), [EPSILON], steps) == []
+
+
+def test_order_and_sign_matter():
+    one = torch.randn(500, generator=torch.Generator().manual_seed(0))
+    for other in (one.flip(0), -one, one.roll(1)):
+        assert apart(numbers(one), numbers(other), [EPSILON], 1)
+
+
+def test_a_parameter_near_zero_is_measured_by_the_others():
+    large, nothing, hardly = torch.ones(100), torch.zeros(4), torch.full((4,), 1e-12)
+    assert apart(numbers(large, nothing), numbers(large, hardly), [EPSILON, EPSILON], 1) == []
+
+
+def test_what_is_not_finite_on_both_is_not_told_and_on_one_it_is():
+    fine, broken = torch.ones(3), torch.tensor([1.0, math.nan, math.inf])
+    assert apart(numbers(broken), numbers(broken), [EPSILON], 1) == []
+    assert apart(numbers(broken), numbers(fine), [EPSILON], 1) == [(0, math.inf)]
+
+
+def test_all_types_and_layouts():
+    kinds = (torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int8)
+    many = [torch.arange(-6, 6).reshape(1, 3, 2, 2).to(kind) for kind in kinds]
+    turned = [each.contiguous(memory_format=torch.channels_last) for each in many]
+    assert numbers(*many) == numbers(*turned)
+    assert numbers(torch.empty(0, 3)) == [[0.0] * 4]
+    assert [epsilon_of(each) for each in many] == [2**-52, 2**-7, 2**-10, 2**-23, 0.0]
+
+
+def test_a_large_parameter_is_sampled():
+    large = torch.ones(3 * MOST + 17)
+    assert MOST / 2 < numbers(large)[0][0] <= MOST
+
+
+def test_shards_are_not_comparable():
+    assert comparable(nn.Parameter(torch.ones(2)))
+    assert not comparable(torch.ones(2, device="meta"))
+    assert not comparable(torch.eye(2).to_sparse())
+
+    class Shard(torch.Tensor):
+        pass
+
+    assert not comparable(torch.ones(2).as_subclass(Shard))
+
+
+def test_no_number_is_read_and_no_generator_touched():
+    read: list[str] = []
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "_local_scalar_dense" in str(function) or "random" in str(function):
+                read.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    before = torch.get_rng_state()
+    parameter = nn.Parameter(torch.ones(30))
+    version = parameter._version
+    with Reads():
+        sketch([parameter])
+    assert read == []
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (parameter.grad, parameter._version) == (None, version)

@@ -1,0 +1,49 @@
+"""A version of torch that lacks what something is seen by: it is not judged, and everything else goes on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trueloop.core.findings import Report, Verdict
+from trueloop.failures.load import catalogue
+from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.watch import Watch
+from trueloop.tracing.events import GradientsCleared
+
+ENTRIES = [entry.failure for entry in catalogue().values()]
+
+
+def watched() -> Report:
+    model = nn.Linear(2, 1)
+    with Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()]) as watch:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(4, 2)).sum().backward()
+            optimizer.step()
+    return watch.report()
+
+
+def test_what_cannot_be_seen_is_not_judged_in_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(nn.Module, "zero_grad")
+    before = Optimizer.zero_grad
+    report = watched()
+    assert Optimizer.zero_grad is before
+    assert report.updates == 3
+    (problem,) = report.problems
+    assert problem.startswith("this version of torch lacks what some things are seen by: AttributeError: ")
+    needing = {each.code for each in ENTRIES if each.detector and GradientsCleared in each.detector().moments}
+    lacking = "this version of torch lacks what it is seen by: "
+    told = {each.code for each in report.judged if each.reason.startswith(lacking) and "zero_grad" in each.reason}
+    assert needing == told != set()
+    assert all(each.verdict is Verdict.NOT_JUDGED for each in report.judged if each.code in told)
+    assert any(each.verdict is Verdict.PASSED for each in report.judged)
+
+
+def test_the_next_watch_trusts_torch_again():
+    report = watched()
+    assert not report.problems
+    assert not [each for each in report.judged if "this version of torch" in each.reason]

@@ -1,0 +1,55 @@
+"""What is called by itself is known by its place in a larger module that the program has in its hands."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from trueloop.tracing.enclosing_modules import wholes
+from trueloop.tracing.registry import Registry
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 1)
+
+    def found_by(self, part):
+        return list(wholes(part))
+
+    def named(self, registry):
+        for part in (self.body, self.head):
+            registry.name_parameters(part)
+
+
+def test_it_is_the_module_whose_method_runs_and_those_around():
+    net, other = Net(), Net()
+    both = nn.ModuleList([net, other])
+    assert net.found_by(net.head) == [net, both]
+    assert other.found_by(net.head) == [net, both]
+    assert net.found_by(both) == []
+
+
+def test_parameters_have_their_names_in_the_largest():
+    net, registry = Net(), Registry()
+    assert registry.parameter(net.head.weight).name == "Parameter 1x8"
+    net.named(registry)
+    assert [registry.of(each).name for each in net.parameters()] == [name for name, _ in net.named_parameters()]
+    system = nn.ModuleDict({"net": net})
+    net.named(registry)
+    assert registry.of(net.head.bias).name == "net.head.bias"
+    assert list(system) == ["net"]
+
+
+def test_a_parameter_of_its_own_has_none():
+    registry, layer = Registry(), nn.Linear(2, 1)
+    registry.name_parameters(layer)
+    assert registry.of(layer.weight).name == "weight"
+    assert registry.parameter(nn.Parameter(torch.ones(2))).name == "Parameter 2"
+
+
+def test_who_is_asked_for_names_of_parameters_is_not_numbered():
+    registry, first, second = Registry(), nn.Linear(2, 1), nn.Linear(2, 1)
+    registry.name_parameters(first)
+    assert [registry.of(each).name for each in (second, first)] == ["Linear", "Linear 2"]

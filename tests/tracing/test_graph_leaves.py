@@ -1,0 +1,27 @@
+"""What an earlier backward has used up of a graph, and which leaves it has."""
+
+from __future__ import annotations
+
+import torch
+
+from trueloop.tracing.graph_leaves import leaves, sequence, used_up
+
+
+def test_the_parts_of_a_graph_that_are_used_up():
+    weight = torch.ones(2, requires_grad=True)
+    hidden = (weight * 2).tanh()
+    first, second = hidden.exp().sum(), hidden.sin().sum()
+    order = sequence(second.grad_fn)
+    later = (hidden * weight).cos().sum()
+    assert used_up([second], order) == ("same", "")
+    assert used_up([first], order) == ("all", "")
+    assert used_up([later], order) == ("part", "TanhBackward0")
+    assert used_up([weight.exp().sum()], order) == ("", "")
+    assert used_up([first], None) == ("", "")
+    assert used_up([weight], order) == ("", "")
+
+
+def test_leaves():
+    a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
+    found = leaves([(a * b).sum(), c])
+    assert {id(leaf) for leaf in found} == {id(a), id(b)}

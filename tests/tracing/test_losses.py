@@ -1,0 +1,287 @@
+"""Losses in the graph: each of torch's own is recognised, with what its mean divides by and what it weighed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trueloop.tracing.events import LossSeen
+from trueloop.tracing.hooks.loss_lines import LossPlaces
+from trueloop.tracing.losses import LossProbe
+from trueloop.tracing.patch import Patches
+from trueloop.tracing.program_state import Program
+from trueloop.tracing.saved_tensors import NOT_TOLD
+from trueloop.tracing.stream import Stream
+
+torch.manual_seed(0)
+MODEL = nn.Linear(5, 3)
+X, Y = torch.randn(4, 5), torch.tensor([0, 1, 2, -100])
+T = torch.rand(4, 3)
+W = torch.tensor([1.0, 2.0, 3.0])
+
+
+def seen(loss: torch.Tensor, scale: float = 1.0) -> list[LossSeen]:
+    probe = LossProbe(loss)
+    assert all(each.weight is None for each in probe.losses())
+    loss.backward()
+    return list(probe.after(scale))
+
+
+def one(loss: torch.Tensor) -> LossSeen:
+    (found,) = seen(loss)
+    return found
+
+
+def logits() -> torch.Tensor:
+    return MODEL(X)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "count"),
+    [
+        (lambda z: F.cross_entropy(z, Y), "cross_entropy", 3),
+        (lambda z: nn.CrossEntropyLoss()(z, Y), "cross_entropy", 3),
+        (lambda z: F.cross_entropy(z, Y, weight=W), "cross_entropy", 6),
+        (lambda z: F.cross_entropy(z, Y, label_smoothing=0.1), "cross_entropy", 3),
+        (lambda z: F.cross_entropy(z, Y, label_smoothing=0.1, weight=W), "cross_entropy", 6),
+        (lambda z: F.cross_entropy(z, T), "cross_entropy", 4),
+        (lambda z: F.cross_entropy(z, Y, reduction="none").mean(), "cross_entropy", 4),
+        (lambda z: F.cross_entropy(z.view(1, 4, 3).transpose(1, 2), Y.view(1, 4)), "cross_entropy", 3),
+        (lambda z: F.nll_loss(F.log_softmax(z, 1), Y), "cross_entropy", 3),
+        (lambda z: F.nll_loss(z, Y), "nll", 3),
+        (lambda z: F.binary_cross_entropy(z.sigmoid(), T), "bce", 12),
+        (lambda z: F.binary_cross_entropy_with_logits(z, T), "bce_with_logits", 12),
+        (lambda z: F.mse_loss(z, T), "mse", 12),
+        (lambda z: F.l1_loss(z, T), "l1", 12),
+        (lambda z: F.smooth_l1_loss(z, T), "smooth_l1", 12),
+        (lambda z: F.huber_loss(z, T), "huber", 12),
+        (lambda z: F.kl_div(F.log_softmax(z, 1), T, reduction="batchmean"), "kl_div", None),
+        (
+            lambda z: F.ctc_loss(
+                F.log_softmax(z.view(4, 1, 3), 2), torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([2])
+            ),
+            "ctc",
+            None,
+        ),
+    ],
+)
+def test_every_loss_of_torchs_own_is_known_by_its_mean(make, kind: str, count: float | None):
+    for divisor in (1, 4):
+        found = one(make(logits()) / divisor)
+        assert (found.kind, found.reduction) == (kind, "mean")
+        assert found.count == count or (found.count, found.unread) == (None, NOT_TOLD)
+        assert found.weight == pytest.approx(1 / divisor)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda z: F.cross_entropy(z, Y, reduction="sum"), "cross_entropy"),
+        (lambda z: F.cross_entropy(z, T, reduction="sum"), "cross_entropy"),
+        (lambda z: F.cross_entropy(z, Y, reduction="none").sum(), "cross_entropy"),
+        (lambda z: F.mse_loss(z, T, reduction="sum"), "mse"),
+        (lambda z: F.l1_loss(z, T, reduction="sum"), "l1"),
+    ],
+)
+def test_a_sum_is_a_sum(make, kind: str):
+    found = one(make(logits()) / 4)
+    assert (found.kind, found.reduction, found.count, found.weight) == (kind, "sum", None, 0.25)
+
+
+def test_a_mean_over_some_samples_only_is_not_told_as_a_mean():
+    kept = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    found = one((F.cross_entropy(logits(), Y, reduction="none") * kept).sum() / kept.sum())
+    assert (found.reduction, found.count, found.weight) == ("none", None, None)
+    found = one(F.cross_entropy(logits(), Y, reduction="none")[kept.bool()].mean())
+    assert (found.reduction, found.count, found.weight) == ("none", None, None)
+
+
+def test_what_made_the_input_is_named_without_views_and_casts():
+    assert one(F.cross_entropy(logits().softmax(1), Y)).input_made_by == ("softmax", "addmm")
+    flat = logits().view(2, 2, 3).softmax(-1).view(-1, 3)
+    assert one(F.cross_entropy(flat, Y)).input_made_by == ("softmax", "addmm")
+    assert one(F.cross_entropy(logits().softmax(0), Y)).input_made_by[0] == "softmax_elsewhere"
+    assert one(F.cross_entropy(logits().log_softmax(1), Y)).input_made_by[0] == "log_softmax"
+    assert one(F.nll_loss(logits().softmax(1), Y)).input_made_by == ("softmax", "addmm")
+    assert one(F.binary_cross_entropy_with_logits(logits().sigmoid()[:, 0], T[:, 0])).input_made_by[0] == "sigmoid"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert one(F.cross_entropy(MODEL(X).softmax(1), Y)).input_made_by == ("softmax", "addmm")
+
+
+@pytest.mark.reads_saved
+def test_targets_and_what_they_leave_out_are_told():
+    targets = torch.tensor([0, 2, 1, 2])
+    probe = LossProbe(F.cross_entropy(logits(), targets, ignore_index=2))
+    (found,) = probe.losses()
+    assert (found.ignore_index, found.shape, found.count, found.class_weights) == (2, (4, 3), 2, False)
+    assert torch.equal(found.targets, targets)
+    found = one(F.cross_entropy(logits(), Y, weight=W))
+    assert (found.ignore_index, found.class_weights) == (-100, True)
+
+
+@pytest.fixture
+def noted() -> Iterator[None]:
+    """Losses note the shapes they were given."""
+    stream, patches = Stream(), Patches()
+    stream.on = True
+    LossPlaces(stream, Program()).in_full(patches)
+    yield
+    patches.restore()
+
+
+def squares(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((prediction - target) ** 2).mean()
+
+
+LOSSES = [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss, pytest.param(squares, marks=pytest.mark.reads_saved)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("noted")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_predictions_and_targets_that_were_paired_are_told(loss):
+    assert one(loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
+    assert one(loss(logits()[:, 0], T[:, :1])).broadcast == ((4,), (4, 1))
+    assert one(loss(T[:, 0], logits()[:, :1])).broadcast == ((4, 1), (4,))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("noted")
+@pytest.mark.parametrize("loss", LOSSES[:4])
+def test_pairs_on_purpose_are_not(loss):
+    assert one(loss(logits()[:, 0].unsqueeze(1), T[:, 0])).broadcast is None
+    assert one(loss(logits()[:, :1], T[:, :1])).broadcast is None
+    assert one(loss(logits()[:, :1], T[:, 0].expand(4, 4))).broadcast == ((4, 1), (4, 4))
+    assert one(loss(logits()[:, :1].expand(4, 4), torch.rand(4, 4))).broadcast is None
+
+
+@pytest.mark.reads_saved
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_note_of_the_shapes_only_differences_prove_it():
+    assert one(F.mse_loss(logits()[:, :1], T[:, 0])).broadcast is None
+    assert one(F.l1_loss(logits()[:, :1], T[:, 0])).broadcast == ((4, 1), (4,))
+    assert one(F.l1_loss(logits()[:, :1], torch.rand(4, 4))).broadcast is None
+
+
+def test_a_squared_error_by_hand_is_not_taken_for_a_loss():
+    assert seen(((logits() - T) ** 2).mean()) == []
+    assert seen(((logits()[:, :1] - torch.rand(4, 4)) ** 2).mean()) == []
+
+
+def test_many_losses_are_told_with_their_own_weights():
+    z = logits()
+    penalty = sum((p**2).sum() for p in MODEL.parameters())
+    total = F.cross_entropy(z, Y) + 0.3 * F.mse_loss(z, T) + 1e-3 * penalty
+    assert [(each.kind, each.weight) for each in seen(total)] == [
+        ("cross_entropy", 1.0),
+        ("mse", pytest.approx(0.3)),
+    ]
+    assert [each.weight for each in seen(sum(F.cross_entropy(logits(), Y) for _ in range(5)) / 5)] == [
+        pytest.approx(0.2)
+    ] * 5
+
+
+def test_the_factor_of_a_scaler_is_taken_out():
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    (found,) = seen(scaler.scale(F.cross_entropy(logits(), Y) / 2), scale=1024.0)
+    assert found.weight == 0.5
+
+
+def test_a_walk_is_bounded_and_stays_out_of_models():
+    x = X
+    for _ in range(500):
+        x = x + 1.0 * MODEL.weight.sum()
+    assert seen(x.mean()) == []
+
+
+def test_graphs_without_a_loss_and_leaves_are_empty():
+    assert seen(logits().sum()) == []
+    assert LossProbe(torch.zeros((), requires_grad=True)).after() == ()
+
+
+class Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits):
+        ctx.save_for_backward(logits)
+        return F.cross_entropy(logits, Y)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.zeros_like(ctx.saved_tensors[0])
+
+
+def test_a_function_of_the_programs_own_is_opaque_as_a_compiled_one_is():
+    assert seen(Opaque.apply(logits())) == []
+
+
+def test_hooks_on_saved_tensors_do_not_run_for_it():
+    unpacked = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(1) or t):
+        loss = F.cross_entropy(logits().softmax(1), Y)
+    probe = LossProbe(loss)
+    assert unpacked == []
+    assert [each.kind for each in probe.losses()] == ["nll"] or probe.losses()[0].targets is None
+    probe.after()
+    assert unpacked == []
+
+
+def test_a_second_backward_raises_for_the_program_only():
+    loss = F.cross_entropy(logits(), Y)
+    seen(loss)
+    probe = LossProbe(loss)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    assert probe.after()[0].count is None
+
+
+class Canary:
+    def __init__(self, dead: list[bool]) -> None:
+        self.dead = dead
+
+    def __del__(self) -> None:
+        self.dead.append(True)
+
+
+def test_nothing_stays_on_the_graph_and_no_graph_is_kept():
+    loss = F.cross_entropy(logits(), Y)
+    probe = LossProbe(loss)
+    loss.backward(retain_graph=True)
+    weights = [each.weight for each in probe.after()]
+    (3 * loss).backward()
+    assert [each.weight for each in probe.after()] == weights == [1.0]
+    dead = []
+    loss.grad_fn.metadata["watch"] = Canary(dead)
+    gc.disable()
+    try:
+        del loss
+        assert dead
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_gradients_are_those_without_it_also_when_differentiated_twice():
+    def grads(watched: bool) -> list[torch.Tensor]:
+        MODEL.zero_grad()
+        loss = F.cross_entropy(logits(), Y) / 3
+        probe = LossProbe(loss) if watched else None
+        loss.backward(create_graph=True)
+        if probe:
+            assert probe.after()[0].weight == pytest.approx(1 / 3)
+        found = [p.grad for p in MODEL.parameters()]
+        MODEL.zero_grad()
+        return found
+
+    assert all(map(torch.equal, grads(watched=True), grads(watched=False)))
+
+
+def test_on_a_device_that_would_have_to_be_waited_for_nothing_is_read():
+    model = nn.Linear(5, 3, device="meta")
+    loss = F.cross_entropy(model(torch.empty(4, 5, device="meta")), torch.empty(4, dtype=torch.long, device="meta"))
+    found = one(loss)
+    assert (found.kind, found.count, found.weight) == ("cross_entropy", None, None)

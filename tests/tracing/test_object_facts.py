@@ -1,0 +1,72 @@
+"""Facts of objects that are not kept alive."""
+
+import gc
+import weakref
+
+from trueloop.tracing.object_facts import Facts
+
+
+class Thing:
+    """Equal to every other one."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thing)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def test_objects_are_told_apart_by_identity():
+    facts = Facts[Thing, str]()
+    first, second = Thing(), Thing()
+    assert facts.get(first) is None
+    assert facts.put(first, "a") == "a"
+    assert facts.get(second) is None
+    facts.put(second, "b")
+    facts.put(first, "c")
+    assert facts.items() == [(first, "c"), (second, "b")]
+    assert facts.facts() == ["c", "b"]
+    facts.drop(first)
+    facts.drop(first)
+    assert (facts.get(first), facts.get(second), len(facts)) == (None, "b", 1)
+
+
+def test_an_object_that_is_gone_is_forgotten_with_its_fact():
+    facts = Facts[Thing, Thing]()
+    thing, fact = Thing(), Thing()
+    told = weakref.ref(fact)
+    facts.put(thing, fact)
+    del thing, fact
+    gc.collect()
+    assert (len(facts), facts.items(), told()) == (0, [], None)
+
+
+def test_in_the_same_place_of_memory_it_is_another_object():
+    facts = Facts[Thing, int]()
+    for number in range(200):
+        thing = Thing()  # as a rule where the one before was
+        assert facts.get(thing) is None
+        facts.put(thing, number)
+        del thing
+    assert len(facts) == 0
+
+
+def test_objects_may_go_while_they_are_walked_over():
+    facts, kept = Facts[Thing, int](), Thing()
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        for number in range(100):
+            thing = Thing()
+            thing.__dict__["own"] = thing
+            facts.put(thing, number)
+        facts.put(kept, 100)
+        del thing
+        gc.set_threshold(gc.get_count()[0] + 50)  # in the midst of them
+        gc.enable()
+        assert facts.items()[-1] == (kept, 100)
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    gc.collect()
+    assert len(facts) == 1

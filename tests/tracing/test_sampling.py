@@ -1,0 +1,140 @@
+"""When a run is watched in full."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trueloop.tracing import sampling
+from trueloop.tracing.attach import Attachment
+from trueloop.tracing.events import BackwardEnded, Event, Gap, StepTaken
+from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.sampling import FIRST, FREE, LOOK, MOST_BACKWARDS, SELDOM, YOUNG
+
+
+class Seen:
+    """An attachment, and how many events of a kind it told."""
+
+    def __init__(self) -> None:
+        self.attachment = Attachment(all_sources)
+        self.kinds: list[type[Event]] = []
+        self.attachment.attach(self.hear)
+
+    def hear(self, event: Event) -> None:
+        self.kinds.append(type(event))
+
+    def count(self, kind: type[Event]) -> int:
+        return self.kinds.count(kind)
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    seen = Seen()
+    yield seen
+    seen.attachment.detach(seen.hear)
+    assert not seen.attachment.stream.problems
+
+
+def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Seen):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    for update in range(400):
+        (weight * weight).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if update == FIRST - 1:
+            assert seen.count(StepTaken) == FIRST
+            assert not seen.attachment.stream.full
+    assert seen.attachment.stream.update == 400
+    assert FIRST < seen.count(StepTaken) < 400
+    assert seen.count(Gap) > 0
+
+
+def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen: Seen, monkeypatch: pytest.MonkeyPatch):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    stream, looked = seen.attachment.stream, list[int]()
+    stream.looks.append(lambda: looked.append(stream.update))
+
+    def pauses(updates: int) -> set[int]:
+        looked.clear()
+        for _ in range(updates):
+            weight.grad = torch.ones(1)
+            optimizer.step()
+        return {after - before for before, after in pairwise(looked)}
+
+    monkeypatch.setattr(sampling, "SOON_S", 1000.0)
+    assert pauses(YOUNG) == {LOOK}
+    assert max(pauses(10 * SELDOM)) == SELDOM
+    monkeypatch.setattr(sampling, "SOON_S", 0.0)
+    pauses(2 * SELDOM)
+    assert pauses(2 * SELDOM) == {LOOK}
+    stream.looks.clear()
+
+
+def test_windows_of_many_batches_are_seen_whole(seen: Seen):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(600, 2)), 1)
+    for index, (x,) in enumerate(loader, 1):
+        (model(x).square().mean() / 200).backward()
+        if index % 200 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (seen.count(BackwardEnded), seen.count(StepTaken), seen.count(Gap)) == (600, 3, 0)
+
+
+def test_without_an_optimizer_the_full_view_ends_all_the_same(seen: Seen):
+    weight = torch.ones(1, requires_grad=True)
+    for _ in range(MOST_BACKWARDS + 50):
+        (weight * weight).sum().backward()
+        with torch.no_grad():
+            weight -= 0.01 * weight.grad
+            weight.grad = None
+    assert seen.count(BackwardEnded) == MOST_BACKWARDS
+    assert not seen.attachment.stream.full
+
+
+def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen, monkeypatch: pytest.MonkeyPatch):
+    levels = seen.attachment.levels
+    weight = nn.Parameter(torch.ones(1))
+
+    def train(updates: int) -> int:
+        before = seen.count(StepTaken)
+        optimizer = torch.optim.SGD([weight], lr=0.01)
+        for _ in range(updates):
+            (weight * weight).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return seen.count(StepTaken) - before
+
+    assert train(FIRST + 10) == FIRST
+    assert train(4) == 4, "a new optimizer is a change of structure"
+    while levels.watched < FREE:
+        train(20)
+    monkeypatch.setattr("trueloop.tracing.sampling.FREE_S", 0.0)
+    monkeypatch.setattr("trueloop.tracing.sampling.SHARE", 0.0)
+    assert train(1) <= 1
+    assert train(20) == 0, "nothing more can be afforded"
+
+
+def test_what_is_seen_lightly_does_not_eat_the_budget_of_bursts(seen: Seen):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    stream, levels = seen.attachment.stream, seen.attachment.levels
+
+    def train(updates: int) -> None:
+        for _ in range(updates):
+            (weight * weight).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    while levels.watched < FREE or stream.full:
+        train(1)
+    watched = levels.watched
+    stream.busy_s += 1e6  # of thousands of epochs that began and ended, each of which is told
+    train(200)
+    assert levels.watched > watched

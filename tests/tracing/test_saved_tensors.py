@@ -1,0 +1,86 @@
+"""What nodes of a graph have saved: read without unpacking it, or said to be unread."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trueloop.tracing.losses import LossProbe
+from trueloop.tracing.saved_tensors import HOOKED, NOT_TOLD, given_shape, made_shape, saved, unread
+
+Y = torch.tensor([0, 1, 2, 0])
+
+
+def loss() -> Tensor:
+    return F.cross_entropy(torch.randn(4, 3, requires_grad=True) * 2, Y)
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("data", "unpack_hook"):
+        monkeypatch.delattr(torch._C._autograd.SavedTensor, name, raising=False)
+
+
+@pytest.mark.reads_saved
+def test_it_is_the_very_memory():
+    node = loss().grad_fn
+    found = saved(node, "target")
+    assert found is not None
+    assert found.data_ptr() == Y.data_ptr()
+    assert (saved(node, "weight"), saved(node, "nothing")) == (None, None)
+    assert unread(node, "target") == ""
+
+
+def test_shapes_are_those_of_results_and_of_inputs():
+    node = loss().grad_fn
+    assert (made_shape(node), given_shape(node), made_shape(node, 1)) == ((), (4, 3), None)
+    assert given_shape(F.mse_loss(torch.ones(2), torch.ones(2, requires_grad=True)).grad_fn) == (2,)
+    assert given_shape(F.mse_loss(torch.ones(5), torch.ones(5, requires_grad=True) * 1).grad_fn) == (5,)
+
+
+@pytest.mark.reads_saved
+def test_hooks_of_the_program_do_not_run():
+    ran: list[int] = []
+
+    def unpack(tensor: Tensor) -> Tensor:
+        ran.append(1)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        node = loss().grad_fn
+    assert saved(node, "target") is None
+    assert (unread(node, "target"), ran) == (HOOKED, [])
+
+
+def test_what_is_freed_is_gone():
+    total = loss()
+    total.backward()
+    assert saved(total.grad_fn, "target") is None
+    assert unread(total.grad_fn, "target") == ("" if hasattr(torch._C._autograd.SavedTensor, "data") else NOT_TOLD)
+
+
+@pytest.mark.usefixtures("untold")
+def test_a_version_that_does_not_tell_is_named_and_the_rest_is_known():
+    (found,) = LossProbe(loss()).losses()
+    assert (found.kind, found.shape, found.count, found.targets) == ("cross_entropy", (4, 3), None, None)
+    assert found.unread == NOT_TOLD
+
+
+@pytest.mark.usefixtures("untold")
+def test_there_a_softmax_over_something_else_is_still_known_as_such():
+    scores = torch.randn(4, 3, requires_grad=True) * 1
+    (found,) = LossProbe(F.cross_entropy(scores.softmax(0), Y)).losses()
+    assert found.input_made_by[0] == "softmax_elsewhere"
+    (found,) = LossProbe(F.cross_entropy(scores.softmax(1), Y)).losses()
+    assert found.input_made_by[0] == "softmax"
+
+
+@pytest.mark.usefixtures("untold")
+def test_there_a_divergence_and_smoothed_labels_are_still_known():
+    logits = torch.randn(4, 3, requires_grad=True) * 1
+    (found,) = LossProbe(F.kl_div(F.log_softmax(logits, 1), torch.rand(4, 3), reduction="sum")).losses()
+    assert (found.kind, found.shape) == ("kl_div", (4, 3))
+    (found,) = LossProbe(F.cross_entropy(logits, Y, label_smoothing=0.1)).losses()
+    assert found.kind == "cross_entropy"

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from trueloop.core.errors import CheckpointError
+from trueloop.training.checkpoint import manifest as manifest_module
+from trueloop.training.checkpoint.manifest import (
+    MIGRATIONS,
+    SCHEMA,
+    Checkpoint,
+    Migration,
+    NewerSchemaError,
+    read_folder,
+    read_manifest,
+    sealed,
+    write_folder,
+)
+from trueloop.training.checkpoint.state_tree import pack
+
+STATE: dict[str, Any] = {
+    "model": {"weight": torch.arange(6.0).reshape(2, 3)},
+    "optimizer": {"state": {0: {"step": torch.tensor(4.0), "exp_avg": torch.ones(2, 3)}}, "lr": 0.1},
+    "position": {"update": 12, "epoch": 3, "nothing": None},
+}
+METRICS = {"val/loss": 0.25, "val/other": float("nan")}
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "update-000000012"
+    path.mkdir()
+    parts = {name: pack(tree) for name, tree in STATE.items()}
+    write_folder(path, parts, Checkpoint(path=path, update=12, epoch=3, metrics=METRICS))
+    return path
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest and seal it again, as only an attacker would."""
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    del manifest["sha256"]
+    change(manifest)
+    (folder / "manifest.json").write_bytes(sealed(manifest))
+
+
+def test_the_folder_holds_plain_files(folder: Path):
+    assert sorted(os.listdir(folder)) == sorted(FILES)
+    theirs = safetensors.torch.load_file(folder / "optimizer.safetensors")
+    assert sorted(theirs) == ["state.0.exp_avg", "state.0.step"]
+    assert torch.equal(safetensors.torch.load_file(folder / "model.safetensors")["weight"], STATE["model"]["weight"])
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert (manifest["schema"], manifest["update"], manifest["epoch"]) == (SCHEMA, 12, 3)
+    sizes = {name: described["size"] for name, described in manifest["files"].items()}
+    assert sizes == {name: (folder / name).stat().st_size for name in FILES[:3]}
+
+
+def test_everything_comes_back(folder: Path):
+    checkpoint, stamps = read_manifest(folder)
+    assert (checkpoint.path, checkpoint.update, checkpoint.epoch) == (folder, 12, 3)
+    assert str(checkpoint.metrics) == str(METRICS)
+    assert sorted(stamps) == sorted(FILES[:3])
+    state = read_folder(folder)
+    assert list(state) == list(STATE)
+    assert torch.equal(state["model"]["weight"], STATE["model"]["weight"])
+    assert state["optimizer"]["lr"] == 0.1
+    assert state["optimizer"]["state"][0]["step"].item() == 4
+    assert state["position"] == STATE["position"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_bit_is_found(folder: Path, name: str):
+    whole = (folder / name).read_bytes()
+    for position in range(len(whole)):
+        flipped = bytes([whole[position] ^ 1 << position % 8])
+        (folder / name).write_bytes(whole[:position] + flipped + whole[position + 1 :])
+        with pytest.raises(CheckpointError, match="is damaged"):
+            read_folder(folder)
+    (folder / name).write_bytes(whole)
+    read_folder(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_truncation_is_found_without_reading_the_files(folder: Path, name: str):
+    whole = (folder / name).read_bytes()
+    for part in range(64):
+        (folder / name).write_bytes(whole[: len(whole) * part // 64])
+        with pytest.raises(CheckpointError, match="is damaged"):
+            read_manifest(folder)
+    (folder / name).write_bytes(whole + b" ")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str):
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name}( is missing|: it was torn)"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "", "x.pkl", "a\\b.json", "a.json\n"]
+)
+def test_a_manifest_that_names_files_outside_is_refused(folder: Path, name: str):
+    (folder.parent / "secret.json").write_text("{}")
+    rewritten(folder, lambda manifest: manifest["files"].update({name: {"size": 2, "sha256": "0" * 64}}))
+    for read in (read_manifest, read_folder):
+        with pytest.raises(CheckpointError, match="names what cannot be a file of it"):
+            read(folder)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_plain_files_are_opened(folder: Path, kind: str):
+    file = folder / "model.safetensors"
+    moved = file.rename(folder.parent / "elsewhere")
+    {"link": lambda: file.symlink_to(moved), "pipe": lambda: os.mkfifo(file), "folder": file.mkdir}[kind]()
+    with pytest.raises(CheckpointError, match="model.safetensors is not a plain file"):
+        read_folder(folder)
+
+
+def test_a_manifest_that_is_no_file_is_not_waited_for(folder: Path):
+    (folder / "manifest.json").unlink()
+    os.mkfifo(folder / "manifest.json")
+    with pytest.raises(CheckpointError, match=r"there is no manifest\.json"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.pop("update"),
+        lambda manifest: manifest.update(files=[]),
+        lambda manifest: manifest.update(files={"state.json": {"size": 3}}),
+        lambda manifest: manifest["files"].pop("state.json"),
+        lambda manifest: manifest["files"].pop("model.safetensors"),
+        lambda manifest: manifest.update(metrics={"tensor": "a"}),
+    ],
+)
+def test_a_sealed_manifest_of_another_hand_is_an_error(folder: Path, change: Callable[[dict[str, Any]], Any]):
+    rewritten(folder, change)
+    with pytest.raises(CheckpointError):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"3", b'{"sha256": 1}', b"[" * 100_000, b"\xff"])
+def test_a_manifest_that_is_none(folder: Path, content: bytes):
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match="does not match its own checksum"):
+        read_manifest(folder)
+
+
+def test_a_schema_of_the_future_says_so(folder: Path):
+    rewritten(folder, lambda manifest: manifest.update(schema=SCHEMA + 1))
+    with pytest.raises(NewerSchemaError, match=f"schema {SCHEMA + 1}; this trueloop knows {SCHEMA}") as caught:
+        read_folder(folder)
+    assert "Upgrade" in caught.value.fix
+
+
+def test_an_older_schema_is_migrated_step_by_step(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Version 0, of this test, called an update a step and kept the position flat; version 1 wrote no epoch there."""
+    state_json = folder / "state.json"
+    trees = json.loads(state_json.read_bytes())
+    trees |= {"step": 12, "nothing": None}
+    del trees["position"]
+    state_json.write_text(json.dumps(trees))
+    old = json.loads((folder / "manifest.json").read_bytes())
+    described = {**old["files"], "state.json": {"size": state_json.stat().st_size, "sha256": sha256(state_json)}}
+    old = {"schema": 0, "step": 12, "epoch": 3, "metrics": old["metrics"], "files": described}
+    (folder / "manifest.json").write_bytes(sealed(old))
+    with pytest.raises(NewerSchemaError, match=f"schema 0; this trueloop knows {SCHEMA}"):
+        read_manifest(folder)
+
+    def renamed(old: dict[str, Any]) -> dict[str, Any]:
+        return {**{name: value for name, value in old.items() if name != "step"}, "update": old["step"]}
+
+    def nested(old: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: old[name] for name in ("model", "optimizer")}
+        return {**kept, "position": {"update": old["step"], "nothing": old["nothing"]}}
+
+    def counted(state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "position": {**state["position"], "epoch": 3}}
+
+    monkeypatch.setitem(MIGRATIONS, 0, Migration(manifest=renamed, state=nested))
+    monkeypatch.setitem(MIGRATIONS, 1, Migration(manifest=lambda manifest: manifest, state=counted))
+    checkpoint, stamps = read_manifest(folder)
+    assert (checkpoint.update, checkpoint.epoch, sorted(stamps)) == (12, 3, sorted(FILES[:3]))
+    state = read_folder(folder)
+    assert sorted(state) == sorted(STATE)
+    assert state["position"] == STATE["position"]
+    assert torch.equal(state["model"]["weight"], STATE["model"]["weight"])
+
+
+def test_what_was_written_before_there_were_shards_is_read(folder: Path):
+    rewritten(folder, lambda manifest: manifest.update(schema=1))
+    assert read_manifest(folder)[0].update == 12
+    assert read_folder(folder)["position"] == STATE["position"]
+
+
+def test_damage_is_found_before_a_migration_sees_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(manifest_module, "SCHEMA", SCHEMA + 1)
+    never = Migration(manifest=lambda manifest: manifest, state=lambda state: pytest.fail("it saw the damage"))
+    monkeypatch.setitem(MIGRATIONS, SCHEMA, never)
+    whole = (folder / "state.json").read_bytes()
+    (folder / "state.json").write_bytes(whole.replace(b"12", b"13"))
+    with pytest.raises(CheckpointError, match=r"state\.json does not match its checksum"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("schema", [None, "1", 1.5, -(10**18), [1]])
+def test_a_schema_that_is_none(folder: Path, schema: Any):
+    rewritten(folder, lambda manifest: manifest.update(schema=schema))
+    with pytest.raises(NewerSchemaError, match=f"knows {SCHEMA}"):
+        read_manifest(folder)
+
+
+def test_there_is_a_step_from_every_schema_ever_released():
+    assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
+
+
+class Bomb:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+def test_a_planted_pickle_is_never_executed(folder: Path, tmp_path: Path):
+    marker = tmp_path / "executed"
+    bomb = pickle.dumps(Bomb(marker))
+    for name in ("model.pt", "model.pkl", ".metadata", "optimizer.bin", "state.pkl", "data.pickle"):
+        (folder / name).write_bytes(bomb)
+    assert torch.equal(read_folder(folder)["model"]["weight"], STATE["model"]["weight"])
+    for name in FILES:
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(bomb)
+        with pytest.raises(CheckpointError):
+            read_folder(folder)
+        (folder / name).write_bytes(whole)
+    assert not marker.exists()
+    pickle.loads(bomb)  # the bomb is a real one
+    assert marker.exists()
+
+
+def test_every_byte_is_checked_without_making_anything_of_it(folder: Path):
+    seen = manifest_module.verify(folder)
+    assert (seen.update, seen.metrics["val/loss"]) == (12, 0.25)
+    for name in FILES[:3]:
+        data = bytearray((folder / name).read_bytes())
+        for at in (0, len(data) // 2, len(data) - 1):
+            spoilt = bytearray(data)
+            spoilt[at] ^= 1
+            (folder / name).write_bytes(spoilt)
+            with pytest.raises(CheckpointError, match=f"{name} does not match its checksum"):
+                manifest_module.verify(folder)
+        (folder / name).write_bytes(data)
+    manifest_module.verify(folder)
+    (folder / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json is missing"):
+        manifest_module.verify(folder)
+    with pytest.raises(CheckpointError, match="there is no manifest"):
+        manifest_module.verify(folder / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        None,
+        [],
+        {"dict": 3},
+        {"dict": {"x": "y"}},
+        {"dict": {"x": {"float": "zz"}}},
+        {"dict": {"x": {"float": "7f"}}},
+        {"list": {}},
+    ],
+)
+def test_metrics_that_make_no_sense_are_damage(folder: Path, metrics: Any):
+    rewritten(folder, lambda manifest: manifest.update(metrics=metrics))
+    with pytest.raises(CheckpointError, match="makes no sense"):
+        read_manifest(folder)
+
+
+def test_metrics_are_read_as_they_were_packed(folder: Path):
+    values = {"a": 0.1, "b": float("-inf"), "c": -0.0, "d": 1e-320}
+    rewritten(folder, lambda manifest: manifest.update(metrics=pack(values)[0]))
+    seen = read_manifest(folder)[0].metrics
+    assert {name: value.hex() for name, value in seen.items()} == {name: value.hex() for name, value in values.items()}

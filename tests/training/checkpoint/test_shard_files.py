@@ -1,0 +1,85 @@
+"""The files of shards: stamped on their way, with errors in words. `tests/distributed/test_shards.py` has the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from trueloop.core.errors import CheckpointError, InvalidConfig
+from trueloop.training.checkpoint import shard_files
+from trueloop.training.checkpoint.durable_files import FileStamp
+from trueloop.training.checkpoint.manifest import Checkpoint, write_folder
+from trueloop.training.checkpoint.shard_files import SHARD, read_whole, safetensors_form
+from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.tensor_file import write_tensors
+
+NAME = "shard-00001-model-00001-of-00001.safetensors"
+
+
+def test_a_file_is_stamped_on_its_way(tmp_path: Path):
+    files = shard_files._Stamping()
+    content = bytes(range(256)) * 5000
+    with files.create_stream(tmp_path / "a", "wb") as stream:
+        stream.write(content[:7])
+        stream.flush()
+        stream.write(memoryview(content)[7:])
+    stamp = files.stamps()["a"]
+    assert (tmp_path / "a").read_bytes() == content
+    assert (stamp.size, stamp.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_what_no_except_exception_sees_is_told_in_words():
+    cause = ValueError("Size mismatch between saved torch.Size([5]) and current: torch.Size([6]) for w")
+    with (
+        pytest.raises(CheckpointError, match=r"^It failed, by process 3: Size mismatch"),
+        shard_files._in_words("It failed"),
+    ):
+        raise CheckpointException("", {3: (cause, None)})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(OSError, match="full"), shard_files._in_words("It failed"):
+        raise CheckpointException("", {0: (OSError(28, "full"), None)})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
+    with pytest.raises(InvalidConfig, match="has no distributed checkpoints of safetensors"):
+        safetensors_form()
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        "no JSON",
+        "{}",
+        '{"w": {"saved_offsets": [9]}}',
+        '{"w": {"saved_offsets": [0, 0]}}',
+        '{"w": {"saved_offsets": "0"}}',
+    ],
+)
+def test_shards_that_make_no_sense_are_damaged(tmp_path: Path, places: str):
+    assert SHARD.fullmatch(NAME)
+
+    def beside(into: Path) -> dict[str, FileStamp]:
+        return {NAME: write_tensors(into / NAME, {"w": torch.ones(2)}, {"DCP_SHARDING_INFO": places})}
+
+    write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
+    with pytest.raises(CheckpointError, match="is damaged: its shards"):
+        read_whole(tmp_path, {"w": InShards(name="w", shape=(2,), dtype=torch.float32)})
+
+
+def test_another_type_is_not_converted(tmp_path: Path):
+    def beside(into: Path) -> dict[str, FileStamp]:
+        return {
+            NAME: write_tensors(
+                into / NAME, {"w": torch.ones(2)}, {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [0]}}'}
+            )
+        }
+
+    write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
+    assert read_whole(tmp_path, {"w": InShards(name="w", shape=(2,), dtype=torch.float32)})["w"].tolist() == [1, 1]
+    with pytest.raises(CheckpointError, match=r"float32 instead of torch\.float64"):
+        read_whole(tmp_path, {"w": InShards(name="w", shape=(2,), dtype=torch.float64)})

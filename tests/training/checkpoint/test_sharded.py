@@ -1,0 +1,147 @@
+"""What needs no second process: names in a tree, and shards read whole.
+
+`tests/distributed/test_shards.py` has the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trueloop.core.errors import CheckpointError
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+from trueloop.training.checkpoint.sharded import check_seen, complete, load_together, save_together, take_apart, whole
+from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.tensor_file import write_tensors
+from trueloop.training.distributed.parallel import Alone
+from trueloop.training.distributed.processes import ALONE
+from trueloop.training.objective import as_objective
+
+WEIGHT = torch.arange(15.0, dtype=torch.float64).reshape(5, 3)
+NAMED = InShards(name="model.w", shape=(5, 3), dtype=torch.float64)
+STATE: dict[str, Any] = {
+    "model": OrderedDict(w=NAMED, tied=NAMED, b=torch.ones(2)),
+    "optimizer": {"state": {0: {"exp_avg": InShards(name="optimizer.m", shape=(2,), dtype=torch.float32)}}, "lr": (1,)},
+}
+
+
+def name_of(number: int) -> str:
+    return f"shard-{number:05d}-model-00001-of-00001.safetensors"
+
+
+def write_shards(folder: Path, parts: list[dict[str, tuple[list[int], torch.Tensor]]]) -> dict[str, Any]:
+    """Write shards as torch does: each names the offsets of what it holds."""
+    stamps = {}
+    for number, held in enumerate(parts, start=1):
+        places = json.dumps({name: {"saved_offsets": offsets} for name, (offsets, _) in held.items()})
+        tensors = {name: tensor.contiguous() for name, (_, tensor) in held.items()}
+        stamps[name_of(number)] = write_tensors(
+            folder / name_of(number), tensors, {"DCP_SHARDING_INFO": places, "format": "pt"}
+        )
+    return stamps
+
+
+def saved(root: Path, parts: list[dict[str, tuple[list[int], torch.Tensor]]]) -> CheckpointFolder:
+    folder = CheckpointFolder(root)
+    folder.write(shards_packed(), update=4, epoch=1, metrics={}, beside=lambda into: write_shards(into, parts))
+    return folder
+
+
+def shards_packed() -> Any:
+    from trueloop.training.checkpoint.checkpoints import packed
+
+    return packed(STATE)
+
+
+THREE = [
+    {"model.w": ([0, 0], WEIGHT[:2]), "optimizer.m": ([0], torch.tensor([7.0]))},
+    {"model.w": ([2, 0], WEIGHT[2:4]), "optimizer.m": ([1], torch.tensor([8.0]))},
+    {"model.w": ([4, 0], WEIGHT[4:]), "optimizer.m": ([2], torch.empty(0))},
+]
+
+
+def test_a_tree_without_sharded_tensors_stays_as_it_is():
+    state = {"model": OrderedDict(w=WEIGHT), "more": [1, (2, "x")]}
+    state["model"]._metadata = {"": {"version": 2}}
+    apart, sharded = take_apart(state)
+    assert sharded == {}
+    assert apart == state
+    assert apart["model"]._metadata == {"": {"version": 2}}
+    assert apart["model"]["w"] is WEIGHT
+
+
+def test_one_process_reads_all_shards(tmp_path: Path):
+    folder = saved(tmp_path, THREE)
+    found = folder.load_latest()
+    assert found is not None
+    checkpoint, state = found
+    assert state["model"]["w"] == NAMED
+    assert sorted(path.name for path in checkpoint.path.glob("shard-*")) == [name_of(number) for number in (1, 2, 3)]
+    for read in (complete(checkpoint, state), load_together(found, Alone(torch.nn.Linear(1, 1), as_objective(len)))):
+        assert read is not None
+        assert torch.equal(read["model"]["w"], WEIGHT)
+        assert read["model"]["tied"] is read["model"]["w"]
+        assert read["optimizer"]["state"][0]["exp_avg"].tolist() == [7.0, 8.0]
+        assert read["optimizer"]["lr"] == (1,)
+    assert state["model"]["w"] == NAMED  # what was found is left as it is
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path):
+    found = saved(tmp_path, THREE).load_latest()
+    assert found is not None
+    wanted = complete(found[0], {"model": found[1]["model"]})
+    assert list(wanted) == ["model"]
+    assert torch.equal(wanted["model"]["tied"], WEIGHT)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_changed_shard_is_named_and_passed_over(tmp_path: Path, number: int):
+    folder = saved(tmp_path, THREE)
+    file = tmp_path / "update-000000004" / name_of(number)
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"saved", b"svaed"))
+    assert folder.load_latest() is None
+    assert f"{name_of(number)} does not match its checksum" in folder.problems()[0]
+
+
+def test_a_shard_that_is_gone_is_named(tmp_path: Path):
+    folder = saved(tmp_path, THREE)
+    (tmp_path / "update-000000004" / name_of(2)).unlink()
+    assert folder.checkpoints() == []
+    assert f"{name_of(2)} is missing" in folder.problems()[0]
+
+
+def test_shards_that_do_not_hold_all_are_refused(tmp_path: Path):
+    found = saved(tmp_path, [THREE[0], THREE[2]]).load_latest()
+    assert found is not None
+    with pytest.raises(CheckpointError, match=r"do not hold all of 'model\.w'"):
+        complete(*found)
+
+
+def test_a_failed_shard_leaves_no_checkpoint(tmp_path: Path):
+    folder = CheckpointFolder(tmp_path)
+
+    def torn(into: Path) -> Any:
+        (into / name_of(1)).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="No space left"):
+        folder.write(shards_packed(), update=4, epoch=1, metrics={}, beside=torn)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_shards_everything_is_as_ever():
+    called: list[Any] = []
+    save_together(lambda *, beside: called.append(beside), {}, ALONE)
+    save_together(None, {}, ALONE)
+    assert called == [None]
+    alone = Alone(torch.nn.Linear(1, 1), as_objective(len))
+    assert load_together(None, alone) is None
+    check_seen(None, alone)  # one process sees its own folder
+    tied = {"a": WEIGHT, "b": WEIGHT}
+    assert whole(tied, ALONE)["b"] is WEIGHT

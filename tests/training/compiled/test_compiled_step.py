@@ -1,0 +1,92 @@
+"""What the compiled update is refused, and how windows are told apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.training.compiled.compiled_step import _differing, shapes_of
+from trueloop.training.config import TrainConfig
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while its compiler is imported
+    pytest.mark.compiles_updates,
+]
+
+
+def test_windows_are_told_apart_by_shapes_and_dtypes_only():
+    one = {"x": torch.zeros(4, 3), "more": [torch.zeros(4, dtype=torch.int64), "words"]}
+    same = {"x": torch.ones(4, 3), "more": [torch.ones(4, dtype=torch.int64), "others"]}
+    assert shapes_of(one) == shapes_of(same)
+    assert shapes_of(one) != shapes_of({**one, "x": torch.zeros(4, 3).double()})
+    assert shapes_of(one) != shapes_of({**one, "x": torch.zeros(5, 3)})
+    assert shapes_of(one) != shapes_of({"x": one["x"]})
+
+
+@pytest.mark.parametrize(
+    ("batch", "open_dimensions"),
+    [
+        ((torch.zeros(5, 7), torch.zeros(5)), [0, 1, 0]),
+        ((torch.zeros(4, 7), torch.zeros(4)), [1]),
+        ((torch.zeros(1, 3), torch.zeros(1)), [None, None]),  # torch compiles for sizes of 0 and 1 apart
+        ((torch.zeros(4, 3, 1), torch.zeros(4)), [None]),
+        ((torch.zeros(4, 3).double(), torch.zeros(4)), [None]),
+        ((torch.zeros(4, 3),), [None]),
+        ([torch.zeros(4, 3), torch.zeros(4)], []),
+    ],
+)
+def test_what_differs_from_the_ordinary_window_is_a_size_or_more(batch, open_dimensions):
+    ordinary = shapes_of((torch.zeros(4, 3), torch.zeros(4)))
+    assert [dimension for _, dimension in _differing(batch, shapes_of(batch), ordinary)] == open_dimensions
+
+
+def hook(model: nn.Module, how: str) -> None:
+    if how == "parameters have hooks":
+        model[0].weight.register_hook(lambda gradient: gradient)
+    elif how == "after accumulation":
+        model[0].weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    elif how == "modules have backward hooks":
+        model[0].register_full_backward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("parameters have hooks", "parameters have hooks"),
+        ("after accumulation", "parameters have hooks"),
+        ("modules have backward hooks", "modules have backward hooks"),
+        ("nothing", None),
+    ],
+)
+def test_hooks_are_refused_in_words(build, how, said):
+    model = nn.Sequential(nn.Linear(3, 2))
+    hook(model, how)
+    whole = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).whole
+    told = [message for _, message in whole.take()]
+    assert whole.gave_up == bool(said)
+    assert [said in message for message in told] == ([True] if said else [])
+    assert not whole.take()
+
+
+def test_a_hook_of_the_optimizers_is_refused_in_words(build):
+    def hooked(parameters):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return optimizer
+
+    whole = build(nn.Linear(3, 2), nn.CrossEntropyLoss(), TrainConfig(compile=True), optimizer=hooked).whole
+    assert "the optimizer has hooks" in whole.take()[0].message
+
+
+def test_which_windows_are_compiled_is_part_of_the_state(build):
+    config = TrainConfig(compile=True)
+    one, other = (build(nn.Linear(3, 2), nn.CrossEntropyLoss(), config).whole for _ in range(2))
+    batch = (torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+    short = (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+    assert one.gradient_program(batch)
+    assert one.gradient_program(short) is None
+    other.load_state_dict(one.state_dict())
+    assert other.gradient_program(short) is None  # though it comes first here
+    assert other.gradient_program(batch)
+    assert other.state_dict() == {"regular": "(tensor [4, 3] float32, tensor [4] int64)", "others": 2}

@@ -1,0 +1,150 @@
+"""One update as a function takes the steps of the loop; here without compiling, which changes nothing but rounding."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import StepLR
+
+from trueloop.training import loop
+from trueloop.training.compiled.compiled_loop import train_epoch
+from trueloop.training.config import GuardConfig, OptimConfig, ScheduleConfig, TrainConfig
+from trueloop.training.objective import Loss
+
+pytestmark = pytest.mark.compiles_updates
+G = torch.Generator().manual_seed(0)
+X = torch.randn(40, 6, dtype=torch.float64, generator=G)
+Y = torch.randint(0, 3, (40,), generator=G)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_is_written(monkeypatch):
+    """Regions run as the plain functions they are."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+    return nn.Sequential(*layers).double()
+
+
+def two_terms(model, batch):
+    x, y = batch
+    output = model(x)
+    known = y != 2
+    return [
+        Loss(sum=F.cross_entropy(output, y, reduction="sum"), count=len(y), weight=0.7, name="class"),
+        Loss(sum=(output[:, 0].square() * known).sum(), count=known.sum(), weight=2.0, name="size"),
+    ]
+
+
+OBJECTIVES = {
+    "mean": nn.CrossEntropyLoss(),
+    "weighted, some ignored": nn.CrossEntropyLoss(
+        weight=torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64), ignore_index=1
+    ),
+    "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "a user's mean": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+    "sum and count": lambda model, batch: (F.cross_entropy(model(batch[0]), batch[1], reduction="sum"), 17),
+    "two terms": two_terms,
+}
+
+
+def trained(build, cut, objective, *, whole: bool, x=X, model=network, given=None, **settings):
+    """Train two epochs in windows of 8; return the rows, and everything that has moved."""
+    made = model()
+    torch.manual_seed(1)
+    config = TrainConfig(effective_batch=8, epochs=2, compile=whole, **settings)
+    parts = build(made, objective, config, updates_per_epoch=5, **(given or {}))
+    rows = []
+    for epoch in range(2):
+        for done in (train_epoch if whole else loop.train_epoch)(
+            parts, cut(x, Y, effective=8).epoch(epoch), update=len(rows)
+        ):
+            outcome = done.outcome
+            rows.append([float(n) for n in (done.loss, outcome.norm, outcome.skipped, done.divisor, *done.rates)])
+    if whole:
+        assert not parts.whole.gave_up, parts.whole.take()
+        assert [told.kind for told in parts.whole.take()] == ["compiled"]
+    state = [*parts.model.state_dict().values()]
+    for kept in parts.optimizer.state.values():
+        state += kept.values()
+    return torch.tensor(rows, dtype=torch.float64), [each.double() for each in state]
+
+
+def assert_same(build, cut, objective, **settings):
+    rows, state = trained(build, cut, objective, whole=False, **settings)
+    own_rows, own_state = trained(build, cut, objective, whole=True, **settings)
+    torch.testing.assert_close(own_rows, rows, rtol=1e-12, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(own_state, state, rtol=1e-12, atol=1e-12, equal_nan=True)
+    return rows, state
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_update_is_the_loops(build, cut, objective):
+    assert_same(build, cut, OBJECTIVES[objective])
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad"])
+def test_the_update_is_the_loops_under_every_optimizer(build, cut, name):
+    assert_same(build, cut, nn.CrossEntropyLoss(), optim=OptimConfig(name=name, lr=0.05), clip=0.1)
+
+
+def test_a_schedule_that_moves_momentum_and_one_of_the_users_are_followed(build, cut):
+    moving = ScheduleConfig(name="onecycle")
+    assert_same(build, cut, nn.CrossEntropyLoss(), optim=OptimConfig(name="sgd", lr=0.1), schedule=moving)
+    rows, _ = assert_same(build, cut, nn.CrossEntropyLoss(), given={"scheduler": partial(StepLR, step_size=2)})
+    assert len(rows[:, -1].unique()) == 5
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_group_without_parameters_is_passed_over(build, cut, first):
+    def grouped(parameters):
+        groups = [{"params": [], "weight_decay": 0.0}, {"params": list(parameters)}]
+        return torch.optim.AdamW(groups if first else groups[::-1], lr=0.05)
+
+    assert_same(build, cut, nn.CrossEntropyLoss(), given={"optimizer": grouped})
+
+
+def test_tied_and_frozen_weights_are_stepped_as_in_the_loop(build, cut):
+    def tied():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+        layers[2].weight = layers[0].weight
+        return layers
+
+    assert_same(build, cut, nn.CrossEntropyLoss(), model=tied, freeze=("4.bias",))
+
+
+def test_the_averaged_weights_and_an_unbounded_norm_are_the_loops(build, cut):
+    assert_same(build, cut, nn.CrossEntropyLoss(), ema=0.9, clip=None)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_stepped_only_by_who_asks_for_it(build, cut, guarded, bad):
+    x = X.clone()
+    x[20, 3] = bad  # in the third window
+    rows, state = assert_same(build, cut, nn.CrossEntropyLoss(), x=x, guard=GuardConfig(enabled=guarded))
+    assert bool(rows[2, 2]) == guarded
+    assert all(each.isfinite().all() for each in state) == guarded
+
+
+def test_a_window_that_counts_nothing_changes_nothing(build, cut, monkeypatch):
+    monkeypatch.setitem(globals(), "Y", torch.where(torch.arange(40) // 8 == 3, 1, Y))
+    rows, _ = assert_same(build, cut, OBJECTIVES["weighted, some ignored"])
+    assert rows[3, 2] == 1
+    assert rows[3, 3] == 0
+
+
+def test_several_terms_that_count_nothing_change_nothing(build, cut, monkeypatch):
+    monkeypatch.setitem(globals(), "Y", torch.where(torch.arange(40) // 8 == 3, 2, Y))
+    rows, _ = assert_same(build, cut, lambda model, batch: [two_terms(model, batch)[1]] * 2)
+    assert rows[3, 2] == 1
+    assert rows[3, 0].isnan()

@@ -1,0 +1,220 @@
+"""What a launcher says is read; what only looks like a launcher is left alone, or named where it would hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.training.distributed.launcher_env import Launched, first_host, launched, tasks_per_node
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "host-a",
+    "MASTER_PORT": "40001",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+SRUN = {  # as srun of SLURM sets them in a task
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    "SLURM_STEP_NODELIST": "node[007-010]",
+    "SLURM_NTASKS": "7",
+    "SLURM_PROCID": "6",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "3",
+}
+PODS = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "WORLD_SIZE": "3", "MASTER_ADDR": "train-0.train"}
+
+
+def test_torchrun():
+    assert launched(TORCHRUN) == Launched(
+        rank=5, size=8, local_rank=1, local_size=4, node=1, nodes=2, address="host-a", port=40001, restarts=2,
+        by="torchrun",
+    )  # fmt: skip
+
+
+def test_torchrun_with_one_process_is_an_answer_too():
+    alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    found = launched({**alone, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
+    assert found is not None
+    assert (found.size, found.by) == (1, "torchrun")
+
+
+def test_torchrun_inside_srun_is_torchrun():
+    assert launched({**SRUN, **TORCHRUN}) == launched(TORCHRUN)
+
+
+@pytest.mark.slow
+def test_what_torchrun_really_sets():
+    script = (
+        "import json, dataclasses; from trueloop.training.distributed.launcher_env import launched;"
+        "print(json.dumps(dataclasses.asdict(launched())))"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "--no-python", sys.executable, "-c", script],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = re.findall(r"{.*?}", done.stdout)  # two processes may write on one line
+    said = sorted(map(json.loads, told), key=lambda one: one["rank"])
+    assert [(one["rank"], one["local_rank"]) for one in said] == [(0, 0), (1, 1)]
+    assert all((one["size"], one["local_size"], one["node"], one["nodes"]) == (2, 2, 0, 1) for one in said)
+    assert {one["by"] for one in said} == {"torchrun"}
+    assert said[0]["port"] == said[1]["port"] > 0
+
+
+# SLURM -----------------------------------------------------------------------------------------------------------
+
+
+def test_srun():
+    assert launched(SRUN) == Launched(
+        rank=6, size=7, local_rank=0, local_size=1, node=3, nodes=4, address="node007", port=61440 + 4711 - 4096,
+        by="slurm",
+    )  # fmt: skip
+
+
+def test_all_tasks_of_a_step_meet_at_one_place_and_two_steps_do_not():
+    first = launched({**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+    last, other = launched(SRUN), launched({**SRUN, "SLURM_STEP_ID": "1"})
+    assert first
+    assert last
+    assert other
+    assert (first.address, first.port) == (last.address, last.port)
+    assert first.local_size == 2
+    assert other.port != last.port
+
+
+def test_a_batch_script_may_name_the_place_and_the_size():
+    found = launched({**SRUN, "MASTER_ADDR": "10.1.0.7", "MASTER_PORT": "1234", "WORLD_SIZE": "7"})
+    assert found
+    assert (found.address, found.port, found.by) == ("10.1.0.7", 1234, "slurm")
+    with pytest.raises(InvalidConfig, match=r"WORLD_SIZE is 8, but srun has started 7"):
+        launched({**SRUN, "WORLD_SIZE": "8"})
+    with pytest.raises(InvalidConfig, match=r"MASTER_PORT is 65536, but the number of ports is 65536"):
+        launched({**SRUN, "MASTER_PORT": "65536"})
+
+
+def test_a_rank_by_hand_in_a_task_of_srun_has_its_local_rank():
+    by_hand = {"RANK": "1", "WORLD_SIZE": "7", "MASTER_ADDR": "10.1.0.7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+    found = launched({**SRUN, **by_hand})
+    assert found
+    assert (found.rank, found.local_rank, found.by) == (1, 1, "environment")
+
+
+def test_a_job_of_a_federation_has_a_number_of_ten_digits():
+    found = launched({**SRUN, "SLURM_JOB_ID": "2214592513"})
+    assert found
+    assert 61440 <= found.port < 65536
+
+
+def test_a_requeued_job_counts_its_restarts():
+    found = launched({**SRUN, "SLURM_RESTART_COUNT": "3"})
+    assert found
+    assert found.restarts == 3
+
+
+@pytest.mark.parametrize(
+    "lying_about",
+    [
+        {},
+        {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8", "SLURM_JOB_NODELIST": "a,b"},  # the shell of salloc
+        {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},  # the script of sbatch
+        {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},  # srun --pty bash, srun jupyter
+        {**SRUN, "SLURM_STEP_ID": str(0xFFFFFFFA)},  # salloc with LaunchParameters=use_interactive_step
+        {"WORLD_SIZE": "1"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"RANK": "", "WORLD_SIZE": ""},  # unset, as a shell does it
+        {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},  # a sweep: each index is a run
+        {"LOCAL_RANK": "0"},  # left over by others; no size, no rank
+        {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+    ],
+)
+def test_alone(lying_about: dict[str, str]):
+    assert launched(lying_about) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("node7", "node7"),
+        ("node[007-012,020],gpu3", "node007"),
+        ("gpu-a.cluster.org,gpu-b", "gpu-a.cluster.org"),
+        ("rack[1-2]n[03-04]-ib", "rack1n03-ib"),
+        ("[12-13]", "12"),
+        ("", ""),
+        ("node[", ""),
+        ("node[a]", ""),
+    ],
+)
+def test_the_first_host(text: str, host: str):
+    assert first_host(text) == host
+
+
+def test_tasks_per_node():
+    assert tasks_per_node("2(x3),1") == [2, 2, 2, 1]
+    assert tasks_per_node("4") == [4]
+    assert tasks_per_node("") == tasks_per_node("many") == []
+
+
+def test_a_list_of_nodes_that_cannot_be_read():
+    with pytest.raises(InvalidConfig, match=r"node\[.*no host") as error:
+        launched({**SRUN, "SLURM_STEP_NODELIST": "node[", "SLURM_JOB_NODELIST": "node["})
+    assert "scontrol show hostnames" in error.value.fix
+
+
+# Kubernetes, and by hand -----------------------------------------------------------------------------------------
+
+
+def test_a_pytorch_job():
+    assert launched({**PODS, "RANK": "2", "MASTER_PORT": "23456"}) == Launched(
+        rank=2, size=3, local_rank=0, local_size=1, node=2, nodes=3, address="train-0.train", port=23456,
+        by="kubernetes",
+    )  # fmt: skip
+
+
+def test_an_indexed_job_gives_the_rank_by_its_index():
+    assert launched({**PODS, "JOB_COMPLETION_INDEX": "1"}) == launched({**PODS, "RANK": "1"})
+
+
+def test_by_hand_on_one_machine_the_rank_is_the_local_one():
+    found = launched({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
+    assert found == Launched(
+        rank=1, size=2, local_rank=1, local_size=2, node=0, nodes=1, address="localhost", port=29500, by="environment"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ({"RANK": "1"}, "WORLD_SIZE is not set"),
+        ({"WORLD_SIZE": "4"}, "RANK is not set"),
+        ({"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK is 4, but WORLD_SIZE is 4"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
+        ({"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK is 'one'"),
+        ({"RANK": "-1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK is '-1'"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "tcp://10.0.0.7:80"}, "MASTER_PORT is"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
+        ({**TORCHRUN, "LOCAL_RANK": "4"}, "LOCAL_RANK is 4, but LOCAL_WORLD_SIZE is 4"),
+        ({**PODS, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE is 3"),
+    ],
+)
+def test_half_of_it_is_named_rather_than_waited_for(said: dict[str, str], word: str):
+    with pytest.raises(InvalidConfig) as error:
+        launched(said)
+    assert word in error.value.what
+    assert "unset RANK" in error.value.fix

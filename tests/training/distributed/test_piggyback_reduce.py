@@ -1,0 +1,72 @@
+"""Numbers that travel as a gradient come out as they went in."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import nn
+
+from trueloop.training.distributed.piggyback_reduce import ROOM, Carrier, fitting
+
+
+def travelled(told, dtype):
+    """Do to each process's numbers what DDP does: multiply by 1 / processes, and add up."""
+    carriers = [Carrier(dtype, len(told)) for _ in told]
+    averaged = sum(carrier.load(each) * (1.0 / len(told)) for carrier, each in zip(carriers, told, strict=True))
+    for carrier in carriers:
+        carrier.parameter.grad = averaged.clone()
+    first, *others = [carrier.unload(len(told[0])) for carrier in carriers]
+    assert all(each == pytest.approx(first, nan_ok=True) for each in others)
+    return first
+
+
+def shares(most, processes):
+    return st.lists(st.integers(-most, most), min_size=processes, max_size=processes)
+
+
+@given(st.integers(2, 50).flatmap(lambda processes: shares(2**34 // processes - 1024, processes)))
+def test_whole_numbers_stay_whole_in_float32(numbers):
+    assert travelled([[number] for number in numbers], torch.float32) == [sum(numbers)]
+
+
+def test_a_thousand_processes_count_exactly():
+    told = [[1023.0, 1.0, float(rank)] for rank in range(1001)]
+    assert travelled(told, torch.float32) == [1001 * 1023, 1001, 1001 * 500]
+
+
+@example([0.0, -1 / 3])
+@given(st.lists(st.floats(-1e30, 1e30), min_size=2, max_size=9))
+def test_other_numbers_keep_the_precision_of_the_gradients(numbers):
+    scale = max(1.0, *map(abs, numbers))
+    assert abs(travelled([[x] for x in numbers], torch.float32)[0] - math.fsum(numbers)) <= 1e-6 * scale
+    assert abs(travelled([[x] for x in numbers], torch.float64)[0] - math.fsum(numbers)) <= 1e-14 * scale
+
+
+def test_what_is_not_finite_is_passed_on():
+    infinite, nothing, both, untouched = travelled(
+        [[math.inf, math.nan, math.inf, 3.0], [1.0, 1.0, -math.inf, 4.0]], torch.float32
+    )
+    assert infinite == math.inf
+    assert math.isnan(nothing)
+    assert math.isnan(both)
+    assert untouched == 7.0
+
+
+def test_a_message_is_read_once():
+    carrier = Carrier(torch.float32, 2)
+    carrier.parameter.grad = carrier.load([1.0] * ROOM)
+    assert carrier.unload(ROOM) == [2.0] * ROOM
+    with pytest.raises(RuntimeError, match="before the backward pass"):
+        carrier.unload(1)
+
+
+def test_it_shares_the_bucket_of_most_gradients():
+    single, double = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    half = nn.Parameter(torch.zeros(9, dtype=torch.bfloat16))
+    assert fitting([single, double]) == torch.float32
+    assert fitting([double]) == torch.float64
+    assert fitting([single, half]) is None
+    assert fitting([]) is None
+    assert fitting([nn.Parameter(torch.zeros(1, device="meta"))]) is None

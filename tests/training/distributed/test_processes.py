@@ -1,0 +1,68 @@
+"""Which GPU is whose, as each process sees them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.training.distributed import processes
+from trueloop.training.distributed.launcher_env import Launched
+from trueloop.training.distributed.processes import Processes, local_device
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """A function: what `local_device` answers the process of that number, which sees so many GPUs."""
+    chosen = []
+
+    def take(local_rank: int, gpus: int, name: str = "auto") -> str:
+        here = Launched(
+            rank=local_rank, size=4, local_rank=local_rank, local_size=4, node=0, nodes=1, address="localhost", port=1,
+            by="slurm",
+        )  # fmt: skip
+        monkeypatch.setattr(processes, "launched", lambda: here)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        device = local_device(name)
+        assert chosen[-1:] == ([int(device[5:])] if device.startswith("cuda:") else [])
+        return device
+
+    return take
+
+
+def test_each_process_has_the_gpu_of_its_number(taken):
+    assert [taken(rank, 4) for rank in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_a_process_that_sees_one_gpu_has_that_one(taken, name):
+    assert [taken(rank, 1, name) for rank in range(4)] == ["cuda:0"] * 4
+
+
+def test_too_few_gpus_for_all_are_refused(taken):
+    with pytest.raises(InvalidConfig, match="Process 3 of 4 on this machine has no GPU: there are 2"):
+        taken(3, 2)
+
+
+def test_without_a_gpu_the_name_stays(taken):
+    assert taken(1, 0) == "auto"
+
+
+class Meeting(Processes):
+    """The second one of some processes, and what each of them says."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(1, len(said), torch.device("cuda", 0))
+        self.said = said
+
+    def gather(self, thing):
+        assert thing == self.said[1]
+        return self.said
+
+
+def test_processes_on_one_gpu_are_refused_by_name():
+    processes._refuse_shared(Meeting(["GPU-a", "GPU-b", "GPU-c"]), "GPU-b")
+    with pytest.raises(InvalidConfig, match="Processes 0 and 2 have one GPU between them: GPU-a"):
+        processes._refuse_shared(Meeting(["GPU-a", "GPU-b", "GPU-a"]), "GPU-b")

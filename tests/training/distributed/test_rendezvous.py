@@ -1,0 +1,102 @@
+"""How processes find one another in a store where others have been before, and what the kernel is told."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from trueloop.core.errors import ProcessLost
+from trueloop.training.distributed import rendezvous
+from trueloop.training.distributed.launcher_env import Launched, address_towards
+from trueloop.training.distributed.rendezvous import _fresh, _interface_of, _open_sockets, look_after
+
+
+def place(rank: int, size: int) -> Launched:
+    return Launched(
+        rank=rank,
+        size=size,
+        local_rank=rank,
+        local_size=size,
+        node=0,
+        nodes=1,
+        address="localhost",
+        port=1,
+        by="torchrun",
+    )
+
+
+def meet(store: dist.Store, size: int, patience_s: float = 20) -> list[dist.Store]:
+    """Let every process of a run come at once, each on a thread of its own."""
+    found: list[dist.Store] = [store] * size
+
+    def come(rank: int) -> None:
+        found[rank] = _fresh(store, place(rank, size), patience_s)
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.fixture
+def store() -> dist.Store:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=20))
+    return store
+
+
+def test_all_share_one_part_and_no_attempt_sees_an_earlier_one(store: dist.Store):
+    for _ in range(3):
+        parts = meet(store, 3)
+        assert not any(part.check(["address of rank 1"]) for part in parts)
+        parts[1].set("address of rank 1", "here")
+        assert all(part.get("address of rank 1") == b"here" for part in parts)
+
+
+def test_who_does_not_come_is_named_although_an_earlier_one_of_that_rank_did(store: dist.Store):
+    meet(store, 2)
+    with pytest.raises(ProcessLost, match=r"2 processes of 3 did not come to localhost:1: rank 1, 2\.") as lost:
+        _fresh(store, place(0, 3), 0.1)
+    assert "patience_s" in lost.value.why
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
+def test_the_kernel_looks_after_new_connections_only():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as earlier:
+        before = _open_sockets()
+        with socket.create_connection(server.getsockname()) as later:
+            look_after(_open_sockets() - before, silence_s=8)
+            kept = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in (earlier, later)]
+            assert [bool(value) for value in kept] == [False, True]
+            assert later.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 8000
+            assert later.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_the_way_to_another_machine_has_an_address_and_an_interface():
+    assert address_towards("127.0.0.1", 80) == "127.0.0.1"
+    assert address_towards("no.such.host.invalid", 80) == ""
+    assert _interface_of("127.0.0.1") == "lo"
+    assert _interface_of("203.0.113.9") == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
+def test_connections_made_later_are_looked_after_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rendezvous, "_NEW_EVERY_S", 0.01)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        rendezvous.looking_after(8),
+        socket.create_connection(server.getsockname()) as later,
+    ):
+        deadline = time.monotonic() + 20
+        while later.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) != 8000:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

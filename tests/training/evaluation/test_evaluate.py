@@ -1,0 +1,158 @@
+"""Evaluation changes nothing and does not depend on how the data is cut."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
+from trueloop.training.evaluation.evaluate import eval_mode, evaluate
+from trueloop.training.evaluation.metrics import Accuracy, Confusion
+from trueloop.training.objective import Loss
+
+G = torch.Generator().manual_seed(0)
+X, Y = torch.randn(37, 4, generator=G).double(), torch.randint(0, 3, (37,), generator=G)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+
+
+def batches(size: int):
+    return [(X[start : start + size], Y[start : start + size]) for start in range(0, len(X), size)]
+
+
+METRICS = {"accuracy": Accuracy, "confusion": lambda: Confusion(3)}
+WEIGHTS = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
+
+
+@given(size=st.integers(1, 40))
+@settings(max_examples=25)
+def test_the_batch_size_leaves_no_trace(size):
+    model, loss = network(), nn.CrossEntropyLoss(weight=WEIGHTS)
+    seen = evaluate(model, batches(size), loss, metrics=METRICS)
+    model.eval()
+    assert seen.metrics["loss"] == pytest.approx(loss(model(X), Y).item(), rel=1e-12)
+    assert seen.metrics["accuracy"] == float((model(X).argmax(1) == Y).double().mean())
+    assert sum(map(sum, seen.tables["confusion"])) == 37
+    assert seen.batches == -(-37 // size)
+
+
+def test_every_submodules_mode_is_restored_and_nothing_else_changes():
+    model = network()
+    model[1].eval()  # frozen BatchNorm, as in fine-tuning
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    generator = torch.get_rng_state()
+
+    def noisy(model, batch):
+        torch.rand(3)  # e.g. an objective that draws
+        return model(batch[0]).mean()
+
+    evaluate(model, batches(10), noisy)
+    assert [module.training for module in model] == [True, False, True, True]
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(generator, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_modes_come_back_after_an_error():
+    model = network()
+    with pytest.raises(ZeroDivisionError), eval_mode(model):
+        assert not any(module.training for module in model.modules())
+        raise ZeroDivisionError
+    assert all(module.training for module in model.modules())
+
+
+def test_no_graph_is_built():
+    def look(model, batch):
+        output = model(batch[0])
+        assert not output.requires_grad
+        return output.mean()
+
+    evaluate(network(), batches(10), look)
+
+
+def test_several_terms_are_reported_by_name_and_together():
+    def two(model, batch):
+        output = model(batch[0])
+        return [
+            Loss(sum=output.sum(), count=len(output), name="first"),
+            Loss(sum=output.square().sum(), count=output.numel(), weight=0.5, name="second"),
+        ]
+
+    model = network()
+    seen = evaluate(model, batches(8), two).metrics
+    output = model.eval()(X).detach()
+    assert seen["first"] == pytest.approx(float(output.sum()) / 37)
+    assert seen["second"] == pytest.approx(float(output.square().mean()))
+    assert seen["loss"] == pytest.approx(seen["first"] + 0.5 * seen["second"])
+
+
+def test_a_term_that_counts_nothing_adds_nothing():
+    def two(model, batch):
+        output = model(batch[0])
+        return [Loss(sum=output.sum(), count=len(output), name="a"), Loss(sum=output.sum() * 0, count=0, name="b")]
+
+    seen = evaluate(network(), batches(8), two).metrics
+    assert math.isnan(seen["b"])
+    assert seen["loss"] == seen["a"]
+    nothing = evaluate(network(), batches(8), lambda model, batch: (model(batch[0]).sum() * 0, 0)).metrics
+    assert math.isnan(nothing["loss"])
+
+
+def test_counts_of_halves_are_added_up_as_wider_numbers():
+    one = torch.ones((), dtype=torch.bfloat16)  # 256 + 1 is 256 there
+    seen = evaluate(network(), [X[:1]] * 300, lambda model, batch: (one, one)).metrics
+    assert seen["loss"] == 1.0
+
+
+def test_a_mean_from_a_function_is_weighted_by_items():
+    model = network()
+    seen = evaluate(model, batches(10), lambda m, batch: m(batch[0]).square().mean()).metrics["loss"]
+    assert seen == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
+
+
+def test_no_batch_is_an_error():
+    with pytest.raises(InvalidData, match="no batch"):
+        evaluate(network(), [], nn.CrossEntropyLoss())
+
+
+def test_metrics_without_an_output_are_refused():
+    with pytest.raises(InvalidModel, match="output and the target"):
+        evaluate(network(), batches(10), lambda m, batch: m(batch[0]).mean(), metrics={"accuracy": Accuracy})
+
+
+def test_a_metric_that_is_a_mapping_is_filed_by_name():
+    class Many:
+        def update(self, output, target):
+            self.count = len(target)
+
+        def compute(self):
+            return {"count": torch.tensor(self.count), "pair": [1, 2]}
+
+    seen = evaluate(network(), batches(37), nn.CrossEntropyLoss(), metrics={"many": Many})
+    assert seen.metrics["many/count"] == 37
+    assert seen.tables["many/pair"] == [1, 2]
+
+
+def test_unnamed_terms_do_not_hide_the_total():
+    def two(model, batch):
+        output = model(batch[0])
+        return [Loss(sum=output.square().sum(), count=output.numel()), Loss(sum=output.sum(), count=1, weight=0.0)]
+
+    model = network()
+    seen = evaluate(model, batches(8), two).metrics
+    assert seen["loss"] == pytest.approx(model.eval()(X).detach().square().mean().item(), rel=1e-12)
+    assert set(seen) == {"loss", "loss_0", "loss_1"}
+
+
+def test_a_metric_called_loss_is_refused():
+    with pytest.raises(InvalidConfig, match="name of the objective"):
+        evaluate(network(), batches(8), nn.CrossEntropyLoss(), metrics={"loss": Accuracy})

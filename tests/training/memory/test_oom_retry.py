@@ -1,0 +1,260 @@
+"""Where the memory runs out, the window is done again in smaller pieces: nothing is lost, and it is the same update."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import OutOfMemory
+from trueloop.core.protocols import Noted, UpdatesDone
+from trueloop.training.checkpoint.checkpoints import CheckpointFolder
+from trueloop.training.config import GuardConfig, OptimConfig, TrainConfig
+from trueloop.training.distributed.processes import Processes
+from trueloop.training.evaluation.evaluate import evaluate
+from trueloop.training.fit import Fit
+from trueloop.training.loop import train_epoch
+from trueloop.training.memory.oom_retry import Halving
+from trueloop.training.precision.nonfinite_guard import Guard
+
+CONFIG = TrainConfig(epochs=2, effective_batch=12, clip=None, optim=OptimConfig(name="sgd", lr=0.1))
+
+
+class Narrow(nn.Module):
+    """Takes at most ``room`` rows at a time, from its call number ``after`` on; draws masks and counts in a buffer."""
+
+    def __init__(self, room: int, *, after: int = 0, in_backward: bool = False, words: str = "", drop: float = 0.0):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layer = nn.Linear(6, 4).double()
+        self.dropout = nn.Dropout(drop)
+        self.register_buffer("seen", torch.zeros(()))
+        self.room, self.after, self.in_backward, self.words = room, after, in_backward, words
+        self.calls: list[int] = []
+        self.graphs: list[Any] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += len(x)
+        self.calls.append(len(x))
+        out = self.dropout(self.layer(x)).tanh()
+        self.graphs.append(weakref.ref(out))
+        if len(x) > self.room and len(self.calls) > self.after:
+            if not self.in_backward:
+                self._full()
+            out.register_hook(lambda _: self._full())
+        return out
+
+    def _full(self) -> None:
+        full = torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB.")
+        self.raised = RuntimeError(self.words) if self.words else full  # kept, as loggers keep the last error
+        raise self.raised
+
+
+def data(size: int = 30):
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(size, 6, generator=g).double(), torch.randint(0, 4, (size,), generator=g)
+
+
+def trained(
+    build: Any, cut: Any, model: nn.Module, micro: int | None = None, config: TrainConfig = CONFIG, **given: Any
+):
+    """Weights after every update, and the assembled parts."""
+    parts = build(model, given.pop("objective", nn.CrossEntropyLoss()), config, **given)
+    torch.manual_seed(1)
+    seen = []
+    for done in train_epoch(parts, cut(*data(), effective=12, micro=micro).epoch(0), update=0):
+        seen.append((parts.model.layer.weight.detach().clone(), done.examples))
+    return seen, parts
+
+
+WORDS = (
+    "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+)
+
+
+@pytest.mark.parametrize("words", ["", WORDS])
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_it_is_bitwise_the_run_with_the_smaller_micro_batch(
+    build: Any, cut: Any, in_backward: bool, words: str, drop: float
+):
+    model = Narrow(3, in_backward=in_backward, words=words, drop=drop)
+    halved, parts = trained(build, cut, model)
+    plain, other = trained(build, cut, Narrow(99, drop=drop), micro=3)
+    assert all(torch.equal(a, b) and m == n for (a, m), (b, n) in zip(halved, plain, strict=True))
+    assert [examples for _, examples in halved] == [12, 12, 6]
+    assert model.calls[:3] == [12, 6, 3]  # what did not fit is done again from its start, until it fits
+    assert model.calls.count(12) == 1  # and the limit stays
+    assert torch.equal(parts.model.seen, other.model.seen)  # buffers know nothing of the failures
+    (told,) = parts.halving.take()
+    assert (told.update, told.before, told.after) == (1, 12, 3)
+    assert parts.halving.take() == []
+
+
+def test_a_window_that_fails_in_its_middle_starts_anew(build: Any, cut: Any):
+    halved, parts = trained(build, cut, Narrow(2, after=4), micro=4)
+    plain, _ = trained(build, cut, Narrow(99), micro=4)
+    cuts = trained(build, cut, Narrow(99), micro=2)[0]
+    assert torch.equal(halved[0][0], plain[0][0])  # the first window fitted
+    assert torch.allclose(halved[2][0], cuts[2][0], rtol=0, atol=1e-14)
+    assert parts.halving.take()[0].update == 2
+    assert parts.model.calls == [4, 4, 4, 4, 4, *[2] * 6, *[2] * 3]
+
+
+def test_declared_counts_and_several_terms_add_up_as_before(build: Any, cut: Any):
+    def two(model: nn.Module, batch: Any) -> Any:
+        x, y = batch
+        out = model(x)
+        from trueloop.training.objective import Loss
+
+        kept = (y > 0).double()
+        first = Loss(sum=nn.functional.cross_entropy(out, y, reduction="sum"), count=float(len(y)))
+        return [first, Loss(sum=(out.square().sum(1) * kept).sum(), count=kept.sum(), weight=0.3)]
+
+    counts = lambda batch: (float(len(batch[1])), float((batch[1] > 0).sum()))  # noqa: E731
+    halved, _ = trained(build, cut, Narrow(5), objective=two, counts=counts)
+    plain, _ = trained(build, cut, Narrow(99), objective=two, counts=counts)
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-13) for (a, _), (b, _) in zip(halved, plain, strict=True))
+
+
+def test_nothing_of_the_failed_graph_is_held_when_it_is_tried_again(build: Any, cut: Any):
+    model = Narrow(6)
+    alive: list[int] = []
+    build_again = model.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(graph() is not None for graph in model.graphs))
+        return build_again(x)
+
+    model.forward = forward  # type: ignore[method-assign]
+    gc.disable()
+    try:
+        trained(build, cut, model)
+    finally:
+        gc.enable()
+    assert alive == [0] * len(alive)
+
+
+def test_one_example_that_does_not_fit_ends_the_run_with_its_size(build: Any, cut: Any):
+    with pytest.raises(OutOfMemory, match=r"on 1 example at a time.*tensor \[1, 6\] float64") as caught:
+        trained(build, cut, Narrow(0))
+    assert "recompute" in caught.value.fix
+    assert "228 bytes" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "words"),
+    [
+        (Narrow(3), replace(CONFIG, out_of_memory="stop"), 'out_of_memory is "stop"'),
+        (nn.Sequential(nn.BatchNorm1d(6).double(), Narrow(3)), CONFIG, "batch normalisation"),
+    ],
+)
+def test_what_would_not_be_the_same_run_is_refused(
+    build: Any, cut: Any, model: nn.Module, config: TrainConfig, words: str
+):
+    with pytest.raises(OutOfMemory, match=words):
+        trained(build, cut, model, config=config)
+
+
+def test_several_processes_neither_halve_nor_cut_anew(cut: Any):
+    model = Narrow(3)
+    guard = Guard(model, GuardConfig())
+    halving = Halving(model, guard, Processes(0, 2, torch.device("cpu")), torch.device("cpu"), enabled=True)
+    halving.load_state_dict({"most": 2})  # of a run that has been one process
+    micros = cut(*data(4), effective=4).epoch(0)
+    seen: list[int] = []
+
+    def gather(pieces: Any) -> Any:
+        seen.extend(len(piece.data[0]) for piece in pieces)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(OutOfMemory, match="other processes"):
+        halving.whole(micros, gather, update=1)
+    assert seen == [4]
+    assert halving.state_dict() == {"most": 2}
+
+
+def test_a_batch_that_cannot_be_cut_is_named(build: Any, cut: Any):
+    parts = build(Narrow(3), lambda model, batch: model(batch["x"]).square().mean(), CONFIG)
+    batch = type(next(cut(*data(), effective=12).epoch(0)))({"x": data(12)[0], "tokens": 40}, True, range(12))
+    with pytest.raises(OutOfMemory, match=r"\['tokens'\] is the number 40"):
+        next(train_epoch(parts, iter([batch]), update=0))
+
+
+def test_a_later_batch_that_cannot_be_cut_is_taken_whole_where_it_fits(build: Any, cut: Any):
+    model = Narrow(8)
+    parts = build(model, lambda model, batch: model(batch[0]).square().mean(), CONFIG)
+    first = next(cut(*data(), effective=12).epoch(0))
+    second = first._replace(data=(data(7)[0], 40), indices=range(7))
+    parts.halving.load_state_dict({"most": 6})
+    assert len(list(train_epoch(parts, iter([first, second]), update=0))) == 2
+    assert model.calls == [6, 6, 7]
+
+
+def test_other_errors_and_those_of_the_loader_pass(build: Any, cut: Any):
+    parts = build(Narrow(99), nn.CrossEntropyLoss(), CONFIG)
+
+    def loader():
+        yield next(cut(*data(), effective=12, micro=4).epoch(0))
+        raise RuntimeError(WORDS)  # the stream is over: its window cannot be had again
+
+    with pytest.raises(RuntimeError, match="enforce fail"):
+        list(train_epoch(parts, loader(), update=0))
+
+
+def test_it_works_with_the_guard_switched_off(build: Any, cut: Any):
+    off = replace(CONFIG, guard=GuardConfig(enabled=False))
+    _, parts = trained(build, cut, Narrow(3), config=off)
+    assert int(parts.model.seen) == 30
+
+
+def fitted(build: Any, cut: Any, model: nn.Module, path: Any, heard: Any, *, epochs: int, config: TrainConfig = CONFIG):
+    config = replace(config, epochs=epochs, schedule=replace(config.schedule, horizon_epochs=2))
+    fit = Fit(
+        build(model, nn.CrossEntropyLoss(), config, updates_per_epoch=3), config, cut(*data(), effective=12),
+        held_out={"val": [data(4)]}, metrics={}, reporters=[heard],
+        checkpoints=CheckpointFolder(path, keep_last=2, keep_best=1, metric="val/loss", mode="min"),
+    )  # fmt: skip
+    torch.manual_seed(1)
+    fit.resume({"micro_batch": config.micro_batch or 12})
+    fit.run(name="r", facts={})
+    return fit.parts
+
+
+def test_evaluation_is_cut_likewise_and_measures_the_same(build: Any, cut: Any):
+    halving = build(Narrow(3), nn.CrossEntropyLoss(), CONFIG).halving
+    batches = [data(7), {"x": data(7)[0], "tokens": 9}]
+    assert halving.cut(batches) is batches
+    halving.load_state_dict({"most": 3})
+    pieces = list(halving.cut(batches))
+    assert [len(piece.data[0]) for piece in pieces[:3]] == [3, 3, 1]
+    assert [piece.data for piece in pieces[3:]] == batches[1:]  # cannot be cut, so it is taken whole
+    model = Narrow(99)
+    whole, cut_up = (evaluate(model, each, nn.CrossEntropyLoss()).metrics for each in (batches[:1], pieces[:3]))
+    assert cut_up["loss"] == pytest.approx(whole["loss"], rel=1e-14)
+
+
+def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_undisturbed_one(
+    build: Any, cut: Any, tmp_path: Any, heard: Any
+):
+    whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", heard, epochs=2)
+    noted = [event for event in heard.of(Noted) if event.kind == "out_of_memory"]
+    assert [(note.update, note.details["before"], note.details["after"]) for note in noted] == [(1, 12, 6)]
+    assert "12 examples at a time; from here on they go through 6" in noted[0].message
+    assert sum(row.examples for event in heard.of(UpdatesDone) for row in event.rows) == 60
+
+    fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "parts", heard, epochs=1)
+    roomy = Narrow(99, drop=0.5)  # there would be room again, but the cuts are part of the run
+    resumed = fitted(build, cut, roomy, tmp_path / "parts", heard, epochs=2)
+    assert max(roomy.calls[:4]) <= 6
+    assert torch.equal(whole.model.layer.weight, resumed.model.layer.weight)
+    assert {size for size in whole.model.calls if size not in (6, 12)} == {4}  # of the evaluation
+    chosen = fitted(build, cut, Narrow(99), tmp_path / "parts", heard, epochs=2, config=replace(CONFIG, micro_batch=12))
+    assert chosen.halving.most == 6
+    anew = fitted(build, cut, Narrow(99), tmp_path / "parts", heard, epochs=2, config=replace(CONFIG, micro_batch=4))
+    assert anew.halving.most is None  # a micro-batch that was chosen meanwhile holds instead

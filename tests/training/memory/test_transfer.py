@@ -1,0 +1,106 @@
+"""Batches are copied beside the work: the order of what is queued, told by stand-ins for CUDA's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from trueloop.training.memory.transfer import Beside, bringing
+
+CPU = torch.device("cpu")
+
+
+class Streams:
+    """`torch.cuda`, as far as it is used; writes down what is queued where."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.current = self.Stream(CPU, "work")
+
+    def Stream(self, device: torch.device, name: str = "aside") -> Any:
+        log = self.log
+
+        class One:
+            def wait_stream(self, other: Any) -> None:
+                log.append(f"{name} waits for {other.name}")
+
+        made: Any = One()
+        made.name = name
+        return made
+
+    def current_stream(self, device: torch.device) -> Any:
+        return self.current
+
+    @contextmanager
+    def stream(self, other: Any) -> Iterator[None]:
+        before, self.current = self.current, other
+        yield
+        self.current = before
+
+
+class Told(torch.Tensor):
+    """A tensor that tells where it is copied and who uses it."""
+
+    streams: Streams
+
+    def to(self, device: torch.device) -> Told:  # type: ignore[override]
+        self.streams.log.append(f"copied on {self.streams.current.name}")
+        return self
+
+    def record_stream(self, s: Any) -> None:
+        self.streams.log.append(f"kept for {s.name}")
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    made = Streams()
+    monkeypatch.setattr(Told, "streams", made, raising=False)
+    return made
+
+
+def test_the_copy_is_queued_aside_and_the_work_waits_for_it(streams: Streams):
+    bring = Beside(CPU, streams)
+    x, y = torch.zeros(2).as_subclass(Told), torch.ones(2).as_subclass(Told)
+    for batch in ((x, y), {"x": x, "deep": [y, "text"]}):
+        streams.log.clear()
+        assert bring(batch) is batch
+        assert streams.log == [
+            "copied on aside", "copied on aside", "work waits for aside", "kept for work", "kept for work"
+        ]  # fmt: skip
+    assert streams.current.name == "work"
+
+
+def test_a_batch_that_hides_its_tensors_is_copied_in_line(streams: Streams):
+    class Graph:
+        def to(self, device: torch.device) -> Graph:
+            streams.log.append(f"copied on {streams.current.name}")
+            return self
+
+    Beside(CPU, streams)((Graph(), torch.zeros(1)))
+    assert streams.log == ["copied on work"]
+
+
+def test_on_the_cpu_a_batch_is_the_very_same():
+    batch = object()
+    assert bringing(CPU)(batch) is batch
+    assert isinstance(bringing(torch.device("cuda", 0)), Beside)
+    moved = bringing(torch.device("meta"))({"x": torch.zeros(1)})
+    assert moved["x"].is_meta
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_real_device_the_values_arrive_while_it_works():
+    device = torch.device("cuda", 0)
+    bring = bringing(device)
+    busy = torch.randn(2000, 2000, device=device)
+    totals = []
+    for number in range(50):
+        busy = (busy @ busy).tanh()
+        moved = bring(torch.full((1000, 1000), float(number)).pin_memory())
+        totals.append(moved.sum() + 0 * busy.sum())
+        del moved
+    assert [int(total) for total in totals] == [number * 10**6 for number in range(50)]

@@ -1,0 +1,96 @@
+"""Autocast and the loss scale, against torch.amp.GradScaler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.training.config import OptimConfig, TrainConfig
+from trueloop.training.loop import train_epoch
+from trueloop.training.precision.mixed_precision import LossScale, autocast
+
+CPU = torch.device("cpu")
+
+
+def test_autocast_decides_the_dtype_of_matrix_products():
+    a = torch.ones(2, 2)
+    for precision, dtype in {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        context = autocast(precision, CPU)
+        for _ in range(2):  # one context is entered for every micro-batch
+            with context:
+                assert (a @ a).dtype == dtype
+
+
+def test_an_unknown_precision_is_named():
+    with pytest.raises(InvalidConfig, match="fp8"):
+        autocast("fp8", CPU)
+
+
+@pytest.mark.parametrize("begin", [2.0**16, 2.0**127])  # from which twice as much is inf
+@pytest.mark.parametrize("pattern", ["111111", "000100", "100000001", "0101"])
+def test_the_scale_moves_as_gradscaler_moves(pattern, begin):
+    interval = 3
+    ours = LossScale(CPU, enabled=True, growth_interval=interval)
+    ours.scale.fill_(begin)
+    theirs = torch.amp.GradScaler("cpu", growth_interval=interval, init_scale=begin)
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    for skipped in pattern:
+        theirs.scale(parameter.sum()).backward()
+        if skipped == "1":
+            parameter.grad.fill_(float("inf"))
+        theirs.step(optimizer)
+        theirs.update()
+        optimizer.zero_grad()
+        ours.update(float(skipped))
+        assert float(ours.scale) == theirs.get_scale()
+
+
+def test_the_scale_resumes():
+    ours = LossScale(CPU, enabled=True, growth_interval=3)
+    for skipped in (1.0, 0.0, 0.0):
+        ours.update(skipped)
+    other = LossScale(CPU, enabled=True, growth_interval=3)
+    other.load_state_dict(ours.state_dict())
+    for scale in (ours, other):
+        scale.update(0.0)
+    assert float(ours.scale) == float(other.scale) == 65536.0
+
+
+def test_scaling_cancels_exactly():
+    scale = LossScale(CPU, enabled=True)
+    weight = torch.tensor([1.5], requires_grad=True)
+    scale.open(torch.tensor(300))
+    scale.root((weight * 3.0).sum()).backward()
+    assert float(weight.grad / scale.divide(torch.tensor(300))) == pytest.approx(3.0 / 300, rel=1e-7)
+
+
+def test_without_float16_nothing_is_scaled():
+    scale = LossScale(CPU, enabled=False)
+    root = torch.ones((), requires_grad=True)
+    scale.open(7)
+    scale.update(1.0)
+    assert scale.root(root) is root
+    assert scale.divide(7) == 7
+    assert not scale.settling
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_learns_what_single_precision_learns(cut, build, precision):
+    torch.manual_seed(0)
+    x = torch.randn(256, 6)
+    y = (x @ torch.randn(6, 3)).argmax(1)
+    losses = {}
+    for mode in ("off", precision):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+        config = TrainConfig(precision=mode, effective_batch=64, optim=OptimConfig(lr=0.01))
+        parts = build(model, nn.CrossEntropyLoss(), config, updates_per_epoch=40)
+        source = cut(x, y, effective=64, micro=32)
+        for epoch in range(10):
+            done = list(train_epoch(parts, source.epoch(epoch, 0), update=epoch * 4))
+        losses[mode] = float(done[-1].loss)
+        assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert losses[precision] == pytest.approx(losses["off"], rel=0.1)

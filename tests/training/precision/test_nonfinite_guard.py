@@ -1,0 +1,188 @@
+"""A bad batch leaves nothing behind, and is named."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidConfig, NotFinite
+from trueloop.core.protocols import Noted, UpdatesDone
+from trueloop.training.config import GuardConfig, OptimConfig, TrainConfig
+from trueloop.training.fit import Fit
+from trueloop.training.loop import train_epoch
+from trueloop.training.precision.nonfinite_guard import Guard
+from trueloop.training.update import Outcome
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def data(bad: dict[int, float]):
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 4, generator=g), torch.randint(0, 3, (32,), generator=g)
+    for row, value in bad.items():
+        x[row, 1] = value
+    return x, y
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_moments_and_batchnorm_are_as_if_the_window_had_not_been(cut, build, bad):
+    model = network()
+    parts = build(model, nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, ema=0.9, optim=OptimConfig(lr=0.1)))
+    steps = train_epoch(parts, cut(*data({11: bad}), effective=8, micro=4).epoch(0, 0), update=0)
+    next(steps)
+    before, average = state(model), {k: v.clone() for k, v in parts.average.state_dict().items()}
+    assert next(steps).outcome.skipped == 1
+    assert all(torch.equal(before[name], value) for name, value in state(model).items())
+    assert all(torch.equal(average[name], value) for name, value in parts.average.state_dict().items())
+    assert next(steps).outcome.skipped == 0
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+def test_buffers_are_put_back_on_the_device_too():
+    model = network()
+    guard = Guard(model, GuardConfig())
+    for skipped in (1.0, 0.0):
+        guard.remember()
+        kept = state(model)
+        model(torch.full((4, 4), math.nan if skipped else 1.0))
+        guard.undo(Outcome(torch.tensor(1.0), torch.tensor(skipped)))
+        same = all(torch.equal(kept[name], value) for name, value in state(model).items())
+        assert same == bool(skipped)
+
+
+def run(cut, build, heard, config, bad) -> Fit:
+    parts = build(network(), nn.CrossEntropyLoss(), config)
+    source = cut(*data(bad), effective=config.effective_batch, micro=4)
+    return Fit(parts, config, source, held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+
+
+def test_the_run_goes_on_and_says_which_sample(cut, build, heard):
+    fit = run(cut, build, heard, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
+    result = fit.run(name="x", facts={})
+    rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
+    assert [row.skipped for row in rows] == [False, True, False, False] * 2
+    assert result.skipped == 2
+    notes = [note for note in heard.of(Noted) if note.kind == "not_finite"]
+    assert [note.update for note in notes] == [2, 6]
+    assert notes[0].details["indices"] == [13]
+    assert notes[0].details["stage"] == "batch"
+    assert "dataset indices 13" in notes[0].message
+
+
+def test_it_stops_with_the_evidence_when_there_is_no_end(cut, build, heard):
+    config = TrainConfig(epochs=5, effective_batch=8, guard=GuardConfig(max_in_a_row=3))
+    fit = run(cut, build, heard, config, dict.fromkeys(range(32), math.nan))
+    with pytest.raises(NotFinite, match="3 updates in a row") as caught:
+        fit.run(name="x", facts={})
+    assert "batch itself" in str(caught.value)
+
+
+def test_it_stops_at_the_first_when_asked(cut, build, heard):
+    config = TrainConfig(effective_batch=8, guard=GuardConfig(max_in_a_row=1))
+    with pytest.raises(NotFinite, match="update 2"):
+        run(cut, build, heard, config, {13: math.nan}).run(name="x", facts={})
+
+
+def test_good_updates_between_bad_ones_reset_the_count(cut, build, heard):
+    config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=2, locate=False))
+    result = run(cut, build, heard, config, {1: math.nan, 17: math.nan}).run(name="x", facts={})
+    assert result.skipped == 6
+
+
+def test_float16_finding_its_scale_is_no_fault(cut, build, heard):
+    """A huge loss overflows float16 until the scale is small enough; that is the scale's own work."""
+
+    class Loud(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer(x) * 300
+
+    config = TrainConfig(epochs=8, effective_batch=8, precision="fp16", guard=GuardConfig(max_in_a_row=2))
+    torch.manual_seed(0)
+    parts = build(Loud(), nn.CrossEntropyLoss(), config)
+    fit = Fit(parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    result = fit.run(name="x", facts={})
+    kinds = {note.kind for note in heard.of(Noted)}
+    assert result.skipped > 2
+    assert kinds == {"loss_scale"}
+    assert float(parts.scale.scale) < 65536
+
+
+def test_a_bound_below_one_is_refused():
+    with pytest.raises(InvalidConfig, match="max_in_a_row is 0"):
+        Guard(network(), GuardConfig(max_in_a_row=0))
+
+
+class Averaging(nn.Module):
+    """Puts a new tensor in its buffer's place in every forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.layer(x - self.mean)
+
+
+def test_a_buffer_that_is_replaced_is_put_back_too(cut, build):
+    torch.manual_seed(0)
+    parts = build(Averaging(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8))
+    batches = cut(*data({11: math.nan}), effective=8).epoch(0)
+    skipped = [bool(done.outcome.skipped) for done in train_epoch(parts, batches, update=0)]
+    assert skipped == [False, True, False, False]
+    assert parts.model.mean.isfinite().all()
+
+
+def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, heard):
+    config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=1))
+    x, y = data({})
+    y[8:16] = -100
+    parts = build(network(), nn.CrossEntropyLoss(), config)
+    fit = Fit(parts, config, cut(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    assert fit.run(name="x", facts={}).skipped == 3
+    assert [note.kind for note in heard.of(Noted)] == ["nothing_counted"] * 3
+
+
+def test_off_is_a_bare_loop(cut, build):
+    parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8, guard=GuardConfig(enabled=False)))
+    list(train_epoch(parts, cut(*data({11: math.nan}), effective=8).epoch(0, 0), update=0))
+    assert not all(value.isfinite().all() for value in parts.model.state_dict().values())
+
+
+def test_a_scalar_in_the_batch_can_be_the_culprit():
+    from trueloop.core.protocols import MicroBatch
+    from trueloop.training.precision.locate_nonfinite import locate_in_batches
+
+    batch = {"x": torch.zeros(3), "temperature": torch.tensor(math.nan)}
+    found = locate_in_batches([MicroBatch(batch, True, (0, 1, 2))])
+    assert (found.where, found.indices) == ("temperature", ())
+
+
+def test_a_window_that_is_done_again_finds_buffers_and_random_numbers_as_they_were():
+    model = network()
+    guard = Guard(model, GuardConfig(enabled=False))  # which only leaves undone what is skipped
+    for _ in range(2):
+        torch.manual_seed(5)
+        guard.remember()
+        kept, buffer = state(model), model[1].running_mean
+        first = model(torch.ones(4, 4))
+        model[1].running_mean = torch.zeros(8)  # another tensor in its place
+        guard.restore()
+        assert model[1].running_mean is buffer
+        assert all(torch.equal(kept[name], value) for name, value in state(model).items())
+        assert torch.equal(model(torch.ones(4, 4)), first)  # the same mask of dropout

@@ -1,0 +1,89 @@
+"""Norms by layer for the journal: they add up to the whole gradient's, whatever the update did to it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.training.profiling import layer_norms as module
+from trueloop.training.profiling.layer_norms import LayerNorms
+
+
+@pytest.fixture(autouse=True)
+def always_due(monkeypatch):
+    monkeypatch.setattr(module, "EVERY_S", 0.0)
+    monkeypatch.setattr(module, "PART", 0)
+    monkeypatch.setattr(module, "OLDER", math.inf)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    net(torch.randn(5, 3)).square().sum().backward()
+    return net
+
+
+def layer_norm(layer) -> float:
+    return math.hypot(float(layer.weight.grad.norm()), float(layer.bias.grad.norm()))
+
+
+def test_each_layer_has_its_own(model):
+    whole = math.hypot(layer_norm(model[0]), layer_norm(model[2]))
+    norms = LayerNorms(model).now_and_then(whole)
+    assert norms == pytest.approx({"0": layer_norm(model[0]), "2": layer_norm(model[2])})
+
+
+def test_what_an_update_did_to_the_gradient_does_not_show(model):
+    whole = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 5
+    expected = {"0": layer_norm(model[0]) / 5, "2": layer_norm(model[2]) / 5}
+    for parameter in model.parameters():  # clipped, after the division by the window's count
+        parameter.grad /= 40
+    assert LayerNorms(model).now_and_then(whole) == pytest.approx(expected)
+
+
+def test_a_layer_that_is_not_finite_is_named_and_the_others_keep_their_size(model):
+    norms = LayerNorms(model)
+    whole = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 2
+    norms.now_and_then(whole)
+    model[0].weight.grad[0, 0] = math.nan
+    told = norms.now_and_then(math.nan)
+    assert told is not None
+    assert math.isnan(told["0"])
+    assert told["2"] == pytest.approx(layer_norm(model[2]) / 2)
+
+
+def test_frozen_layers_and_those_without_a_gradient_are_left_out(model):
+    model[0].requires_grad_(False)
+    assert list(LayerNorms(model).now_and_then(1.0) or ()) == ["2"]
+    model.zero_grad()
+    assert LayerNorms(model).now_and_then(1.0) is None
+
+
+def test_there_are_never_too_many(monkeypatch, model):
+    monkeypatch.setattr(module, "LAYERS", 1)
+    assert list(LayerNorms(model).now_and_then(1.0) or ()) == ["0"]
+
+
+def test_it_is_not_read_before_it_is_due(monkeypatch, model):
+    monkeypatch.setattr(module, "EVERY_S", 3600.0)
+    norms = LayerNorms(model)
+    assert norms.now_and_then(1.0)
+    monkeypatch.setattr(norms, "_read", lambda: pytest.fail("it was read again"))
+    assert norms.now_and_then(1.0) is None
+
+
+def test_shards_are_left_alone(model):
+    class Shard(torch.Tensor):
+        pass
+
+    model[0].weight.grad = model[0].weight.grad.as_subclass(Shard)
+    assert LayerNorms(model).now_and_then(1.0) is None
+
+
+def test_sparse_gradients_are_left_alone(model):
+    model[0].weight.grad = model[0].weight.grad.to_sparse()
+    assert LayerNorms(model).now_and_then(1.0) is None

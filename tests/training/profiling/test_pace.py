@@ -1,0 +1,55 @@
+"""How fast a run goes, and what it waits for."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidData
+from trueloop.training.config import TrainConfig
+from trueloop.training.profiling.pace import Windows, pace
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(20) % 3
+
+
+def parts(build):
+    return build(nn.Linear(4, 3), nn.CrossEntropyLoss(), TrainConfig())
+
+
+def test_examples_and_waiting_are_those_of_the_updates(cut, build):
+    class Slow:
+        updates_per_epoch = 5
+        inner = cut(X, Y, effective=4, micro=2)
+
+        def epoch(self, epoch, skip_updates=0):
+            for micro in self.inner.epoch(epoch, skip_updates):
+                time.sleep(0.005)
+                yield micro
+
+    seen = pace(parts(build), Slow(), seconds=0.1)
+    assert seen.updates >= 1
+    assert seen.examples_per_s * seen.update_s == pytest.approx(4)
+    assert seen.waiting > 0.5
+    assert seen.update_s > 0.01
+
+
+def test_epochs_follow_one_another_and_one_update_is_enough(cut, build):
+    assert pace(parts(build), cut(X[:4], Y[:4], effective=4), seconds=1e-9).updates == 1
+    windows = Windows(parts(build), cut(X, Y, effective=8))
+    examples = [done.examples for done, _ in zip(windows.train(), range(7), strict=False)]
+    assert examples == [8, 8, 4, 8, 8, 4, 8]
+
+
+def test_without_a_window_there_is_nothing_to_measure(build):
+    class Empty:
+        updates_per_epoch = 0
+
+        def epoch(self, epoch, skip_updates=0):
+            return iter(())
+
+    with pytest.raises(InvalidData, match="no window to train on"):
+        pace(parts(build), Empty(), seconds=1.0)

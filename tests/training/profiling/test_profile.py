@@ -1,0 +1,85 @@
+"""Which part of an update takes the time, and which operations."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.core.errors import InvalidData
+from trueloop.training.config import TrainConfig
+from trueloop.training.profiling.profile import PARTS, profile_updates
+
+X = torch.randn(20, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(20) % 3
+
+
+class Slow(nn.Module):
+    def forward(self, x):
+        time.sleep(0.02)
+        return x
+
+
+class SlowData:
+    updates_per_epoch = 5
+
+    def __init__(self, source):
+        self.source = source
+
+    def epoch(self, epoch, skip_updates=0):
+        for micro in self.source.epoch(epoch, skip_updates):
+            time.sleep(0.02)
+            yield micro
+
+
+def network(*more):
+    torch.manual_seed(0)
+    return nn.Sequential(*more, nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 3))
+
+
+def test_the_parts_make_up_the_whole_and_operations_are_counted(cut, build):
+    parts = build(network(), nn.CrossEntropyLoss(), TrainConfig())
+    seen = profile_updates(parts, cut(X, Y, effective=4, micro=2), updates=6)
+    assert tuple(seen.split) == PARTS
+    assert sum(seen.split.values()) == pytest.approx(1)
+    assert all(share > 0 for share in seen.split.values())
+    assert seen.updates == 6
+    calls = {each.name: each.calls for each in seen.operations}
+    assert calls["aten::convolution_backward"] == 12, "two micro-batches in each of six updates"
+    assert {each.name: each.calls for each in seen.backward}["ConvolutionBackward0"] == 12
+    assert seen.bottleneck == seen.backward[0].name
+    for listed in (seen.operations, seen.backward):
+        assert [each.seconds for each in listed] == sorted((each.seconds for each in listed), reverse=True)
+
+
+def test_what_is_slow_has_the_largest_part(cut, build):
+    slow_forward = build(network(Slow()), nn.CrossEntropyLoss(), TrainConfig())
+    seen = profile_updates(slow_forward, cut(X, Y, effective=4), updates=3)
+    assert max(seen.split, key=seen.split.__getitem__) == "forward"
+    assert seen.update_s > 0.02
+    quick = build(network(), nn.CrossEntropyLoss(), TrainConfig())
+    seen = profile_updates(quick, SlowData(cut(X, Y, effective=4)), updates=3)
+    assert max(seen.split, key=seen.split.__getitem__) == "data"
+
+
+def test_a_trace_is_written(cut, build, tmp_path):
+    parts = build(network(), nn.CrossEntropyLoss(), TrainConfig())
+    path = tmp_path / "trace.json.gz"
+    assert profile_updates(parts, cut(X, Y, effective=4), updates=1, trace=path).trace == path
+    names = {each.get("name") for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]}
+    assert {"trueloop: data", "trueloop: forward", "trueloop: update", "aten::convolution_backward"} <= names
+
+
+def test_without_a_window_there_is_nothing_to_look_at(build):
+    class Empty:
+        updates_per_epoch = 0
+
+        def epoch(self, epoch, skip_updates=0):
+            return iter(())
+
+    with pytest.raises(InvalidData, match="no window to train on"):
+        profile_updates(build(network(), nn.CrossEntropyLoss(), TrainConfig()), Empty(), updates=1)

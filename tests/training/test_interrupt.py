@@ -1,0 +1,95 @@
+"""The first signal asks, the second insists; whoever has a handler keeps it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from trueloop.training.interrupt import EXIT_CODES, Interrupt
+
+TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_put_back():
+    before = [signal.getsignal(number) for number in TAKEN]
+    yield
+    assert [signal.getsignal(number) for number in TAKEN] == before
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "preempted"), (signal.SIGUSR1, "preempted")],
+)
+def test_the_first_asks(number: signal.Signals, reason: str):
+    with Interrupt() as interrupt:
+        assert interrupt.requested is None
+        send(number)
+        assert (interrupt.requested, interrupt.signal) == (reason, number.name)
+
+
+@pytest.mark.parametrize("first", TAKEN)
+@pytest.mark.parametrize("second", TAKEN)
+def test_the_second_insists(first: signal.Signals, second: signal.Signals):
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as left, Interrupt():
+        send(first)
+        send(second)
+    if second is signal.SIGINT:
+        assert left.type is KeyboardInterrupt
+    else:
+        assert left.value.code == EXIT_CODES["preempted"] == 128 + signal.SIGTERM
+
+
+def test_the_end_of_torchrun_insists_but_for_its_echoes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with Interrupt() as interrupt:
+        send(signal.SIGTERM)
+        monkeypatch.setattr("trueloop.training.interrupt.os.getppid", lambda: 1)
+        send(signal.SIGTERM)  # for another of its threads
+        assert interrupt.requested == "preempted"
+        monkeypatch.setattr("trueloop.training.interrupt.ECHO_S", 0.0)
+        with pytest.raises(SystemExit):
+            send(signal.SIGTERM)
+
+
+def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with Interrupt() as interrupt:
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert interrupt.requested == "preempted"
+        monkeypatch.setattr("trueloop.training.interrupt.PASSED_ON_S", 0.0)
+        with pytest.raises(SystemExit):
+            send(signal.SIGTERM)
+
+
+def test_a_handler_of_the_users_own_stays():
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with Interrupt() as interrupt:
+            send(signal.SIGTERM)
+            assert interrupt.requested is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+
+
+def test_outside_the_main_thread_it_does_nothing():
+    seen = []
+
+    def work():
+        with Interrupt() as interrupt:
+            seen.append(interrupt.requested)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [None]

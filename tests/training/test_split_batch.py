@@ -1,0 +1,119 @@
+"""A batch is cut along its examples, or refused in words: nothing is guessed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from trueloop.core.errors import InvalidData
+from trueloop.core.protocols import MicroBatch
+from trueloop.training.split_batch import rows, split
+
+
+class Pair(NamedTuple):
+    inputs: Any
+    target: Any
+
+
+@dataclass(frozen=True)
+class Graphless:
+    x: torch.Tensor
+    label: torch.Tensor
+    task: str = "one"
+
+
+X = torch.arange(14.0).reshape(7, 2)
+Y = torch.arange(7)
+
+
+def micro(data: Any, size: int | None = 7, closes: bool = True) -> MicroBatch:
+    return MicroBatch(data, closes, None if size is None else tuple(range(100, 100 + size)))
+
+
+@pytest.mark.parametrize("told", [7, None])
+@pytest.mark.parametrize(
+    "data",
+    [
+        X,
+        (X, Y),
+        [X, Y],
+        {"x": X, "mask": None, "name": "task"},
+        Pair(X, {"y": Y, "names": list("abcdefg")}),
+        Graphless(X, Y),
+        (X.numpy(), Y),
+        OrderedDict(images=[torch.zeros(3, 4, 4)] * 7, boxes=[{"n": 1}] * 7),
+    ],
+)
+def test_the_pieces_laid_together_are_the_batch(data: Any, told: int | None):
+    pieces = split(micro(data, told), 3)
+    assert [rows(piece) for piece in pieces] == [3, 3, 1]
+    assert [piece.closes_window for piece in pieces] == [False, False, True]
+    assert [type(piece.data) for piece in pieces] == [type(data)] * 3
+    if told:
+        assert [index for piece in pieces for index in piece.indices or ()] == list(range(100, 107))
+    for leaves in zip(*(leaves_of(piece.data) for piece in pieces), strict=True):
+        whole = next(leaf for leaf in leaves_of(data) if together(leaves, leaf))
+        assert whole is not None
+
+
+def leaves_of(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for part in value.values() for leaf in leaves_of(part)]
+    if isinstance(value, tuple) or (isinstance(value, list) and len(value) == 2 and torch.is_tensor(value[0])):
+        return [leaf for part in value for leaf in leaves_of(part)]
+    if isinstance(value, Graphless):
+        return [value.x, value.label]
+    return [] if value is None or isinstance(value, str) else [value]
+
+
+def together(parts: tuple[Any, ...], whole: Any) -> bool:
+    if type(parts[0]) is not type(whole):
+        return False
+    if isinstance(whole, list):
+        return [each for part in parts for each in part] == whole or sum(map(len, parts)) == len(whole)
+    if isinstance(whole, np.ndarray):
+        return bool((np.concatenate(parts) == whole).all())
+    return parts[0].dtype == whole.dtype and torch.equal(torch.cat(parts), whole)
+
+
+def test_tensors_are_views_and_the_batch_is_left_alone():
+    batch = defaultdict(int, x=X)
+    first, *_ = split(micro(batch), 4)
+    assert first.data["x"].data_ptr() == X.data_ptr()
+    assert type(first.data) is defaultdict
+    assert batch["x"] is X
+
+
+def test_what_is_small_enough_or_empty_is_the_very_same():
+    whole, empty = micro((X, Y)), MicroBatch(None, True, ())
+    assert split(whole, 7) == [whole]
+    assert split(empty, 1) == [empty]
+
+
+def test_a_batch_of_two_as_the_default_collate_makes_it_is_cut_within_its_fields():
+    one, two = split(micro([X[:2], Y[:2]], 2), 1)
+    assert (one.data[0].shape, two.data[1].tolist()) == ((1, 2), [1])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ((X, torch.tensor(3)), r"\[1\] is a single number, which may be a count"),
+        ({"x": X, "tokens": 512}, r"\['tokens'\] is the number 512"),
+        ((X, torch.zeros(6)), r"\[1\] is tensor \[6\] float32, whose first dimension is not the 7 examples"),
+        ((X, torch.eye(7).to_sparse()), "sparse tensor"),
+        ((X, torch.nested.nested_tensor([torch.zeros(1)] * 7, layout=torch.jagged)), "nested tensor"),
+        ((X, pack_padded_sequence(torch.zeros(3, 7, 1), torch.ones(7))), "packed sequence"),
+        ((X, iter(())), "which only its own library can cut"),
+        ({"images": [torch.zeros(7, 4)] * 7}, "of examples, or of fields"),
+    ],
+)
+def test_what_cannot_be_cut_is_named_with_its_place(data: Any, words: str):
+    with pytest.raises(InvalidData, match=words):
+        split(micro(data), 3)

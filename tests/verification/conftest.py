@@ -1,0 +1,127 @@
+"""Proves one property of a subject that is given by its fields."""
+
+import pytest
+import torch
+from torch import nn
+
+from trueloop.verification.discover import named
+from trueloop.verification.evidence import Verdict
+from trueloop.verification.proof import run
+from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_target import Subject
+
+
+@pytest.fixture
+def prove():
+    """`prove(name, model=..., options={...})`: the evidence of one proof."""
+
+    def one(name, *, options=None, **subject):
+        return run(named(name), Bench(Subject(**subject)), options)
+
+    return one
+
+
+@pytest.fixture
+def holds(prove):
+    """As `prove`, and the property must hold."""
+
+    def one(name, **subject):
+        evidence = prove(name, **subject)
+        assert evidence.verdict is Verdict.HOLDS, evidence
+        return evidence
+
+    return one
+
+
+@pytest.fixture
+def broken(prove):
+    """As `prove`, and the property must be broken, with a fault and a way to mend it."""
+
+    def one(name, **subject):
+        evidence = prove(name, **subject)
+        assert evidence.verdict is Verdict.BROKEN, evidence
+        assert evidence.fault
+        assert evidence.fix
+        return evidence
+
+    return one
+
+
+@pytest.fixture
+def idle(prove):
+    """As `prove`, and the property must not apply."""
+
+    def one(name, **subject):
+        evidence = prove(name, **subject)
+        assert evidence.verdict is Verdict.NOT_APPLICABLE, evidence
+        return evidence
+
+    return one
+
+
+@pytest.fixture
+def classes():
+    """A batch of 16 samples of 8 numbers, and which of 3 classes each belongs to."""
+    torch.manual_seed(3)
+    x = torch.randn(16, 8)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+@pytest.fixture
+def net():
+    """Makes a new small network for `classes`."""
+
+    def make(*, norm=None, dropout=0.0):
+        torch.manual_seed(0)
+        middle = [norm] if norm is not None else []
+        return nn.Sequential(nn.Linear(8, 16), *middle, nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 3))
+
+    return make
+
+
+class Decoder(nn.Module):
+    """One layer of self-attention over tokens, masked or not."""
+
+    def __init__(self, *, is_causal=True, diagonal=0, tied=True):
+        super().__init__()
+        torch.manual_seed(1)
+        self.tokens = nn.Embedding(11, 8)
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 11, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+        self.is_causal, self.diagonal = is_causal, diagonal
+
+    def forward(self, ids):
+        h = self.norm(self.tokens(ids))
+        scores = self.query(h) @ self.key(h).transpose(1, 2)
+        if self.is_causal:
+            ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + self.diagonal)
+            scores = scores.masked_fill(ahead, float("-inf"))
+        return self.head(h + scores.softmax(-1) @ self.value(h))
+
+
+@pytest.fixture
+def decoder():
+    """Makes a `Decoder`."""
+    return Decoder
+
+
+@pytest.fixture
+def tokens():
+    """Six sequences of 7 tokens, and the same one further on."""
+    torch.manual_seed(5)
+    ids = torch.randint(0, 11, (6, 8))
+    return ids[:, :-1].clone(), ids[:, 1:].clone()
+
+
+def next_token_loss(model, batch):
+    ids, targets = batch
+    return nn.functional.cross_entropy(model(ids).transpose(1, 2), targets)
+
+
+@pytest.fixture
+def token_loss():
+    """Cross-entropy of the next token, as a function of model and batch."""
+    return next_token_loss

@@ -1,0 +1,44 @@
+"""Every file is a proof, and words choose among them."""
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.verification import proofs as package
+from trueloop.verification.discover import chosen, named, proofs
+
+
+def test_every_file_is_a_proof():
+    files = {file.name.replace("_", "-") for file in pkgutil.iter_modules(package.__path__)}
+    assert set(proofs()) == files
+    assert len(files) >= 15
+
+
+@pytest.mark.parametrize("proof", proofs().values(), ids=proofs().keys())
+def test_a_proof_tells_what_it_does(proof):
+    assert proof.doc.endswith(".")
+    assert len(proof.title) <= 60
+    assert proof.prove.__name__ == proof.name.replace("-", "_")
+
+
+def test_names_and_groups_choose():
+    assert [proof.name for proof in chosen(["input-used,overfits_one_batch"])] == ["input-used", "overfits-one-batch"]
+    assert {proof.group for proof in chosen(["data"])} == {"data"}
+    assert "input-used" not in {proof.name for proof in chosen((), ["model"])}
+
+
+def test_a_word_that_names_nothing_gets_the_nearest():
+    with pytest.raises(InvalidConfig, match="Did you mean overfits-one-batch"):
+        named("overfit-one-batch")
+    with pytest.raises(InvalidConfig, match="No proof is left"):
+        chosen(["data"], ["data"])
+
+
+def test_the_page_lists_every_proof():
+    page = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page.partition("## What is proved")[2], flags=re.MULTILINE)) == set(
+        proofs()
+    )

@@ -1,0 +1,33 @@
+"""What can be verified, and what is refused with a lesson."""
+
+import pytest
+from torch import nn
+
+from trueloop.core.errors import InvalidConfig
+from trueloop.verification.proof_target import Subject
+
+
+def test_a_subject_is_made_of_what_a_build_function_returns():
+    model = nn.Linear(1, 1)
+    ready = Subject(model=model)
+    assert Subject.of(ready) is ready
+    assert Subject.of(model).model is model
+    assert Subject.of({"model": model, "causal": True}).causal
+    assert Subject.of(lambda: model).model() is model
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (3, "int is nothing that can be verified"),
+        ({"loss": None}, "no model"),
+        ({"model": nn.Linear(1, 1), "optimiser": None}, "Did you mean optimizer"),
+        ({"model": 3}, "model is int"),
+        ({"model": nn.Linear(1, 1), "loader": iter([])}, "cannot be read more than once"),
+        ({"model": nn.Linear(1, 1), "val": 3}, "val is int"),
+        ({"model": nn.Linear(1, 1), "save": print}, "save and load go together"),
+    ],
+)
+def test_what_does_not_fit_is_told(given, words):
+    with pytest.raises(InvalidConfig, match=words):
+        Subject.of(given)
