@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trueloop.core.findings import Evidence, Severity
-from trueloop.failures.failure import Failure
+from trueloop.failures.failure import Detector, Failure
 from trueloop.failures.load import Entry
 from trueloop.tracing.events import ErrorRaised, Event, Gap
 from trueloop.tracing.patch import Patches
@@ -77,40 +77,36 @@ def entries() -> list[Entry]:
 
 DOC = """Something made up happens.
 
-Symptom
+What you see
     None: it is made up.
-Why nothing raises
+Why it happens
     Nothing is wrong, as
     in two lines.
-Look-alikes
-    All of them.
 Fix
     Do otherwise.
+When this is fine
+    Always.
+How it is detected
+    By calls of a made-up function.
 References
     None.
 """
 
 
 def _on_gap(kind: int) -> Callable[[], Any]:
-    class OnGap:
-        moments: tuple[type[Event], ...] = (Gap,)
+    class OnGap(Detector):
+        subscribes_to: tuple[type[Event], ...] = (Gap,)
 
         def observe(self, event: Gap) -> Evidence | None:
             if event.updates != kind:
                 return None
             return Evidence(message=f"call of kind {kind}", place=event.place)
 
-        def abstains(self) -> str:
-            return ""
-
     return OnGap
 
 
-class _OnError:
-    moments: tuple[type[Event], ...] = (ErrorRaised,)
+class _OnError(Detector):
+    subscribes_to: tuple[type[Event], ...] = (ErrorRaised,)
 
     def observe(self, event: ErrorRaised) -> Evidence | None:
         return Evidence(message=f"it is a {type(event.error).__name__}", place=event.place)
-
-    def abstains(self) -> str:
-        return ""

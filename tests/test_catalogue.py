@@ -184,7 +184,7 @@ def run(entry: Entry, name: str, seed: int, folder: Path, script: str = "") -> t
     path.write_text(re.sub(r"seed\((\d+)\)", lambda found: f"seed({int(found[1]) + seed})", script))
     for make in (torch.manual_seed, random.seed, np.random.seed):
         make(seed)
-    raises = entry.failure.detector is not None and ErrorRaised in entry.failure.detector().moments
+    raises = entry.failure.detector is not None and ErrorRaised in entry.failure.detector().subscribes_to
     watch = Watch([Watched(each.failure, each.slug) for each in ENTRIES])
     watch.start()
     try:

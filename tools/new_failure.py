@@ -20,17 +20,20 @@ OWN: Final = 900
 
 FAILURE: Final = '''"""In one sentence: what happens.
 
-Symptom
-    What one sees: which curve, which number, and what people try in vain.
+What you see
+    Which curve, which number, and what people try without success.
 
-Why nothing raises
-    Why torch takes it for what was meant.
-
-Look-alikes
-    Correct programs that come close, and what tells them apart. Each has a test below tests/failures/{family}/.
+Why it happens
+    Why PyTorch raises no error.
 
 Fix
-    What to change.
+    What to change, as code.
+
+When this is fine
+    Correct programs that come close, a sentence each. Each has a test below tests/failures/{family}/.
+
+How it is detected
+    What is measured, or what must stand in the text.
 
 References
     Name, https://address
@@ -41,22 +44,19 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.tracing.events import Event, StepTaken
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.core.findings import Evidence
 
 
-class Detector:
+class Detector(failure.Detector):
     """What it looks for, in one sentence."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where no correct program does this."""
         return None
-
-    def abstains(self) -> str:
-        """Return "" where every event that was seen tells."""
-        return ""
 
 
 FAILURE = Failure(

@@ -72,7 +72,7 @@ def _page(entry: Entry) -> str:
         _facts(entry),
         as_markdown(reflowed(parts.pop(""))),
         f"**In short:** {as_markdown(failure.fix)}",
-        *_section("Symptom", parts.pop("Symptom")),
+        *_section("What you see", parts.pop("What you see")),
         *_looks(entry),
     ]
     references = parts.pop("References")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.analysis.abstract_value import Thing
+from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import Ruled, lint_text
 
@@ -66,7 +66,7 @@ def test_what_is_looked_at_grows_with_the_text(
 
         return counted
 
-    for owner, name in ((ast, "walk"), (Thing, "alternatives")):
+    for owner, name in ((ast, "walk"), (AbstractValue, "alternatives")):
         monkeypatch.setattr(owner, name, counting(getattr(owner, name)))
     (failure,) = (each.failure for each in catalogue().values() if each.failure.code == code)
     rule = Ruled(failure, "slug", failure.rule)

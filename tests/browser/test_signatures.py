@@ -16,7 +16,7 @@ def test_a_failure_is_run_and_its_page_opens(open_page, axe):
     expect(titles.first).to_have_text("Training loss")
     assert {"Gradient norm", "Learning rate", "Graphs alive", "Held-out accuracy"} <= set(titles.all_inner_texts())
     expect(row.locator("svg[role=img]").first).to_have_attribute("aria-label", re.compile("healthy .* broken"))
-    expect(row.locator(".sig-page")).to_contain_text("Why nothing raises")
+    expect(row.locator(".sig-page")).to_contain_text("Why it happens")
     expect(row.get_by_text("optimizer.zero_grad()", exact=True).first).to_be_visible()
     row.get_by_text("Show me the code").click()
     expect(row.locator(".code .broken").first).to_be_visible()

@@ -24,11 +24,18 @@ def test_a_page_has_everything_its_file_tells(word: str, capsys: pytest.CaptureF
         "",
         "Something made up happens.",
         "",
-        "Symptom",
+        "What you see",
         "  None: it is made up.",
         "",
     ]
-    for heading in ("Why nothing raises", "Look-alikes", "Fix", "References", "A program that has it"):
+    for heading in (
+        "Why it happens",
+        "Fix",
+        "When this is fine",
+        "How it is detected",
+        "References",
+        "A program that has it",
+    ):
         assert heading in lines
     assert "  bad = 1" in lines
     assert lines[-1] == "In short: Do otherwise."

@@ -53,7 +53,7 @@ def test_what_has_gone_is_told_all_the_same(family):
     assert {each.about.name for each in found} >= {f"SGD {number}" for number in range(6)}
     found += detector.observe(WatchEnded(update=10_000, micro=10_000))
     assert len(found) == 10
-    assert detector.abstains() == ""
+    assert detector.inconclusive() == ""
 
 
 def test_a_gradient_from_an_optimizer_that_has_gone_counts():

@@ -6,7 +6,7 @@ from trueloop.failures.page import markdown, reference, reflowed, sections
 
 PAGE = """Something is wrong.
 
-Symptom
+What you see
     The loss
     falls.
 
@@ -18,10 +18,10 @@ References
 
 
 def test_a_page_is_cut_at_its_headings():
-    doc = "One.\n\nMore of it,\nin two lines.\n\nSymptom\n    A.\n\n        code\n    Fix by hand.\nFix\n    B.\n"
+    doc = "One.\n\nMore of it,\nin two lines.\n\nWhat you see\n    A.\n\n        code\n    Fix by hand.\nFix\n    B.\n"
     assert list(sections(doc)) == [
         ("", "One.\n\nMore of it,\nin two lines."),
-        ("Symptom", "A.\n\n    code\nFix by hand."),
+        ("What you see", "A.\n\n    code\nFix by hand."),
         ("Fix", "B."),
     ]
 
@@ -43,4 +43,4 @@ def test_a_page_as_markdown_has_headings_and_whole_paragraphs():
 
 def test_the_first_reference_with_an_address_counts():
     assert reference(PAGE) == "https://docs.pytorch.org/module.html"
-    assert reference("One.\n\nSymptom\n    See https://example.org.\n\nReferences\n    None.\n") is None
+    assert reference("One.\n\nWhat you see\n    See https://example.org.\n\nReferences\n    None.\n") is None

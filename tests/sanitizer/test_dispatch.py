@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from trueloop.core.findings import Evidence, Finding, Judged, Severity, Site, Verdict
+from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import MOST, Judge, Watched
 from trueloop.tracing.events import Event, Gap, ModeSet, Ref
@@ -38,15 +39,15 @@ def failure(
 ) -> Watched:
     wanted, rousing = moments, rouses
 
-    class Detector:
-        moments = wanted
-        rouses = rousing
+    class Detector(failures.Detector):
+        subscribes_to = wanted
+        activated_by = rousing
 
         def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
             assert observe is not None
             return observe(event)
 
-        def abstains(self) -> str:
+        def inconclusive(self) -> str:
             return abstains
 
     made = Failure(

@@ -56,14 +56,14 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Detector:
-    moments: tuple[type[Event], ...] = (GraphsAlive, ErrorRaised)
+    subscribes_to: tuple[type[Event], ...] = (GraphsAlive, ErrorRaised)
 
     def observe(self, event: Any) -> Evidence | None:
         if isinstance(event, ErrorRaised):
             return Evidence(message=repr(event.error), place=event.place)
         return Evidence(message="cleared", place=None) if event.count >= 2 else None
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         return ""
 
 

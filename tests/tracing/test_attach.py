@@ -35,7 +35,7 @@ def test_what_cannot_be_seen_is_not_judged_in_words(monkeypatch: pytest.MonkeyPa
     assert report.updates == 3
     (problem,) = report.problems
     assert problem.startswith("this version of torch lacks what some things are seen by: AttributeError: ")
-    needing = {each.code for each in ENTRIES if each.detector and GradientsCleared in each.detector().moments}
+    needing = {each.code for each in ENTRIES if each.detector and GradientsCleared in each.detector().subscribes_to}
     lacking = "this version of torch lacks what it is seen by: "
     told = {each.code for each in report.judged if each.reason.startswith(lacking) and "zero_grad" in each.reason}
     assert needing == told != set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from trueloop.tracing.enclosing_modules import wholes
+from trueloop.tracing.enclosing_modules import enclosing_modules
 from trueloop.tracing.registry import Registry
 
 
@@ -16,7 +16,7 @@ class Net(nn.Module):
         self.head = nn.Linear(8, 1)
 
     def found_by(self, part):
-        return list(wholes(part))
+        return list(enclosing_modules(part))
 
     def named(self, registry):
         for part in (self.body, self.head):

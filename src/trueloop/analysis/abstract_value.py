@@ -49,7 +49,7 @@ NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Thing:
+class AbstractValue:
     """One thing of a program; two are the same thing only if they are the same object, see `may_be`."""
 
     kind: Kind
@@ -57,18 +57,18 @@ class Thing:
     """The qualified name of what made it: "torch.optim.AdamW", of a tensor the last operation: "torch.softmax"."""
     node: Any = None
     """The expression that made it, or the definition of a function or class."""
-    of: tuple[Thing, ...] = ()
+    of: tuple[AbstractValue, ...] = ()
     """What it was made from: the model of parameters, the parameters of an optimizer, the optimizer of a scheduler, the
     dataset of a loader, the inputs of an operation on tensors."""
-    options: Mapping[str, Thing] = field(default_factory=lambda: NO_OPTIONS)
+    options: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_OPTIONS)
     """The arguments it was made with, by keyword, or by "0", "1" ... for their positions."""
     value: Any = None
     """Of a constant."""
-    attributes: dict[str, Thing] = field(default_factory=dict[str, "Thing"])
+    attributes: dict[str, AbstractValue] = field(default_factory=dict[str, "AbstractValue"])
     """Of an instance or a module defined in this file, and of a sequence by "[key]"."""
-    holders: tuple[Thing, ...] = ()
+    holders: tuple[AbstractValue, ...] = ()
     """Of a module: the modules that it is an attribute or a layer of."""
-    either: tuple[Thing, ...] = ()
+    either: tuple[AbstractValue, ...] = ()
     """Where the program's branches made it in different ways: all of them."""
     facts: Set[str] = frozenset()
     """Words about it, see `MAYBE` and those that follow."""
@@ -79,21 +79,21 @@ class Thing:
         """Return its value, where it is written out in the text."""
         return self.value if self.kind is Kind.CONSTANT else default
 
-    def alternatives(self) -> Iterator[Thing]:
+    def alternatives(self) -> Iterator[AbstractValue]:
         """Yield what it can be: itself, or each way it was made."""
         if not self.either:
             yield self
         for each in self.either:
             yield from each.alternatives()
 
-    def may_be(self, other: Thing) -> bool:
+    def may_be(self, other: AbstractValue) -> bool:
         """True where both can be one object, or one wraps the other as DistributedDataParallel does."""
         mine = {id(each) for each in _unwrapped(self)}
         return any(id(each) in mine for each in _unwrapped(other))
 
-    def models(self) -> list[Thing]:
+    def models(self) -> list[AbstractValue]:
         """Return the models whose parameters a thing has: of an optimizer those given to it, of a wrapper the inner."""
-        found, queue = list[Thing](), list(_unwrapped(self))
+        found, queue = list[AbstractValue](), list(_unwrapped(self))
         while queue:
             each = queue.pop()
             if each.kind is Kind.MODEL:
@@ -103,15 +103,15 @@ class Thing:
                 queue.extend(inner for part in each.of for inner in _unwrapped(part))
         return found
 
-    def within(self) -> list[Thing]:
+    def within(self) -> list[AbstractValue]:
         """Return a module and all that it is a part of."""
-        found: list[Thing] = [self]
+        found: list[AbstractValue] = [self]
         for each in found:
             above = [*each.holders, *(each.of if PART in each.facts else ())]
             found += [inner for part in above for inner in _unwrapped(part) if all(inner is not k for k in found)]
         return found
 
-    def covers(self, other: Thing) -> bool:
+    def covers(self, other: AbstractValue) -> bool:
         """True where a model, parameters or an optimizer hold some parameters of another, as far as the text tells.
 
         A part of a model is held by the model; a whole model is not held by one that holds a part of it.
@@ -119,7 +119,7 @@ class Thing:
         mine = {id(each) for each in self.models()}
         return any(id(above) in mine for model in other.models() for above in model.within())
 
-    def last_layer(self) -> Thing:
+    def last_layer(self) -> AbstractValue:
         """Return the last layer of a chain of layers that the text writes out; the module itself, if it is none."""
         layer = self
         while layer.name == CHAIN and layer.of:
@@ -132,7 +132,7 @@ class Thing:
             layer = layer.of[-1]
         return layer
 
-    def origin(self, views: Container[str] = (), *, items: bool = False) -> Thing | None:
+    def origin(self, views: Container[str] = (), *, items: bool = False) -> AbstractValue | None:
         """Return what computed a tensor, through models of this file; None if it is not certain.
 
         That is the result of an operation or of a layer, or the last layer of a chain of them.
@@ -158,10 +158,10 @@ class Thing:
             return inner.origin(views, items=items)
         return thing if thing.name and isinstance(thing.node, ast.Call) else None
 
-    def graph(self, limit: int = 2000) -> Iterator[Thing]:
+    def graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
         """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
         seen: set[int] = {id(self)}
-        queue: list[Thing] = [self]
+        queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
             thing = queue.pop()
             if NO_GRAPH in thing.facts:
@@ -172,10 +172,10 @@ class Thing:
                     seen.add(id(each))
                     queue.append(each)
 
-    def lineage(self, limit: int = 200) -> Iterator[Thing]:
+    def lineage(self, limit: int = 200) -> Iterator[AbstractValue]:
         """Yield it and everything it was computed from, each once."""
         seen: set[int] = {id(self)}
-        queue: list[Thing] = [self]
+        queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
             thing = queue.pop()
             yield thing
@@ -210,27 +210,29 @@ GIVEN: Final = "given"
 """Came from outside, as an argument of a function that this file does not call."""
 
 
-def unknown(node: ast.AST | None = None, *of: Thing) -> Thing:
+def unknown(node: ast.AST | None = None, *of: AbstractValue) -> AbstractValue:
     """Make a thing of which nothing is known but what it came from."""
-    return Thing(kind=Kind.UNKNOWN, node=node, of=of)
+    return AbstractValue(kind=Kind.UNKNOWN, node=node, of=of)
 
 
-def owner_of(gradient: Thing) -> Thing:
+def owner_of(gradient: AbstractValue) -> AbstractValue:
     """Return the parameters a gradient is of."""
     while gradient.name == GRAD and gradient.of:
         gradient = gradient.of[0]
     return gradient
 
 
-def joined(one: Thing, other: Thing) -> Thing:
+def joined(one: AbstractValue, other: AbstractValue) -> AbstractValue:
     """Return what something is after two branches have each made it in their own way."""
     if one is other:
         return one
-    kept: list[Thing] = [each for each in (one, other) if not (each.kind is Kind.CONSTANT and each.value is None)]
+    kept: list[AbstractValue] = [
+        each for each in (one, other) if not (each.kind is Kind.CONSTANT and each.value is None)
+    ]
     if len(kept) == 1:
         if MAYBE in kept[0].facts:
             return kept[0]
-        only = Thing(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, either=(kept[0],))
+        only = AbstractValue(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, either=(kept[0],))
         only.of, only.options, only.attributes = kept[0].of, kept[0].options, kept[0].attributes
         only.scope = kept[0].scope
         only.facts = {*kept[0].facts, MAYBE}
@@ -242,12 +244,12 @@ def joined(one: Thing, other: Thing) -> Thing:
         return kept[0]
     kind = one.kind if one.kind is other.kind else Kind.UNKNOWN
     name = one.name if one.name == other.name else ""
-    both = Thing(kind=kind, name=name, node=one.node, either=ways, facts=one.facts & other.facts)
+    both = AbstractValue(kind=kind, name=name, node=one.node, either=ways, facts=one.facts & other.facts)
     both.of = tuple({id(each): each for way in ways for each in way.of}.values())
     return both
 
 
-def _unwrapped(thing: Thing) -> Iterator[Thing]:
+def _unwrapped(thing: AbstractValue) -> Iterator[AbstractValue]:
     for each in thing.alternatives():
         yield each
         if WRAPPER in each.facts:

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Loop, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op
 
 PURE: Final = frozenset(("int", "float", "len", "max", "min", "abs", "round", "str", "tuple", "list", "dict"))
 
 
-def fixed(expression: ast.expr, operation: Operation, loop: Loop, bound: Iterable[str] = ()) -> bool:
+def fixed(expression: ast.expr, operation: Op, loop: Loop, bound: Iterable[str] = ()) -> bool:
     """Return True where an expression surely has the same value in every turn of a loop.
 
     Args:
@@ -24,7 +24,7 @@ def fixed(expression: ast.expr, operation: Operation, loop: Loop, bound: Iterabl
     return _same(expression, changing(operation, loop) | set(bound))
 
 
-def changing(operation: Operation, loop: Loop) -> set[str]:
+def changing(operation: Op, loop: Loop) -> set[str]:
     """Return the names and attributes that may be others in each turn, as seen from an operation in the loop."""
     inside = {id(each) for each in ast.walk(loop.node)}
     found, within = stored(loop.node), False
@@ -35,7 +35,7 @@ def changing(operation: Operation, loop: Loop) -> set[str]:
     return found
 
 
-def over_loader(loop: Loop) -> Thing | None:
+def over_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader that a loop goes through once, also by way of ``enumerate``; None where there is no one."""
     over = loop.over
     if over is not None and over.kind is Kind.SEQUENCE and over.name == "turns":
@@ -43,7 +43,7 @@ def over_loader(loop: Loop) -> Thing | None:
     return over if over is not None and over.kind is Kind.LOADER and not over.either else None
 
 
-def its_own(start: Operation, loop: Loop) -> bool:
+def its_own(start: Op, loop: Loop) -> bool:
     """Return True where what an inner loop goes through may be another in each turn of an outer one.
 
     Args:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from trueloop.analysis.abstract_value import Thing
+from trueloop.analysis.abstract_value import AbstractValue
 
 
-class Act(StrEnum):
+class OpKind(StrEnum):
     """Kinds of operations, and what ``subject`` and ``things`` of each are."""
 
     MADE = "made"
@@ -71,7 +71,7 @@ class Loop(NamedTuple):
 
     node: Any
     """``ast.For``, ``ast.While`` or ``ast.comprehension``."""
-    over: Thing | None
+    over: AbstractValue | None
     outer: int = 0
     """How many conditions stand around it."""
 
@@ -96,7 +96,7 @@ class Branch(NamedTuple):
     node: Any
     arm: int
     """0 = the test holds; of ``try``, 0 = the body and 1 ... the handlers."""
-    test: Thing | None = None
+    test: AbstractValue | None = None
     """What the condition of an ``if`` was computed from."""
 
     def asks(self) -> tuple[str, int]:
@@ -108,22 +108,22 @@ class Branch(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Operation:
+class Op:
     """One operation."""
 
-    act: Act
+    act: OpKind
     node: Any
     """The expression or statement, for its place."""
     index: int
     """Its place in the order of the program."""
     root: int
     """What is reached from one starting point (the module, a function nobody calls) happens in one run."""
-    subject: Thing
-    things: tuple[Thing, ...] = ()
-    result: Thing | None = None
+    subject: AbstractValue
+    things: tuple[AbstractValue, ...] = ()
+    result: AbstractValue | None = None
     value: Any = None
     word: str = ""
-    options: dict[str, Thing] = field(default_factory=dict[str, Thing])
+    options: dict[str, AbstractValue] = field(default_factory=dict[str, AbstractValue])
     """Arguments, by keyword, or by "0", "1" ... for their positions."""
     loops: tuple[Loop, ...] = ()
     """Outermost first, through calls of functions in this file."""
@@ -139,7 +139,7 @@ class Operation:
     """Gradients are on; None = the text does not tell."""
     autocast: str | None = None
     """The type of the autocast around it: "torch.bfloat16"; "" = on, of a type the text does not tell."""
-    autocasts: tuple[tuple[Thing, int], ...] = ()
+    autocasts: tuple[tuple[AbstractValue, int], ...] = ()
     """All autocasts around it, outermost first, each with the number of ``loops`` that stand around it."""
     contexts: tuple[str, ...] = ()
     """Qualified names of the context managers around it that are none of the above: "accelerator.accumulate"."""
@@ -157,7 +157,7 @@ class Operation:
         """True where no condition within a loop, or None = within the run, stands before it."""
         return not (self.branches if loop is None else self.conditions(loop))
 
-    def beside(self, other: Operation) -> bool:
+    def beside(self, other: Op) -> bool:
         """True where both happen in the same turn of the same loops, or both in none."""
         return (
             self.root == other.root
@@ -165,13 +165,13 @@ class Operation:
             and all(one.node is two.node for one, two in zip(self.loops, other.loops, strict=True))
         )
 
-    def implied_by(self, other: Operation) -> bool:
+    def implied_by(self, other: Op) -> bool:
         """True where no condition stands before it that does not stand before another one."""
         return {(id(each.node), each.arm) for each in self.branches} <= {
             (id(each.node), each.arm) for each in other.branches
         }
 
-    def excludes(self, other: Operation) -> bool:
+    def excludes(self, other: Op) -> bool:
         """True where both stand in different arms of one condition."""
         arms = {id(each.node): each.arm for each in other.branches}
         return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast
 
-from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.abstract_value import AbstractValue, Kind
 from trueloop.analysis.loop_invariance import fixed
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Edit, Fix, Text
 
@@ -48,7 +48,7 @@ class Source:
         self,
         text: Text,
         tree: ast.Module,
-        operations: Iterable[Operation],
+        operations: Iterable[Op],
         names: dict[int, str],
         *,
         notebook: bool = False,
@@ -82,11 +82,11 @@ class Source:
         """Each node of the tree, by its id -> the one it is a part of."""
         return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
-    def acts(self, *acts: Act) -> list[Operation]:
+    def acts(self, *acts: OpKind) -> list[Op]:
         """Return the operations of these kinds, in order."""
         return [each for each in self.operations if each.act in acts]
 
-    def within(self, loop: Loop, *acts: Act, root: int | None = None) -> list[Operation]:
+    def within(self, loop: Loop, *acts: OpKind, root: int | None = None) -> list[Op]:
         """Return the operations in a loop, those of inner loops and of functions called from it among them."""
         return [
             each
@@ -104,19 +104,19 @@ class Source:
     def _stored(self) -> dict[int, dict[str, list[ast.expr]]]:
         return {}
 
-    def run_of(self, operation: Operation) -> list[Operation]:
+    def run_of(self, operation: Op) -> list[Op]:
         """Return all operations of the run that one is a part of, in order."""
         return self._runs[operation.root]
 
     @cached_property
-    def _runs(self) -> dict[int, list[Operation]]:
-        found: dict[int, list[Operation]] = {}
+    def _runs(self) -> dict[int, list[Op]]:
+        found: dict[int, list[Op]] = {}
         for each in self.operations:
             found.setdefault(each.root, []).append(each)
         return found
 
     @cached_property
-    def makers(self) -> dict[int, Operation]:
+    def makers(self) -> dict[int, Op]:
         """The operation that each thing is the result of, by the thing's id."""
         return {id(each.result): each for each in self.operations if each.result is not None}
 
@@ -127,9 +127,9 @@ class Source:
         deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
         return frozenset(last_word(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
 
-    def fixed(self, expression: ast.expr, operation: Operation, loop: Loop) -> bool:
+    def fixed(self, expression: ast.expr, operation: Op, loop: Loop) -> bool:
         """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
-        bound = {each.word for each in self.within(loop, Act.BOUND, root=operation.root)}
+        bound = {each.word for each in self.within(loop, OpKind.BOUND, root=operation.root)}
         return fixed(expression, operation, loop, bound)
 
     @cached_property
@@ -142,7 +142,7 @@ class Source:
                     found.update((id(each), block) for each in cast("list[ast.stmt]", block))
         return found
 
-    def taken_out(self, operation: Operation) -> Edit | None:
+    def taken_out(self, operation: Op) -> Edit | None:
         """Take out the line of an operation; None where something else would go with it, be it a comment."""
         statement = operation.statement
         if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
@@ -160,7 +160,7 @@ class Source:
         return self._blocks.get(id(statement), [])
 
     @staticmethod
-    def handed_out(thing: Thing, operations: Iterable[Operation]) -> bool:
+    def handed_out(thing: AbstractValue, operations: Iterable[Op]) -> bool:
         """True where code that this file does not show got hold of a thing, or of the models whose parameters it has.
 
         Args:
@@ -170,29 +170,29 @@ class Source:
         return any(
             given.may_be(thing) or given.covers(thing)
             for operation in operations
-            if operation.act is Act.ESCAPED
+            if operation.act is OpKind.ESCAPED
             for given in operation.things
         )
 
     @staticmethod
-    def clears(operation: Operation, thing: Thing) -> bool:
+    def clears(operation: Op, thing: AbstractValue) -> bool:
         """True where an operation clears or changes gradients by hand, and those of a thing may be among them."""
-        if operation.act not in (Act.CLEARED, Act.GRADIENTS):
+        if operation.act not in (OpKind.CLEARED, OpKind.GRADIENTS):
             return False
         known = operation.subject.models() and thing.models()
         return not known or operation.subject.covers(thing)
 
     @staticmethod
-    def clears_all(operation: Operation, optimizer: Thing) -> bool:
+    def clears_all(operation: Op, optimizer: AbstractValue) -> bool:
         """True where an operation is the ``zero_grad()`` of an optimizer, or of models with all its parameters."""
-        if operation.act is not Act.CLEARED or operation.word:
+        if operation.act is not OpKind.CLEARED or operation.word:
             return False
         models = optimizer.models()
         whole = bool(models) and all(part.kind is Kind.PARAMETERS for part in optimizer.of)
         return operation.subject is optimizer or (whole and all(operation.subject.covers(each) for each in models))
 
     @staticmethod
-    def reaches(backward: Operation, thing: Thing) -> bool:
+    def reaches(backward: Op, thing: AbstractValue) -> bool:
         """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
         models = [each for each in backward.subject.graph() if each.kind is Kind.MODEL]
         return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))

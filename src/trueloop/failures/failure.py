@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Severity
@@ -12,24 +13,27 @@ from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import Event
 
 
-class Detector(Protocol):
-    """Watches one run for one failure: a state machine over events, new for every run.
+class Detector(ABC):
+    """Watches one run for one failure: a state machine over events, one instance per run.
 
-    It never touches torch's internals, keeps no reference to anything live in an event, and returns evidence only for
-    what no correct program does. Between two updates that were not watched in full it hears a `Gap`, and forgets
-    whatever it was in the middle of.
+    A detector never touches PyTorch's internals, keeps no reference to anything live in an event, and returns evidence
+    only for what no correct program does. Between two updates that were not traced in full it receives a `Gap` and
+    discards whatever it was in the middle of.
     """
 
-    moments: ClassVar[tuple[type[Event], ...]]
-    """The events it wants to see. One that has ``rouses`` as well, some of these, sees nothing before one of those."""
+    subscribes_to: ClassVar[tuple[type[Event], ...]]
+    """The types of the events that `observe` receives."""
+    activated_by: ClassVar[tuple[type[Event], ...]] = ()
+    """Some of ``subscribes_to``: the detector receives nothing before the first event of one of these. () = from the
+    start."""
 
+    @abstractmethod
     def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
-        """Take in one event of ``moments``; return what is now certain, once for each thing at fault."""
-        ...
+        """Take one event of ``subscribes_to``; return the evidence that is now certain, once per cause."""
 
-    def abstains(self) -> str:
-        """Say why it cannot tell "passed" after what it has seen; "" where it can."""
-        ...
+    def inconclusive(self) -> str:
+        """Return why "passed" cannot be concluded from the events seen; "" where it can."""
+        return ""
 
 
 class Rule(NamedTuple):
@@ -60,7 +64,7 @@ class Failure:
     title: str
     severity: Severity
     doc: str
-    """The page: sections Symptom, Why nothing raises, Look-alikes, Fix, References."""
+    """The page: see `load.SECTIONS` for its sections."""
     bad: str
     """A short complete script that has it, in words of every day; run by the tests."""
     good: str

@@ -35,7 +35,7 @@ RAISED: Final = "pytorch_errors"
 """The folder of the errors that torch itself raises: one file each, no family."""
 GROUP = "trueloop.failures"
 """Entry points of this group name a package laid out like this one."""
-SECTIONS: Final = ("Symptom", "Why nothing raises", "Look-alikes", "Fix", "References")
+SECTIONS: Final = ("What you see", "Why it happens", "Fix", "When this is fine", "How it is detected", "References")
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
 
 

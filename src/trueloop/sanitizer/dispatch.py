@@ -62,10 +62,10 @@ class Judge:
             self._seats.append((watched, detector))
             if detector is not None:
                 self._watched[detector.observe] = watched
-                if rouses := getattr(detector, "rouses", ()):
-                    self._listen(self._asleep(watched, detector), rouses)
+                if detector.activated_by:
+                    self._listen(self._asleep(watched, detector), detector.activated_by)
                 else:
-                    self._listen(detector.observe, detector.moments)
+                    self._listen(detector.observe, detector.subscribes_to)
         for kind, finder in PASSES.items():
             if kind in self._hearing:
                 observe = finder().observe
@@ -81,7 +81,7 @@ class Judge:
 
         def rouse(event: Event) -> Any:
             self._leave(watched)
-            self._listen(detector.observe, detector.moments)
+            self._listen(detector.observe, detector.subscribes_to)
             return detector.observe(event)
 
         self._watched[rouse] = watched
@@ -137,13 +137,15 @@ class Judge:
             return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
             return Judged(code, Verdict.NOT_JUDGED, UNPROVEN)
-        moments = [one for each in detector.moments for one in (PASSES[each].moments if each in PASSES else (each,))]
+        moments = [
+            one for each in detector.subscribes_to for one in (PASSES[each].moments if each in PASSES else (each,))
+        ]
         why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
         if why:
             return Judged(code, Verdict.NOT_JUDGED, why)
         if not self._heard.intersection(moments):
             return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
-        reason = detector.abstains()
+        reason = detector.inconclusive()
         return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
 
     def _dismiss(self, observe: Observe, error: Exception) -> None:

@@ -15,7 +15,7 @@ from trueloop.tracing.user_location import is_users
 MOST: Final = 10_000  # variables and modules looked at
 
 
-def wholes(part: nn.Module, frame: FrameType | None = None) -> Iterator[nn.Module]:
+def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterator[nn.Module]:
     """Yield the modules among the variables of the program's frames that hold another one.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from trueloop.tracing.enclosing_modules import wholes
+from trueloop.tracing.enclosing_modules import enclosing_modules
 from trueloop.tracing.events import NONE, Ref, Refs
 
 MOST_SETS: Final = 256
@@ -86,7 +86,7 @@ class Registry:
     def name_parameters(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it, or in a larger one that the program has in its hands."""
         held = {id(parameter) for parameter in model.parameters()}
-        for whole in (model, *wholes(model)):
+        for whole in (model, *enclosing_modules(model)):
             for name, parameter in whole.named_parameters(remove_duplicate=False):
                 if id(parameter) in held:
                     own = self.of(parameter, name)

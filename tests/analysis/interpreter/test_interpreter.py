@@ -7,10 +7,18 @@ import pytest
 
 from trueloop.analysis.abstract_value import MANAGED, NO_GRAPH, Kind
 from trueloop.analysis.interpreter.interpreter import read
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import Text
 
-TRAINING = (Act.BACKWARD, Act.STEPPED, Act.CLEARED, Act.MODE, Act.SCHEDULED, Act.UNSCALED, Act.CLIPPED)
+TRAINING = (
+    OpKind.BACKWARD,
+    OpKind.STEPPED,
+    OpKind.CLEARED,
+    OpKind.MODE,
+    OpKind.SCHEDULED,
+    OpKind.UNSCALED,
+    OpKind.CLIPPED,
+)
 
 
 def source(text):
@@ -95,7 +103,7 @@ WORDS = """
     ids=["one", "other", "both", "of a loop", "not known", "a default", "its own word"],
 )
 def test_words_of_calls_decide_branches(calls, first, default, lines):
-    found = acts(WORDS.format(calls=calls, first=first, default=default), Act.MODE)
+    found = acts(WORDS.format(calls=calls, first=first, default=default), OpKind.MODE)
     assert [(line, branches) for _, line, _, branches in found] == lines
 
 
@@ -153,7 +161,7 @@ def test_kinds_are_known_by_what_made_them(make, kind):
         holder = Plain()
         holder.thing = thing
     """
-    bound = [each for each in source(text).acts(Act.BOUND) if each.word == "thing"]
+    bound = [each for each in source(text).acts(OpKind.BOUND) if each.word == "thing"]
     assert bound[-1].things[0].kind is kind
 
 
@@ -169,9 +177,9 @@ def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
                 c.step()
             a.eval()
     """
-    steps = source(text).acts(Act.STEPPED)
+    steps = source(text).acts(OpKind.STEPPED)
     assert [each.node.lineno for each in steps] == [7, 9], "a name alone says nothing"
-    assert [each.node.lineno for each in source(text).acts(Act.MODE)] == [10]
+    assert [each.node.lineno for each in source(text).acts(OpKind.MODE)] == [10]
 
 
 def test_gradients_are_off_where_the_text_says_so():
@@ -191,7 +199,7 @@ def test_gradients_are_off_where_the_text_says_so():
             with anything(): model(x)
         a(), b(), c(), d(), e(), model(x)
     """
-    assert [each.grad for each in source(text).acts(Act.CALLED)] == [False, False, False, True, None, True]
+    assert [each.grad for each in source(text).acts(OpKind.CALLED)] == [False, False, False, True, None, True]
 
 
 def test_a_context_may_be_made_before_it_is_entered():
@@ -203,7 +211,7 @@ def test_a_context_may_be_made_before_it_is_entered():
         with half: model(x)
         with off: model(x)
     """
-    calls = source(text).acts(Act.CALLED)
+    calls = source(text).acts(OpKind.CALLED)
     assert [each.autocast for each in calls] == ["torch.bfloat16", None]
     assert [each.grad for each in calls] == [True, False]
 
@@ -215,7 +223,7 @@ def test_a_graph_ends_where_it_is_cut():
         one, two = nn.Linear(2, 2), nn.Linear(2, 2)
         F.mse_loss(one(x).detach(), two(x)).backward()
     """
-    root = source(text).acts(Act.BACKWARD)[0].subject
+    root = source(text).acts(OpKind.BACKWARD)[0].subject
     assert len([each for each in root.lineage() if each.kind is Kind.MODEL]) == 2
     assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
 
@@ -229,7 +237,7 @@ def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
         leaf = torch.tensor(net(x), requires_grad=True).exp()
         weight = nn.Parameter(torch.zeros(3, device=device)).exp()
     """
-    plain, leaf, weight = (each.result for each in source(text).acts(Act.TORCH) if each.word.endswith(".exp"))
+    plain, leaf, weight = (each.result for each in source(text).acts(OpKind.TORCH) if each.word.endswith(".exp"))
     assert NO_GRAPH in plain.facts
     assert NO_GRAPH not in leaf.facts | weight.facts
     assert not any(each.kind is Kind.MODEL for each in leaf.graph())
@@ -250,10 +258,10 @@ def test_a_result_knows_what_it_was_made_from():
         loss = F.cross_entropy(net(x), y)
         loss.item().backward()
     """
-    loss = source(text).acts(Act.LOSS)[0]
+    loss = source(text).acts(OpKind.LOSS)[0]
     assert loss.things[0].name == "torch.nn.functional.softmax"
     assert any(each.name == "Net" for each in loss.result.lineage())
-    assert NO_GRAPH in source(text).acts(Act.BACKWARD)[0].subject.facts
+    assert NO_GRAPH in source(text).acts(OpKind.BACKWARD)[0].subject.facts
 
 
 def test_what_is_handed_out_is_noted():
@@ -266,8 +274,8 @@ def test_what_is_handed_out_is_noted():
         helper([optimizer])
     """
     found = source(text)
-    assert [each.node.lineno for each in found.acts(Act.ESCAPED)] == [7]
-    optimizer = next(each.subject for each in found.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER)
+    assert [each.node.lineno for each in found.acts(OpKind.ESCAPED)] == [7]
+    optimizer = next(each.subject for each in found.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER)
     assert found.handed_out(optimizer, found.operations)
 
 
@@ -282,7 +290,7 @@ def test_accelerate_manages_what_it_prepares():
         accelerator.backward(model(x).sum())
         optimizer.step()
     """
-    step, backward = source(text).acts(Act.STEPPED)[0], source(text).acts(Act.BACKWARD)[0]
+    step, backward = source(text).acts(OpKind.STEPPED)[0], source(text).acts(OpKind.BACKWARD)[0]
     assert MANAGED in step.subject.facts
     assert backward.things[0].kind is Kind.ACCELERATOR
 
@@ -313,7 +321,7 @@ def test_methods_that_are_asked_of_their_class_are_run():
         net = Other.made(3)
         Net.train_on(net, torch.optim.SGD(net.parameters()))
     """,
-        Act.FORWARD, Act.CALLED, Act.BACKWARD, Act.STEPPED,
+        OpKind.FORWARD, OpKind.CALLED, OpKind.BACKWARD, OpKind.STEPPED,
     )  # fmt: skip
     assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
 
@@ -346,7 +354,7 @@ def test_a_loop_knows_its_turns_and_the_conditions_within_it():
         while True:
             model(x)
     """)
-    (step,) = read.acts(Act.STEPPED)
+    (step,) = read.acts(OpKind.STEPPED)
     assert [loop.turns() for loop in step.loops] == [3, None]
     assert len(step.branches) == 2
     (condition,) = step.conditions(step.loops[-1])
@@ -354,7 +362,7 @@ def test_a_loop_knows_its_turns_and_the_conditions_within_it():
     assert not step.always_in(step.loops[0])
     assert condition.test is not None
     assert 4 in [each.constant() for each in condition.test.lineage()]
-    assert [each.loops[-1].turns() for each in read.acts(Act.CALLED)] == [None]
+    assert [each.loops[-1].turns() for each in read.acts(OpKind.CALLED)] == [None]
 
 
 def test_what_stays_the_same_from_turn_to_turn():
@@ -368,8 +376,8 @@ def test_what_stays_the_same_from_turn_to_turn():
             self.rate = 1
             make(net, rate).step()
     """)
-    (step,) = read.acts(Act.STEPPED)
-    (made,) = read.acts(Act.MADE)
+    (step,) = read.acts(OpKind.STEPPED)
+    (made,) = read.acts(OpKind.MADE)
     same = [read.fixed(each, made, step.loops[0]) for each in made.node.args]
     assert same == [False, False, True, True, False, False, False, True]
 
@@ -384,7 +392,7 @@ def test_defaults_count_where_a_call_leaves_them_out():
         def other(net):
             measure()
     """)
-    one, other = found.acts(Act.MODE)
+    one, other = found.acts(OpKind.MODE)
     assert one.subject.name == other.subject.name == "torch.nn.Linear"
     assert one.subject is other.subject
 
@@ -399,7 +407,7 @@ def test_items_of_a_dictionary_are_its_values():
         state = dict(heads)
         state.update(c=torch.nn.Linear(2, 3))
     """,
-        Act.MODE,
+        OpKind.MODE,
     )
     assert found == [("mode", 5, 1, 0)]
 
@@ -425,7 +433,7 @@ def test_a_class_that_nobody_uses_is_built_once():
             def __init__(self, net: torch.nn.Module):
                 self.optimizer = torch.optim.SGD(net.parameters())
     """)
-    assert [each.subject.kind for each in read.acts(Act.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+    assert [each.subject.kind for each in read.acts(OpKind.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
 
 
 def test_what_two_tensors_compare_to_is_a_tensor():
@@ -435,6 +443,6 @@ def test_what_two_tensors_compare_to_is_a_tensor():
         right = (model(x) == y).sum()
         right is None
     """)
-    (total,) = read.acts(Act.TORCH)
+    (total,) = read.acts(OpKind.TORCH)
     assert total.word == "torch.Tensor.sum"
-    assert not read.acts(Act.ESCAPED)
+    assert not read.acts(OpKind.ESCAPED)

@@ -152,7 +152,7 @@ def test_codes_are_chosen_by_options_and_settings(project, lint):
 
 def test_statistics_and_the_page_of_a_failure(project, lint):
     assert lint(".", "--statistics", "--quiet")[1] == "1  GRD001  [*]  never-cleared: Gradients are never cleared\n"
-    assert "Why nothing raises" in lint("--explain", "GRD001")[1]
+    assert "Why it happens" in lint("--explain", "GRD001")[1]
 
 
 def test_standard_input(project, lint, monkeypatch):

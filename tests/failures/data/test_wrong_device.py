@@ -32,13 +32,13 @@ def test_a_loss_on_the_processor_is_told_once():
     found = hear(detector)
     assert len(found) == 1
     assert "meta" in found[0].message
-    assert not detector.abstains()
+    assert not detector.inconclusive()
 
 
 def test_a_loss_beside_the_output_is_not():
     assert not hear(Detector(), targets="meta")
     assert not hear(Detector(), output="cpu")
-    assert Detector().abstains()
+    assert Detector().inconclusive()
 
 
 def test_a_loss_of_another_model_is_not():
@@ -52,4 +52,4 @@ def test_a_single_one_is_not():
 def test_targets_that_cannot_be_read_are_not_judged():
     detector = Detector()
     assert not hear(detector, unread="nobody tells")
-    assert detector.abstains() == "nobody tells"
+    assert detector.inconclusive() == "nobody tells"

@@ -146,9 +146,9 @@ def test_values_on_a_device_are_not_read():
     from trueloop.tracing.events import LossSwapped
 
     detector = Detector()
-    assert detector.abstains() == ""
+    assert detector.inconclusive() == ""
     assert detector.observe(LossSwapped(function="binary_cross_entropy", labels=None, scores=None)) is None
-    assert "on a device" in detector.abstains()
+    assert "on a device" in detector.inconclusive()
 
 
 def test_what_is_trained_is_said_with_its_reason(guilty):

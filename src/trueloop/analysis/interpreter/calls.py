@@ -6,11 +6,11 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, Kind, Thing, unknown
+from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, AbstractValue, Kind, unknown
 from trueloop.analysis.interpreter.functions import Functions
 from trueloop.analysis.interpreter.methods import Methods
 from trueloop.analysis.interpreter.qualified_names import FROM_VALUES, PARAMETERS, WRAPPERS, harmless, is_loss, kind_of
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Reader
@@ -31,18 +31,18 @@ class Arguments:
 
     __slots__ = ("given", "named")
 
-    def __init__(self, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+    def __init__(self, given: Sequence[AbstractValue], named: dict[str, AbstractValue]) -> None:
         self.given, self.named = list(given), named
 
-    def get(self, place: int, name: str) -> Thing | None:
+    def get(self, place: int, name: str) -> AbstractValue | None:
         """Return one argument by its position or name."""
         return self.given[place] if place < len(self.given) else self.named.get(name)
 
-    def all(self) -> list[Thing]:
+    def all(self) -> list[AbstractValue]:
         """Return them all."""
         return [*self.given, *self.named.values()]
 
-    def options(self) -> dict[str, Thing]:
+    def options(self) -> dict[str, AbstractValue]:
         """Return them by name or position."""
         return {**{str(number): each for number, each in enumerate(self.given)}, **self.named}
 
@@ -53,11 +53,11 @@ class Calls:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.functions, self.methods = Functions(reader), Methods(reader)
-        self._class_of: dict[Any, Thing] = {}
+        self._class_of: dict[Any, AbstractValue] = {}
         """Definitions of methods -> their class."""
-        self._instances: dict[int, Thing] = {}
+        self._instances: dict[int, AbstractValue] = {}
 
-    def run(self, node: ast.Call) -> Thing:
+    def run(self, node: ast.Call) -> AbstractValue:
         """Return what a call returns, and write down what it does."""
         values = self.reader.values
         if not isinstance(node.func, ast.Attribute):
@@ -73,7 +73,7 @@ class Calls:
         if owner.kind is not Kind.NAME:
             method = self.method_of(owner, name)
             if method is not None and name == "forward" and owner.kind is Kind.MODEL and owner is not self._self():
-                return self.model(owner, node, arguments, Act.FORWARD)
+                return self.model(owner, node, arguments, OpKind.FORWARD)
             if method is not None:
                 return self.reader.function(method, node, arguments.given, arguments.named)
             held = owner.attributes.get(name)
@@ -81,7 +81,7 @@ class Calls:
                 return self.methods.run(owner, name, node, arguments)
         return self.call(values.attribute(owner, node.func), node, arguments)
 
-    def _unbound(self, kind: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
+    def _unbound(self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
         for base in (kind, *_bases(kind)):
             method = self._method(base, name)
@@ -89,15 +89,15 @@ class Calls:
                 continue
             first = arguments.given[0]
             if name == "forward" and first.kind is Kind.MODEL and first is not self._self():
-                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), Act.FORWARD)
+                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), OpKind.FORWARD)
             to = (kind,) if "classmethod" in _words(method) else ()
-            bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=to)
+            bound = AbstractValue(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=to)
             return self.reader.function(bound, node, arguments.given, arguments.named)
         return None
 
     def _arguments(self, node: ast.Call) -> Arguments:
         values = self.reader.values
-        given = list[Thing]()
+        given = list[AbstractValue]()
         for each in node.args:
             thing = values.of(each)
             apart = isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is Kind.SEQUENCE
@@ -105,7 +105,7 @@ class Calls:
         named = {each.arg or "**": values.of(each.value) for each in node.keywords}
         return Arguments(given, named)
 
-    def call(self, callee: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def call(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what a call of a thing returns."""
         match callee.kind:
             case Kind.NAME:
@@ -115,7 +115,7 @@ class Calls:
             case Kind.CLASS:
                 return self.instance(callee, node, arguments.given, arguments.named)
             case Kind.MODEL:
-                return self.model(callee, node, arguments, Act.CALLED)
+                return self.model(callee, node, arguments, OpKind.CALLED)
             case Kind.LOSS:
                 return self._loss(callee, callee.name, node, arguments)
             case Kind.INSTANCE:
@@ -126,16 +126,16 @@ class Calls:
                 pass
         return self.escaped(node, callee, *arguments.all())
 
-    def escaped(self, node: ast.AST, *things: Thing) -> Thing:
+    def escaped(self, node: ast.AST, *things: AbstractValue) -> AbstractValue:
         """Take note of what is handed to code that is not shown; return what it returns."""
         given = [each for each in things if each.kind is not Kind.CONSTANT]
         if any(_matters(each) for each in given):
-            self.reader.recording.add(Act.ESCAPED, node, unknown(node), *_spread(given))
+            self.reader.recording.add(OpKind.ESCAPED, node, unknown(node), *_spread(given))
         return unknown(node, *given)
 
     # By name ---------------------------------------------------------------------------------------------------------
 
-    def _by_name(self, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _by_name(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         kind = kind_of(name)
         if kind is not None:
             return self.made(kind, name, node, arguments)
@@ -150,7 +150,7 @@ class Calls:
             return self.computed(name, node, arguments)
         return unknown(node, *arguments.all())
 
-    def computed(self, name: str, node: ast.AST, arguments: Arguments, *more: Thing) -> Thing:
+    def computed(self, name: str, node: ast.AST, arguments: Arguments, *more: AbstractValue) -> AbstractValue:
         """Return the result of a function of torch's on tensors."""
         inputs = (*more, *arguments.all())
         recording = self.reader.recording
@@ -162,11 +162,11 @@ class Calls:
             plain = (Kind.CONSTANT, Kind.NAME)
             graphs = [each for each in _spread(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
             facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
-        result = Thing(
+        result = AbstractValue(
             kind=Kind.TENSOR, name=name, node=node, of=inputs, options=arguments.options(), facts=facts
         )  # fmt: skip
         recording.add(
-            Act.TORCH,
+            OpKind.TORCH,
             node,
             inputs[0] if inputs else unknown(node),
             result=result,
@@ -175,9 +175,9 @@ class Calls:
         )
         return result
 
-    def made(self, kind: Kind, name: str, node: ast.AST, arguments: Arguments) -> Thing:
+    def made(self, kind: Kind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         """Return a new thing of a known kind."""
-        thing = Thing(kind=kind, name=name, node=node, of=tuple(arguments.given), options=arguments.options())
+        thing = AbstractValue(kind=kind, name=name, node=node, of=tuple(arguments.given), options=arguments.options())
         first = arguments.get(0, FIRST.get(kind, ""))
         if kind in (Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER) and first is not None:
             sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
@@ -194,10 +194,10 @@ class Calls:
                 thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.of)}
                 for each in thing.of:
                     each.holders = (*each.holders, thing)
-        self.reader.recording.add(Act.MADE, node, thing, *arguments.all(), word=name, options=arguments.options())
+        self.reader.recording.add(OpKind.MADE, node, thing, *arguments.all(), word=name, options=arguments.options())
         return thing
 
-    def _loss(self, criterion: Thing, name: str, node: ast.AST, arguments: Arguments) -> Thing:
+    def _loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         options = {
             **arguments.options(),
             **{word: each for word, each in criterion.options.items() if not word.isdigit()},
@@ -206,18 +206,18 @@ class Calls:
         both = [] if first is None else [first] if second is None else [first, second]
         graphs = [each for each in arguments.all() if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
         facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
-        result = Thing(
+        result = AbstractValue(
             kind=Kind.TENSOR, name=name or "loss", node=node, of=tuple(arguments.all()), options=options, facts=facts
         )
-        self.reader.recording.add(Act.LOSS, node, criterion, *both, result=result, word=name, options=options)
+        self.reader.recording.add(OpKind.LOSS, node, criterion, *both, result=result, word=name, options=options)
         return result
 
     # Models ----------------------------------------------------------------------------------------------------------
 
-    def model(self, model: Thing, node: ast.AST, arguments: Arguments, act: Act) -> Thing:
+    def model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
         """Return the output of a model: of one defined in this file by going through its forward."""
         recording = self.reader.recording
-        result = Thing(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
+        result = AbstractValue(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
         operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
         wrapped = model
         while WRAPPER in wrapped.facts and wrapped.of:
@@ -241,10 +241,10 @@ class Calls:
 
     # Classes of this file --------------------------------------------------------------------------------------------
 
-    def class_of(self, node: ast.ClassDef) -> Thing:
+    def class_of(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class a definition makes."""
         bases = tuple(self.reader.values.of(each) for each in node.bases)
-        thing = Thing(kind=Kind.CLASS, name=node.name, node=node, of=bases, scope=self.reader.scope)
+        thing = AbstractValue(kind=Kind.CLASS, name=node.name, node=node, of=bases, scope=self.reader.scope)
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._class_of[each] = thing
@@ -255,7 +255,7 @@ class Calls:
         found = self._class_of.get(function)
         return function if found is None else found.node
 
-    def is_module(self, kind: Thing) -> bool:
+    def is_module(self, kind: AbstractValue) -> bool:
         """True for a class that derives from a module of torch's."""
         return any(
             self.is_module(base) if base.kind is Kind.CLASS
@@ -263,12 +263,14 @@ class Calls:
             for base in kind.of
         )  # fmt: skip
 
-    def instance(self, kind: Thing, node: ast.AST, given: Sequence[Thing], named: dict[str, Thing]) -> Thing:
+    def instance(
+        self, kind: AbstractValue, node: ast.AST, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+    ) -> AbstractValue:
         """Return a new object of a class of this file, with what its constructor gives it."""
         module = self.is_module(kind)
         known = next((found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is Kind.NAME), None)
         what = Kind.MODEL if module else known or Kind.INSTANCE
-        thing = Thing(kind=what, name=kind.name, node=node, options=Arguments(given, named).options())
+        thing = AbstractValue(kind=what, name=kind.name, node=node, options=Arguments(given, named).options())
         thing.scope = kind
         if what is Kind.OPTIMIZER:
             thing.of = tuple(each for first in given[:1] for each in _parameters(first))
@@ -282,18 +284,20 @@ class Calls:
         elif kind.node.decorator_list:  # a dataclass
             self._fields(kind, thing, given, named)
         self.reader.recording.add(
-            Act.MADE, node, thing, *given, *named.values(), word=kind.name, options=dict(thing.options)
+            OpKind.MADE, node, thing, *given, *named.values(), word=kind.name, options=dict(thing.options)
         )
         return thing
 
-    def _class_attributes(self, kind: Thing, thing: Thing) -> None:
+    def _class_attributes(self, kind: AbstractValue, thing: AbstractValue) -> None:
         if kind.kind is not Kind.CLASS:
             return
         for each in kind.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
                 thing.attributes[each.targets[0].id] = self.reader.values.of(each.value)
 
-    def _fields(self, kind: Thing, thing: Thing, given: Sequence[Thing], named: dict[str, Thing]) -> None:
+    def _fields(
+        self, kind: AbstractValue, thing: AbstractValue, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+    ) -> None:
         fields = [
             (each, each.target.id)
             for each in kind.node.body
@@ -306,27 +310,27 @@ class Calls:
                 value.kind = self.reader.values.annotated(each.annotation) or value.kind
             thing.attributes[name] = self.reader.used(value, f"self.{name}", kind.node)
 
-    def method_of(self, owner: Thing, name: str) -> Thing | None:
+    def method_of(self, owner: AbstractValue, name: str) -> AbstractValue | None:
         """Return a method that this file defines for an object, bound to it."""
         for each in owner.alternatives():
             kind = each.scope
-            if each.kind is Kind.FUNCTION or not isinstance(kind, Thing):
+            if each.kind is Kind.FUNCTION or not isinstance(kind, AbstractValue):
                 continue
             for base in (kind, *_bases(kind)):
                 method = self._method(base, name)
                 if method is not None:
                     static = "staticmethod" in _words(method)
-                    return Thing(
+                    return AbstractValue(
                         kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=() if static else (each,)
                     )
         return None
 
     @staticmethod
-    def _method(kind: Thing, name: str) -> Any:
+    def _method(kind: AbstractValue, name: str) -> Any:
         body: Sequence[ast.stmt] = kind.node.body if kind.kind is Kind.CLASS else ()
         return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
 
-    def _super(self, node: ast.Call) -> Thing:
+    def _super(self, node: ast.Call) -> AbstractValue:
         """Run ``super().method(...)``."""
         arguments = self._arguments(node)
         function = self.reader.recording.functions[-1]
@@ -335,11 +339,11 @@ class Calls:
         for base in _bases(kind) if kind is not None and owner is not None else ():
             method = self._method(base, name)
             if method is not None and owner is not None:
-                bound = Thing(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=(owner,))
+                bound = AbstractValue(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=(owner,))
                 return self.reader.function(bound, node, arguments.given, arguments.named)
         return unknown(node, *arguments.all())
 
-    def _self(self) -> Thing | None:
+    def _self(self) -> AbstractValue | None:
         """Return the object whose method is being run."""
         functions = self.reader.recording.functions
         function: Any = functions[-1] if functions else None
@@ -357,8 +361,8 @@ def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
-def _bases(kind: Thing) -> list[Thing]:
-    found, queue = list[Thing](), list(kind.of)
+def _bases(kind: AbstractValue) -> list[AbstractValue]:
+    found, queue = list[AbstractValue](), list(kind.of)
     while queue and len(found) < 20:
         each = queue.pop(0)
         found.append(each)
@@ -366,16 +370,16 @@ def _bases(kind: Thing) -> list[Thing]:
     return found
 
 
-def _parameters(thing: Thing) -> list[Thing]:
+def _parameters(thing: AbstractValue) -> list[AbstractValue]:
     """Return the parameters in what an optimizer was given."""
     if thing.kind is Kind.SEQUENCE:
         return [inner for each in thing.of for inner in _parameters(each)]
     return [thing]
 
 
-def _spread(things: Sequence[Thing]) -> list[Thing]:
+def _spread(things: Sequence[AbstractValue]) -> list[AbstractValue]:
     """Return things with what lists of them hold, and what a method is bound to."""
-    found: list[Thing] = []
+    found: list[AbstractValue] = []
     queue = list(things)
     while queue and len(found) < 100:
         each = queue.pop(0)
@@ -393,5 +397,5 @@ def _spread(things: Sequence[Thing]) -> list[Thing]:
     return found
 
 
-def _matters(thing: Thing) -> bool:
+def _matters(thing: AbstractValue) -> bool:
     return thing.kind not in (Kind.CONSTANT, Kind.NAME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.abstract_value import AbstractValue, Kind
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Reader
@@ -25,7 +25,7 @@ MADE_BEFORE: Final = OFF | ON | AUTOCASTS
 """Can be kept under a name, and entered later."""
 
 
-def enter(reader: Reader, node: ast.expr) -> Thing:
+def enter(reader: Reader, node: ast.expr) -> AbstractValue:
     """Enter what an expression after `with` or `@` makes; return what it is bound to."""
     recording = reader.recording
     thing = reader.values.of(node)
@@ -55,14 +55,14 @@ def enter(reader: Reader, node: ast.expr) -> Thing:
     return thing
 
 
-def _switch(thing: Thing) -> bool | None:
+def _switch(thing: AbstractValue) -> bool | None:
     """Return the one argument of a switch: ``set_grad_enabled(False)``; None where it is not written out."""
     given = thing.options.get("0") or thing.options.get("mode") or thing.options.get("enabled")
     value = None if given is None else given.constant()
     return value if isinstance(value, bool) else None
 
 
-def _autocast(name: str, thing: Thing) -> str | None:
+def _autocast(name: str, thing: AbstractValue) -> str | None:
     options = thing.options
     enabled = options.get("enabled")
     if enabled is not None and enabled.constant() is False:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from trueloop.analysis.abstract_value import COPIED, GRAD, NO_GRAPH, Kind, Thing, owner_of, unknown
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import COPIED, GRAD, NO_GRAPH, AbstractValue, Kind, owner_of, unknown
+from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.calls import Arguments
@@ -37,7 +37,7 @@ class Functions:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self._known: dict[str, Callable[[ast.Call, Arguments], Thing | None]] = {
+        self._known: dict[str, Callable[[ast.Call, Arguments], AbstractValue | None]] = {
             "builtins.enumerate": self._enumerate,
             "builtins.zip": self._zip,
             "builtins.next": self._next,
@@ -57,7 +57,7 @@ class Functions:
             "torch.utils.data.random_split": self._split,
         }
 
-    def run(self, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
+    def run(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         """Return what a call returns; None where nothing is known of this function."""
         recording = self.reader.recording
         known = self._known.get(name)
@@ -66,15 +66,15 @@ class Functions:
         if name in PASSING and arguments.given:
             return arguments.given[0]
         if name in NUMBERS:
-            return Thing(kind=Kind.UNKNOWN, name=name, node=node, of=tuple(arguments.all()), facts={NO_GRAPH})
+            return AbstractValue(kind=Kind.UNKNOWN, name=name, node=node, of=tuple(arguments.all()), facts={NO_GRAPH})
         if name in CLIPS:
             subject = arguments.get(0, "parameters") or unknown(node)
-            result = Thing(kind=Kind.TENSOR, name=name, node=node, of=(subject,), facts={NO_GRAPH})
-            recording.add(Act.CLIPPED, node, subject, result=result, word=name, options=arguments.options())
+            result = AbstractValue(kind=Kind.TENSOR, name=name, node=node, of=(subject,), facts={NO_GRAPH})
+            recording.add(OpKind.CLIPPED, node, subject, result=result, word=name, options=arguments.options())
             return result
         if name in SEEDS:
-            recording.add(Act.SEEDED, node, unknown(node), *arguments.given, word=name)
-            return Thing(kind=Kind.UNKNOWN, name="torch.Generator", node=node)
+            recording.add(OpKind.SEEDED, node, unknown(node), *arguments.given, word=name)
+            return AbstractValue(kind=Kind.UNKNOWN, name="torch.Generator", node=node)
         if name.startswith("torch.") and name.endswith("_"):
             self._in_place(name, node, arguments)
         return None
@@ -84,42 +84,42 @@ class Functions:
         given = arguments.given[0] if arguments.given else unknown(node)
         for each in given.of if given.kind is Kind.SEQUENCE else (given,):
             if each.kind is Kind.TENSOR and each.name == GRAD:
-                self.reader.recording.add(Act.GRADIENTS, node, owner_of(each), word=name)
+                self.reader.recording.add(OpKind.GRADIENTS, node, owner_of(each), word=name)
 
-    def _enumerate(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _enumerate(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         over = arguments.get(0, "iterable") or unknown(node)
-        counted = Thing(kind=Kind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
+        counted = AbstractValue(kind=Kind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
         return self._turns(node, over, counted)
 
-    def _zip(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _zip(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.given) == 1:
             return arguments.given[0]
         return self._turns(node, *arguments.given)
 
-    def _turns(self, node: ast.Call, *overs: Thing) -> Thing:
+    def _turns(self, node: ast.Call, *overs: AbstractValue) -> AbstractValue:
         """Return a sequence of which each turn gives one item of several things."""
         from trueloop.analysis.interpreter.values import element
 
         counted = overs[-1] if overs and overs[-1].name == "builtins.enumerate" else None
         parts = [element(each, node) for each in overs if each is not counted]
         items = [counted, *parts] if counted is not None else parts
-        turn = Thing(
+        turn = AbstractValue(
             kind=Kind.SEQUENCE, node=node, of=tuple(items),
             attributes={f"[{number}]": each for number, each in enumerate(items)},
         )  # fmt: skip
-        return Thing(
+        return AbstractValue(
             kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,), options={"over": overs[0]} if overs else {}
         )
 
-    def _next(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _next(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         from trueloop.analysis.interpreter.values import element
 
         return element(arguments.given[0], node) if arguments.given else unknown(node)
 
-    def _filter(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _filter(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         return arguments.given[1] if len(arguments.given) > 1 else unknown(node)
 
-    def _map(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _map(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what one turn gives: the function is run once, within a loop."""
         if len(arguments.given) < 2:
             return unknown(node, *arguments.all())
@@ -129,78 +129,82 @@ class Functions:
         over = arguments.given[1]
         with self.reader.recording.loop(node, over):
             result = self.reader.calls.call(arguments.given[0], node, Given([element(over, node)], {}))
-        return Thing(kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result})
+        return AbstractValue(
+            kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result}
+        )
 
-    def _sum(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _sum(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         held = arguments.given[0] if arguments.given else unknown(node)
         parts = held.of if held.kind is Kind.SEQUENCE else (held,)
         if not any(each.kind is Kind.TENSOR for each in parts):
             return unknown(node, held)
         graphs = any(each.kind is Kind.TENSOR and NO_GRAPH not in each.facts for each in parts)
-        return Thing(kind=Kind.TENSOR, name="builtins.sum", node=node, of=parts, facts=set() if graphs else {NO_GRAPH})
+        return AbstractValue(
+            kind=Kind.TENSOR, name="builtins.sum", node=node, of=parts, facts=set() if graphs else {NO_GRAPH}
+        )
 
-    def _getattr(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _getattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         word = arguments.given[1].constant() if len(arguments.given) > 1 else None
         owner = arguments.given[0] if arguments.given else unknown(node)
         if isinstance(word, str) and word in owner.attributes:
             return owner.attributes[word]
         return unknown(node, owner)
 
-    def _setattr(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _setattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.given) > 2:
             owner, word, thing = arguments.given[:3]
             owner.attributes[str(word.constant(f"?{len(owner.attributes)}"))] = thing
-            self.reader.recording.add(Act.BOUND, node, owner, thing, word=str(word.constant("")))
-        return Thing(kind=Kind.CONSTANT, node=node)
+            self.reader.recording.add(OpKind.BOUND, node, owner, thing, word=str(word.constant("")))
+        return AbstractValue(kind=Kind.CONSTANT, node=node)
 
-    def _dict(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         held = {f"[{word!r}]": each for word, each in arguments.named.items()}
         parameters = held.get("['params']")
         if parameters is not None and parameters.kind is Kind.PARAMETERS:
-            return Thing(kind=Kind.PARAMETERS, node=node, of=parameters.of)
-        return Thing(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(arguments.all()), attributes=held)
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=parameters.of)
+        return AbstractValue(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(arguments.all()), attributes=held)
 
-    def _chain(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if arguments.given and all(each.kind is Kind.PARAMETERS for each in arguments.given):
             of = {id(one): one for each in arguments.given for one in each.of}
-            return Thing(kind=Kind.PARAMETERS, node=node, of=tuple(of.values()))
-        return Thing(kind=Kind.SEQUENCE, node=node, of=tuple(arguments.given))
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=tuple(of.values()))
+        return AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(arguments.given))
 
-    def _copied(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _copied(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if not arguments.given:
             return unknown(node)
         one = arguments.given[0]
         deep = self.reader.values.name_of(node.func) == "copy.deepcopy"
-        thing = Thing(kind=one.kind, name=one.name, node=node, of=one.of, options=one.options, value=one.value)
+        thing = AbstractValue(kind=one.kind, name=one.name, node=node, of=one.of, options=one.options, value=one.value)
         thing.scope, thing.attributes = one.scope, dict(one.attributes)
         thing.holders = () if deep else one.holders  # a shallow copy has the very parameters
         thing.facts = {*one.facts, COPIED} if deep else set(one.facts)
         return thing
 
-    def _partial(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _partial(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         first = arguments.given[0] if arguments.given else unknown(node)
         if first.kind is Kind.FUNCTION and len(arguments.given) == 1 and not arguments.named:
             return first
         return self.reader.calls.escaped(node, *arguments.all())
 
-    def _save(self, node: ast.Call, arguments: Arguments) -> Thing:
-        self.reader.recording.add(Act.SAVED, node, unknown(node), *arguments.given[:1], options=arguments.options())
-        return Thing(kind=Kind.CONSTANT, node=node)
+    def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        self.reader.recording.add(OpKind.SAVED, node, unknown(node), *arguments.given[:1], options=arguments.options())
+        return AbstractValue(kind=Kind.CONSTANT, node=node)
 
-    def _load(self, node: ast.Call, arguments: Arguments) -> Thing:
-        result = Thing(kind=Kind.UNKNOWN, name="torch.load", node=node, options=arguments.options())
-        self.reader.recording.add(Act.READ, node, unknown(node), result=result, options=arguments.options())
+    def _load(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        result = AbstractValue(kind=Kind.UNKNOWN, name="torch.load", node=node, options=arguments.options())
+        self.reader.recording.add(OpKind.READ, node, unknown(node), result=result, options=arguments.options())
         return result
 
-    def _backward(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _backward(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         root = arguments.get(0, "tensors") or unknown(node)
-        self.reader.recording.add(Act.BACKWARD, node, root, options=arguments.options())
-        return Thing(kind=Kind.CONSTANT, node=node)
+        self.reader.recording.add(OpKind.BACKWARD, node, root, options=arguments.options())
+        return AbstractValue(kind=Kind.CONSTANT, node=node)
 
-    def _split(self, node: ast.Call, arguments: Arguments) -> Thing:
+    def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         whole = arguments.get(0, "dataset") or unknown(node)
         parts = {
-            f"[{number}]": Thing(kind=Kind.DATASET, name="torch.utils.data.Subset", node=node, of=(whole,))
+            f"[{number}]": AbstractValue(kind=Kind.DATASET, name="torch.utils.data.Subset", node=node, of=(whole,))
             for number in range(4)
         }
-        return Thing(kind=Kind.SEQUENCE, node=node, of=tuple(parts.values()), attributes=parts)
+        return AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(parts.values()), attributes=parts)

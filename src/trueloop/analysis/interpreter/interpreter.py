@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import GIVEN, GRAD, Kind, Thing, joined, unknown
+from trueloop.analysis.abstract_value import GIVEN, GRAD, AbstractValue, Kind, joined, unknown
 from trueloop.analysis.interpreter.calls import Calls
 from trueloop.analysis.interpreter.contexts import enter
 from trueloop.analysis.interpreter.recording import DEEPEST, Exhausted, Recording
@@ -14,7 +14,7 @@ from trueloop.analysis.interpreter.roles_by_use import Uses, kind_by_use
 from trueloop.analysis.interpreter.scope import Scope
 from trueloop.analysis.interpreter.targets import Targets
 from trueloop.analysis.interpreter.values import Values, element
-from trueloop.analysis.operations import Act, Branch
+from trueloop.analysis.operations import Branch, OpKind
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Text
 
@@ -51,9 +51,9 @@ class Reader:
         self.entered: set[Any] = set()
         """Functions that were run."""
         self.uses = Uses(tree)
-        self._returns: list[Thing] = []
+        self._returns: list[AbstractValue] = []
         self._running: list[Any] = []
-        self._tests: dict[ast.stmt, Thing] = {}
+        self._tests: dict[ast.stmt, AbstractValue] = {}
         """What the conditions were computed from when they were run last."""
 
     def run(self) -> None:
@@ -65,7 +65,7 @@ class Reader:
                 if not uncalled or (node.name not in called and node.name != "__init__"):
                     self._alone(thing, node)
 
-    def _functions(self) -> Iterator[tuple[Thing, Function]]:
+    def _functions(self) -> Iterator[tuple[AbstractValue, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
         for thing in self.module.names.values():
             if thing.kind is Kind.FUNCTION and isinstance(thing.node, Function):
@@ -73,7 +73,7 @@ class Reader:
             elif thing.kind is Kind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
 
-    def _alone(self, thing: Thing, node: Function) -> None:
+    def _alone(self, thing: AbstractValue, node: Function) -> None:
         """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
         if node in self.entered or not (node.name in ("forward", "__init__") or self.uses.trains(node)):
             return
@@ -82,16 +82,18 @@ class Reader:
             instance = self.calls.instance(thing, node, [], {})
             if node.name == "__init__":
                 return
-            thing = Thing(kind=Kind.FUNCTION, node=node, scope=thing.scope, of=(instance,))
+            thing = AbstractValue(kind=Kind.FUNCTION, node=node, scope=thing.scope, of=(instance,))
         self.function(thing, node, [], {})
 
     # Functions -------------------------------------------------------------------------------------------------------
 
-    def function(self, function: Thing, call: ast.AST, given: Sequence[Thing], named: dict[str, Thing]) -> Thing:
+    def function(
+        self, function: AbstractValue, call: ast.AST, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+    ) -> AbstractValue:
         """Run a function of this file; return what it returns."""
         node: Any = function.node
         if len(self._running) >= DEEPEST or node in self._running:
-            self.recording.add(Act.ESCAPED, call, function, *given, *named.values(), *function.of)
+            self.recording.add(OpKind.ESCAPED, call, function, *given, *named.values(), *function.of)
             return unknown(call, *given, *named.values())
         self.entered.add(node)
         scope = Scope(function.scope)
@@ -111,13 +113,19 @@ class Reader:
             finally:
                 self._running.pop()
                 self.scope, self._returns = before
-        result = returned[0] if returned else Thing(kind=Kind.CONSTANT, node=call)
+        result = returned[0] if returned else AbstractValue(kind=Kind.CONSTANT, node=call)
         for each in returned[1:]:
             result = joined(result, each)
         return result
 
     def _bind(
-        self, function: Thing, scope: Scope, given: Sequence[Thing], named: dict[str, Thing], *, alone: bool
+        self,
+        function: AbstractValue,
+        scope: Scope,
+        given: Sequence[AbstractValue],
+        named: dict[str, AbstractValue],
+        *,
+        alone: bool,
     ) -> None:
         node: Any = function.node
         arguments: ast.arguments = node.args
@@ -143,7 +151,7 @@ class Reader:
             if rest is not None:
                 scope.names[rest.arg] = unknown(node, *values, *named.values())
 
-    def _default(self, node: ast.expr, function: Thing) -> Thing:
+    def _default(self, node: ast.expr, function: AbstractValue) -> AbstractValue:
         """Return what an argument is that is not given, as it is where the function was defined."""
         before, self.scope = self.scope, function.scope or self.scope
         try:
@@ -151,7 +159,7 @@ class Reader:
         finally:
             self.scope = before
 
-    def _guessed(self, argument: ast.arg, node: Any) -> Thing:
+    def _guessed(self, argument: ast.arg, node: Any) -> AbstractValue:
         """Return what an argument nobody gives in this file is, by its annotation."""
         thing = unknown(argument)
         thing.facts = thing.facts | {GIVEN}
@@ -162,7 +170,7 @@ class Reader:
                 thing.kind = kind
         return thing
 
-    def used(self, thing: Thing, path: str, within: Any) -> Thing:
+    def used(self, thing: AbstractValue, path: str, within: Any) -> AbstractValue:
         """Return a thing, and let it be what its use tells, where nothing else does."""
         if thing.kind is Kind.UNKNOWN and within is not None:
             kind = kind_by_use(self.uses.of(path, within))
@@ -170,7 +178,7 @@ class Reader:
                 thing.kind = kind
         return thing
 
-    def returned(self, thing: Thing) -> None:
+    def returned(self, thing: AbstractValue) -> None:
         """Take note of what the function that is being run returns."""
         self._returns.append(thing)
 
@@ -202,12 +210,12 @@ class Reader:
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr == GRAD:
-                self.targets.assign(target, Thing(kind=Kind.CONSTANT, node=target))
+                self.targets.assign(target, AbstractValue(kind=Kind.CONSTANT, node=target))
             else:
                 self.values.of(target)
 
     def _functiondef(self, node: Function) -> None:
-        self.scope.put(node.name, Thing(kind=Kind.FUNCTION, name=node.name, node=node, scope=self.scope))
+        self.scope.put(node.name, AbstractValue(kind=Kind.FUNCTION, name=node.name, node=node, scope=self.scope))
 
     _asyncfunctiondef = _functiondef
 
@@ -217,12 +225,14 @@ class Reader:
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             name = alias.name if alias.asname else alias.name.partition(".")[0]
-            self.scope.put(alias.asname or name, Thing(kind=Kind.NAME, name=name, node=node))
+            self.scope.put(alias.asname or name, AbstractValue(kind=Kind.NAME, name=name, node=node))
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
-            self.scope.put(alias.asname or alias.name, Thing(kind=Kind.NAME, name=f"{module}.{alias.name}", node=node))
+            self.scope.put(
+                alias.asname or alias.name, AbstractValue(kind=Kind.NAME, name=f"{module}.{alias.name}", node=node)
+            )
 
     def _global(self, node: ast.Global) -> None:
         for name in node.names:
@@ -246,13 +256,13 @@ class Reader:
             return
         kind = self.values.annotated(node.annotation)
         if kind is not None and isinstance(node.target, ast.Name):
-            self.scope.put(node.target.id, Thing(kind=kind, node=node, facts={GIVEN}))
+            self.scope.put(node.target.id, AbstractValue(kind=kind, node=node, facts={GIVEN}))
 
     def _augassign(self, node: ast.AugAssign) -> None:
         self.targets.augmented(node)
 
     def _return(self, node: ast.Return) -> None:
-        self.returned(self.values.of(node.value) if node.value else Thing(kind=Kind.CONSTANT, node=node))
+        self.returned(self.values.of(node.value) if node.value else AbstractValue(kind=Kind.CONSTANT, node=node))
 
     def _if(self, node: ast.If) -> None:
         decided = self.values.decided(node.test)
@@ -264,7 +274,7 @@ class Reader:
 
     def _arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
         """Run each arm from the same start; afterwards every name is what it is in one that comes to its end."""
-        start, ends = self.scope.copied(), list[dict[str, Thing]]()
+        start, ends = self.scope.copied(), list[dict[str, AbstractValue]]()
         test = self._tests.get(node)
         for number, arm in enumerate(arms):
             self.scope.names = dict(start)
@@ -302,7 +312,7 @@ class Reader:
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         over = self.values.of(node.iter)
-        self.recording.add(Act.ITERATED, node, over)
+        self.recording.add(OpKind.ITERATED, node, over)
         before = self.scope.copied()
         with self.recording.loop(node, over):
             self.targets.assign(node.target, element(over, node))

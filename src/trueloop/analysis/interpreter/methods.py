@@ -8,8 +8,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import GIVEN, GRAD, MANAGED, NO_GRAPH, PART, Kind, Thing, owner_of, unknown
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import (
+    GIVEN,
+    GRAD,
+    MANAGED,
+    NO_GRAPH,
+    PART,
+    AbstractValue,
+    Kind,
+    owner_of,
+    unknown,
+)
+from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.calls import Arguments
@@ -38,7 +48,7 @@ class Methods:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def run(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def run(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what a call of a method returns, and write down what it does."""
         special = getattr(self, f"_{owner.kind}_{name}", None)
         if special is not None:
@@ -46,229 +56,233 @@ class Methods:
         if name == "backward":
             return self._backward(owner, node, arguments)
         if name == "state_dict" and owner.kind in (Kind.MODEL, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.SCALER):
-            return self._add(Act.STATE_TAKEN, node, owner, result=Thing(kind=Kind.STATE, node=node, of=(owner,)))
+            return self._add(
+                OpKind.STATE_TAKEN, node, owner, result=AbstractValue(kind=Kind.STATE, node=node, of=(owner,))
+            )
         if name == "load_state_dict" and owner.kind is not Kind.UNKNOWN:
-            return self._add(Act.STATE_LOADED, node, owner, *arguments.all()[:1], options=arguments.options())
+            return self._add(OpKind.STATE_LOADED, node, owner, *arguments.all()[:1], options=arguments.options())
         run = getattr(self, f"_{owner.kind}", None)
-        found: Thing | None = run(owner, name, node, arguments) if run is not None else None
+        found: AbstractValue | None = run(owner, name, node, arguments) if run is not None else None
         return found or self.reader.calls.escaped(node, owner, *arguments.all())
 
-    def _add(self, act: Act, node: ast.Call, subject: Thing, *things: Thing, **more: Any) -> Thing:
+    def _add(
+        self, act: OpKind, node: ast.Call, subject: AbstractValue, *things: AbstractValue, **more: Any
+    ) -> AbstractValue:
         self.reader.recording.add(act, node, subject, *things, **more)
-        return more.get("result") or Thing(kind=Kind.CONSTANT, node=node)
+        return more.get("result") or AbstractValue(kind=Kind.CONSTANT, node=node)
 
-    def _backward(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _backward(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Run ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``."""
         first = arguments.given[0] if arguments.given else None
         if first is not None and owner.kind is not Kind.TENSOR:
             first.facts = first.facts | {MANAGED}
-            return self._add(Act.BACKWARD, node, first, owner, options=arguments.options())
+            return self._add(OpKind.BACKWARD, node, first, owner, options=arguments.options())
         root, *scaler = owner.of if owner.name == "scaled" else (owner,)
-        return self._add(Act.BACKWARD, node, root, *scaler, options=arguments.options())
+        return self._add(OpKind.BACKWARD, node, root, *scaler, options=arguments.options())
 
-    def _wants_gradients(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _wants_gradients(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         wants = arguments.get(0, "requires_grad")
         self.reader.targets.freeze(node, owner, True if wants is None else wants.constant())
         return owner
 
     # Models ----------------------------------------------------------------------------------------------------------
 
-    def _model_forward(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self.reader.calls.model(owner, node, arguments, Act.FORWARD)
+    def _model_forward(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self.reader.calls.model(owner, node, arguments, OpKind.FORWARD)
 
-    def _model___call__(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self.reader.calls.model(owner, node, arguments, Act.CALLED)
+    def _model___call__(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self.reader.calls.model(owner, node, arguments, OpKind.CALLED)
 
-    def _model_train(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _model_train(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         mode = arguments.get(0, "mode")
         value = True if mode is None else mode.constant()
-        self._add(Act.MODE, node, owner, value=value if isinstance(value, bool) else None)
+        self._add(OpKind.MODE, node, owner, value=value if isinstance(value, bool) else None)
         return owner
 
-    def _model_eval(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        self._add(Act.MODE, node, owner, value=False)
+    def _model_eval(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        self._add(OpKind.MODE, node, owner, value=False)
         return owner
 
-    def _model_zero_grad(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self._add(Act.CLEARED, node, owner, options=arguments.options())
+    def _model_zero_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self._add(OpKind.CLEARED, node, owner, options=arguments.options())
 
     _optimizer_zero_grad = _model_zero_grad
     _model_requires_grad_ = _parameters_requires_grad_ = _wants_gradients
 
-    def _model_add_module(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _model_add_module(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         word, thing = arguments.get(0, "name"), arguments.get(1, "module")
         if thing is not None:
             owner.attributes[str(word.constant("?") if word else "?")] = thing
             thing.holders = (*thing.holders, owner)
-            self._add(Act.BOUND, node, owner, thing, word="add_module")
-        return Thing(kind=Kind.CONSTANT, node=node)
+            self._add(OpKind.BOUND, node, owner, thing, word="add_module")
+        return AbstractValue(kind=Kind.CONSTANT, node=node)
 
     _model_register_module = _model_add_module
 
-    def _model_append(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _model_append(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         owner.of = (*owner.of, *arguments.given)
         for each in arguments.given:
             each.holders = (*each.holders, owner)
-        self._add(Act.BOUND, node, owner, *arguments.given, word="[]")
+        self._add(OpKind.BOUND, node, owner, *arguments.given, word="[]")
         return owner
 
     _model_extend = _model_insert = _model_append
 
-    def _model_parameters(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return Thing(kind=Kind.PARAMETERS, name="parameters", node=node, of=(owner,))
+    def _model_parameters(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return AbstractValue(kind=Kind.PARAMETERS, name="parameters", node=node, of=(owner,))
 
-    def _model_named_parameters(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return Thing(kind=Kind.PARAMETERS, name="named_parameters", node=node, of=(owner,))
+    def _model_named_parameters(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return AbstractValue(kind=Kind.PARAMETERS, name="named_parameters", node=node, of=(owner,))
 
     _loss_parameters = _model_parameters
 
-    def _model_modules(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        part = Thing(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
-        return Thing(kind=Kind.SEQUENCE, name="modules", node=node, of=(part,))
+    def _model_modules(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        part = AbstractValue(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+        return AbstractValue(kind=Kind.SEQUENCE, name="modules", node=node, of=(part,))
 
     _model_children = _model_modules
 
-    def _model_named_modules(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        part = Thing(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
-        turn = Thing(kind=Kind.SEQUENCE, node=node, of=(unknown(node), part), attributes={"[1]": part})
-        return Thing(kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,))
+    def _model_named_modules(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        part = AbstractValue(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+        turn = AbstractValue(kind=Kind.SEQUENCE, node=node, of=(unknown(node), part), attributes={"[1]": part})
+        return AbstractValue(kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,))
 
     _model_named_children = _model_named_modules
 
-    def _model_apply(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _model_apply(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         function = arguments.get(0, "fn")
         if function is not None and function.kind is Kind.FUNCTION:
             self.reader.function(function, node, [owner], {})  # with one part after the other, and so with all of it
         return owner
 
-    def _model(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _model(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in SAME:
             return owner
         if name.startswith("register_"):
-            return self._add(Act.BOUND, node, owner, *arguments.given, word=name)
+            return self._add(OpKind.BOUND, node, owner, *arguments.given, word=name)
         if name.startswith(("named_", "get_")) or name in OPAQUE:
             return unknown(node, owner)
-        return Thing(kind=Kind.UNKNOWN, node=node, of=(owner, *arguments.all()))
+        return AbstractValue(kind=Kind.UNKNOWN, node=node, of=(owner, *arguments.all()))
 
-    def _loss(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _loss(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         return owner if name in SAME or name in ("train", "eval") else unknown(node, owner)
 
     # Optimizers, schedulers, scalers ---------------------------------------------------------------------------------
 
-    def _optimizer_step(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _optimizer_step(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         closure = arguments.get(0, "closure")
         if closure is not None and closure.kind is Kind.FUNCTION:
             self.reader.function(closure, node, [], {})
         elif closure is not None and closure.kind is not Kind.CONSTANT:
             self.reader.calls.escaped(node, owner, closure)
-        return self._add(Act.STEPPED, node, owner, value="closure" if closure is not None else None)
+        return self._add(OpKind.STEPPED, node, owner, value="closure" if closure is not None else None)
 
-    def _optimizer_add_param_group(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _optimizer_add_param_group(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         owner.of = (*owner.of, *arguments.all())
-        return self._add(Act.BOUND, node, owner, *arguments.all(), word="add_param_group")
+        return self._add(OpKind.BOUND, node, owner, *arguments.all(), word="add_param_group")
 
-    def _optimizer(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
+    def _optimizer(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         return unknown(node, owner) if name in ("train", "eval", "get_lr") or name.startswith("register_") else None
 
-    def _scheduler_step(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self._add(Act.SCHEDULED, node, owner, *arguments.all())
+    def _scheduler_step(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self._add(OpKind.SCHEDULED, node, owner, *arguments.all())
 
-    def _scaler_scale(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _scaler_scale(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         first = arguments.get(0, "outputs") or unknown(node)
-        result = Thing(kind=Kind.TENSOR, name="scaled", node=node, of=(first, owner), facts=set(first.facts))
-        return self._add(Act.SCALED, node, owner, first, result=result)
+        result = AbstractValue(kind=Kind.TENSOR, name="scaled", node=node, of=(first, owner), facts=set(first.facts))
+        return self._add(OpKind.SCALED, node, owner, first, result=result)
 
-    def _scaler_step(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self._add(Act.STEPPED, node, arguments.get(0, "optimizer") or unknown(node), owner)
+    def _scaler_step(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self._add(OpKind.STEPPED, node, arguments.get(0, "optimizer") or unknown(node), owner)
 
-    def _scaler_unscale_(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self._add(Act.UNSCALED, node, arguments.get(0, "optimizer") or unknown(node), owner)
+    def _scaler_unscale_(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self._add(OpKind.UNSCALED, node, arguments.get(0, "optimizer") or unknown(node), owner)
 
-    def _scaler_update(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self._add(Act.SCALER_UPDATED, node, owner)
+    def _scaler_update(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self._add(OpKind.SCALER_UPDATED, node, owner)
 
-    def _plain(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _plain(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         return unknown(node, owner, *arguments.all())
 
     _scheduler = _scaler = _sampler = _loader = _dataset = _constant = _plain
 
-    def _accelerator(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _accelerator(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         things = arguments.given
         if name in PREPARING and things:
             for each in things:
                 each.facts = each.facts | {MANAGED}
             held = {f"[{number}]": each for number, each in enumerate(things)}
-            whole = Thing(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
+            whole = AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
             return things[0] if len(things) == 1 else whole
         if name in CLIPPING and things:
-            return self._add(Act.CLIPPED, node, things[0], word=name)
+            return self._add(OpKind.CLIPPED, node, things[0], word=name)
         return things[0] if name == "unwrap_model" and things else unknown(node, owner)
 
     # Data ------------------------------------------------------------------------------------------------------------
 
-    def _sampler_set_epoch(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
-        return self._add(Act.EPOCH_SET, node, owner, *arguments.all())
+    def _sampler_set_epoch(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        return self._add(OpKind.EPOCH_SET, node, owner, *arguments.all())
 
     _loader_set_epoch = _dataset_set_epoch = _sampler_set_epoch
 
     # Tensors ---------------------------------------------------------------------------------------------------------
 
-    def _tensor_requires_grad_(self, owner: Thing, node: ast.Call, arguments: Arguments) -> Thing:
+    def _tensor_requires_grad_(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         wants = arguments.get(0, "requires_grad")
         value = True if wants is None else wants.constant()
-        result = Thing(kind=Kind.TENSOR, name="requires_grad_", node=node, of=(owner,), facts=set(owner.facts))
-        return self._add(Act.FROZEN, node, owner, value=value if isinstance(value, bool) else None, result=result)
+        result = AbstractValue(kind=Kind.TENSOR, name="requires_grad_", node=node, of=(owner,), facts=set(owner.facts))
+        return self._add(OpKind.FROZEN, node, owner, value=value if isinstance(value, bool) else None, result=result)
 
-    def _tensor(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _tensor(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if owner.name == GRAD:
-            self._add(Act.CLEARED if name in IN_PLACE else Act.GRADIENTS, node, owner_of(owner), word=name)
+            self._add(OpKind.CLEARED if name in IN_PLACE else OpKind.GRADIENTS, node, owner_of(owner), word=name)
             return owner
         statement = self.reader.recording.statement
         if isinstance(statement, ast.Expr) and statement.value is node and (name in SAME or name == "detach"):
-            return self._add(Act.TORCH, node, owner, word=f"torch.Tensor.{name}")  # for nobody
+            return self._add(OpKind.TORCH, node, owner, word=f"torch.Tensor.{name}")  # for nobody
         if name in SAME:
             return owner
         if name in READ_OUT:
-            return Thing(kind=Kind.TENSOR, name=name, node=node, of=(owner,), facts={NO_GRAPH})
+            return AbstractValue(kind=Kind.TENSOR, name=name, node=node, of=(owner,), facts={NO_GRAPH})
         return self.reader.calls.computed(f"torch.Tensor.{name}", node, arguments, owner)
 
-    def _parameters(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _parameters(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in GROWING:
             owner.of = (*owner.of, *(each for thing in arguments.all() for each in thing.of))
-            return Thing(kind=Kind.CONSTANT, node=node)
+            return AbstractValue(kind=Kind.CONSTANT, node=node)
         return owner if name in ("items", "values") else unknown(node, owner)
 
     # Containers and the unknown --------------------------------------------------------------------------------------
 
-    def _state(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _state(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in GROWING:
-            return self._add(Act.KEPT, node, owner, *arguments.all(), word=name)
+            return self._add(OpKind.KEPT, node, owner, *arguments.all(), word=name)
         return owner if name in PASSED_ON else unknown(node, owner)
 
-    def _sequence(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _sequence(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name == "items" and owner.of:
             from trueloop.analysis.interpreter.values import element
 
             value = element(owner, node)
-            turn = Thing(kind=Kind.SEQUENCE, node=node, of=(unknown(node), value), attributes={"[1]": value})
-            return Thing(kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,))
+            turn = AbstractValue(kind=Kind.SEQUENCE, node=node, of=(unknown(node), value), attributes={"[1]": value})
+            return AbstractValue(kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,))
         if name not in GROWING:
             return owner if name in ("items", "values", "copy") else unknown(node, owner)
         owner.of = (*owner.of, *arguments.given)
         if arguments.given and all(each.kind is Kind.PARAMETERS for each in owner.of):
             owner.kind, owner.of = Kind.PARAMETERS, tuple(one for each in owner.of for one in each.of)
-        return self._add(Act.KEPT, node, owner, *arguments.all(), word=name)
+        return self._add(OpKind.KEPT, node, owner, *arguments.all(), word=name)
 
-    def _unknown(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing | None:
+    def _unknown(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         read_out = NO_GRAPH in owner.facts and not arguments.all()  # (outputs == labels).sum()
         if name in ("item", "detach", "tolist", "numpy", "argmax") or read_out:
-            return Thing(kind=Kind.UNKNOWN, name=name, node=node, of=(owner,), facts={NO_GRAPH})
+            return AbstractValue(kind=Kind.UNKNOWN, name=name, node=node, of=(owner,), facts={NO_GRAPH})
         if name in SAME and GIVEN not in owner.facts:
             return owner
         if name in GROWING and arguments.given:
-            self._add(Act.KEPT, node, owner, *arguments.all(), word=name)
+            self._add(OpKind.KEPT, node, owner, *arguments.all(), word=name)
         return unknown(node, owner) if name == "append" else None
 
-    def _instance(self, owner: Thing, name: str, node: ast.Call, arguments: Arguments) -> Thing:
+    def _instance(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Run a method that the file does not define: it is inherited from elsewhere, or does not exist."""
         return self.reader.calls.escaped(node, owner, *owner.attributes.values(), *arguments.all())

@@ -7,8 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Thing
-from trueloop.analysis.operations import Act, Branch, Loop, Operation
+from trueloop.analysis.abstract_value import AbstractValue
+from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 
 MOST_OPERATIONS: Final = 20_000
 MOST_STATEMENTS: Final = 60_000
@@ -23,7 +23,7 @@ class Recording:
     """The operations so far, and what stands around the next one."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[Op] = []
         self.names: dict[int, str] = {}
         """Expressions, by id -> the qualified names of what they stand for."""
         self.loops: tuple[Loop, ...] = ()
@@ -33,13 +33,13 @@ class Recording:
         """The definitions that are being run, innermost last."""
         self.grad: bool | None = True
         self.autocast: str | None = None
-        self.autocasts: tuple[tuple[Thing, int], ...] = ()
+        self.autocasts: tuple[tuple[AbstractValue, int], ...] = ()
         self.contexts: tuple[str, ...] = ()
         self.statement: ast.stmt | None = None
         self.root = 0
         self._statements = 0
 
-    def add(self, act: Act, node: ast.AST, subject: Thing, *things: Thing, **more: Any) -> Operation:
+    def add(self, act: OpKind, node: ast.AST, subject: AbstractValue, *things: AbstractValue, **more: Any) -> Op:
         """Write down one operation.
 
         Raises:
@@ -47,7 +47,7 @@ class Recording:
         """
         if len(self.operations) >= MOST_OPERATIONS:
             raise Exhausted
-        operation = Operation(
+        operation = Op(
             act=act, node=node, index=len(self.operations), root=self.root, subject=subject, things=things,
             loops=self.loops, branches=self.branches, calls=self.calls,
             function=self.functions[-1] if self.functions else None, functions=self.functions,
@@ -69,7 +69,7 @@ class Recording:
         self.statement = statement
 
     @contextmanager
-    def loop(self, node: ast.AST, over: Thing | None) -> Generator[None]:
+    def loop(self, node: ast.AST, over: AbstractValue | None) -> Generator[None]:
         """Stand in a loop."""
         before, self.loops = self.loops, (*self.loops, Loop(node, over, len(self.branches)))
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.analysis.abstract_value import Thing, joined
+from trueloop.analysis.abstract_value import AbstractValue, joined
 
 
 class Scope:
@@ -15,12 +15,12 @@ class Scope:
     __slots__ = ("names", "outer", "parent")
 
     def __init__(self, parent: Scope | None = None) -> None:
-        self.names: dict[str, Thing] = {}
+        self.names: dict[str, AbstractValue] = {}
         self.parent = parent
         self.outer: dict[str, Scope] = {}
         """Names declared global or nonlocal -> where they live."""
 
-    def get(self, name: str) -> Thing | None:
+    def get(self, name: str) -> AbstractValue | None:
         """Return what a name stands for; None where nobody has said."""
         scope: Scope | None = self
         while scope is not None:
@@ -29,7 +29,7 @@ class Scope:
             scope = scope.parent
         return None
 
-    def put(self, name: str, thing: Thing) -> None:
+    def put(self, name: str, thing: AbstractValue) -> None:
         """Let a name stand for something."""
         self.outer.get(name, self).names[name] = thing
 
@@ -41,11 +41,11 @@ class Scope:
         if scope is not None:
             self.outer[name] = scope
 
-    def copied(self) -> dict[str, Thing]:
+    def copied(self) -> dict[str, AbstractValue]:
         """Return the names as they are, to come back to."""
         return dict(self.names)
 
-    def join(self, other: dict[str, Thing]) -> None:
+    def join(self, other: dict[str, AbstractValue]) -> None:
         """Let every name stand for what it is here or there."""
         for name, thing in other.items():
             mine = self.names.get(name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from trueloop.analysis.abstract_value import FROZEN, GRAD, NO_GRAPH, PART, Kind, Thing, joined, unknown
+from trueloop.analysis.abstract_value import FROZEN, GRAD, NO_GRAPH, PART, AbstractValue, Kind, joined, unknown
 from trueloop.analysis.interpreter.values import element
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Targets:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def assign(self, target: ast.expr, thing: Thing) -> None:
+    def assign(self, target: ast.expr, thing: AbstractValue) -> None:
         """Let a target stand for a thing."""
         match target:
             case ast.Name():
@@ -33,7 +33,7 @@ class Targets:
                 owner, word = self.reader.values.of(target.value), self.reader.values.of(target.slice).constant()
                 if isinstance(word, str | int):
                     owner.attributes[f"[{word!r}]"] = thing
-                self.reader.recording.add(Act.KEPT, target, owner, thing)
+                self.reader.recording.add(OpKind.KEPT, target, owner, thing)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Starred):
@@ -43,22 +43,24 @@ class Targets:
             case _:
                 pass
 
-    def _part(self, thing: Thing, number: int, node: ast.expr) -> Thing:
+    def _part(self, thing: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
         """Return an item of what is taken apart."""
         found = thing.attributes.get(f"[{number}]")
         if found is not None:
             return found
         if thing.kind is Kind.TENSOR:  # a batch, the outputs of a model
-            return Thing(kind=Kind.TENSOR, name=thing.name, node=node, of=(thing,), facts=thing.facts & {NO_GRAPH})
+            return AbstractValue(
+                kind=Kind.TENSOR, name=thing.name, node=node, of=(thing,), facts=thing.facts & {NO_GRAPH}
+            )
         if thing.kind is Kind.PARAMETERS:  # (name, parameter)
-            return Thing(kind=Kind.PARAMETERS, node=node, of=thing.of)
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=thing.of)
         return element(thing, node) if thing.kind is Kind.SEQUENCE else unknown(node, thing)
 
-    def _assign_attribute(self, target: ast.Attribute, thing: Thing) -> None:
+    def _assign_attribute(self, target: ast.Attribute, thing: AbstractValue) -> None:
         owner, name = self.reader.values.of(target.value), target.attr
         recording = self.reader.recording
         if name == GRAD:
-            recording.add(Act.CLEARED, target, owner, thing, word=GRAD)
+            recording.add(OpKind.CLEARED, target, owner, thing, word=GRAD)
             return
         if name == "requires_grad":
             self.freeze(target, owner, thing.constant())
@@ -71,12 +73,12 @@ class Targets:
             thing.holders = (*thing.holders, owner)
         if name == "data" and owner.kind in (Kind.PARAMETERS, Kind.TENSOR):
             return
-        recording.add(Act.BOUND, target, owner, thing, word=name)
+        recording.add(OpKind.BOUND, target, owner, thing, word=name)
 
-    def freeze(self, node: ast.AST, owner: Thing, value: Any) -> None:
+    def freeze(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
         """Take note that something wants gradients, or does not."""
         wants = value if isinstance(value, bool) else None
-        self.reader.recording.add(Act.FROZEN, node, owner, value=wants)
+        self.reader.recording.add(OpKind.FROZEN, node, owner, value=wants)
         if wants is not True:
             owner.facts = owner.facts | {FROZEN}
             for each in owner.of if owner.kind is Kind.PARAMETERS else ():
@@ -88,10 +90,10 @@ class Targets:
         reading = ast.copy_location(_loaded(target), target)
         before, thing = self.reader.values.of(reading), self.reader.values.of(node.value)
         if before.kind is Kind.TENSOR and before.name == GRAD:
-            self.reader.recording.add(Act.GRADIENTS, node, before, thing)
+            self.reader.recording.add(OpKind.GRADIENTS, node, before, thing)
             return
         result = self.reader.values.computed(node.value, f"binary {type(node.op).__name__}", before, thing)
-        self.reader.recording.add(Act.KEPT, node, before, thing, result=result, word="+=")
+        self.reader.recording.add(OpKind.KEPT, node, before, thing, result=result, word="+=")
         if before.kind is not Kind.SEQUENCE:
             self.assign(target, result)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import GRAD, NO_GRAPH, PART, WRAPPER, Kind, Thing, joined, unknown
+from trueloop.analysis.abstract_value import GRAD, NO_GRAPH, PART, WRAPPER, AbstractValue, Kind, joined, unknown
 from trueloop.analysis.interpreter.qualified_names import canonical, kind_of
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Values:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def of(self, node: ast.expr) -> Thing:
+    def of(self, node: ast.expr) -> AbstractValue:
         """Return what an expression stands for, and write down what evaluating it does."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
@@ -37,14 +37,14 @@ class Values:
         """Return the qualified name of what an expression stands for, "" where nobody knows; does nothing."""
         return self.reader.recording.names.get(id(node), "")
 
-    def _named(self, node: ast.expr, name: str) -> Thing:
+    def _named(self, node: ast.expr, name: str) -> AbstractValue:
         name = canonical(name)
         self.reader.recording.names[id(node)] = name
-        return Thing(kind=Kind.NAME, name=name, node=node)
+        return AbstractValue(kind=Kind.NAME, name=name, node=node)
 
     # Names and what belongs to them ----------------------------------------------------------------------------------
 
-    def _name(self, node: ast.Name) -> Thing:
+    def _name(self, node: ast.Name) -> AbstractValue:
         found = self.reader.scope.get(node.id)
         if found is None:
             return self._named(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown(node)
@@ -52,10 +52,10 @@ class Values:
             self.reader.recording.names[id(node)] = found.name
         return found
 
-    def _attribute(self, node: ast.Attribute) -> Thing:
+    def _attribute(self, node: ast.Attribute) -> AbstractValue:
         return self.attribute(self.of(node.value), node)
 
-    def attribute(self, owner: Thing, node: ast.Attribute) -> Thing:
+    def attribute(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         """Return what an attribute of something stands for."""
         name = node.attr
         if name in owner.attributes:
@@ -68,7 +68,7 @@ class Values:
             case Kind.TENSOR | Kind.PARAMETERS:
                 return self._of_tensor(owner, node)
             case Kind.OPTIMIZER if name == "param_groups":
-                return Thing(kind=Kind.PARAMETERS, node=node, of=owner.of)
+                return AbstractValue(kind=Kind.PARAMETERS, node=node, of=owner.of)
             case Kind.SCHEDULER if name == "optimizer" and owner.of:
                 return owner.of[0]
             case Kind.LOADER if name in ("dataset", "sampler"):
@@ -85,7 +85,7 @@ class Values:
         functions = self.reader.recording.functions
         return self.reader.calls.class_around(functions[-1]) if functions else None
 
-    def _of_model(self, owner: Thing, node: ast.Attribute) -> Thing:
+    def _of_model(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         if WRAPPER in owner.facts and node.attr == "module" and owner.of:
             return owner.of[0]
         if node.attr in ("training", "device", "dtype", "config"):
@@ -93,138 +93,138 @@ class Values:
         for each in owner.alternatives():
             if each is not owner and node.attr in each.attributes:
                 return each.attributes[node.attr]
-        part = Thing(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+        part = AbstractValue(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
         if self.reader.calls.method_of(owner, node.attr) is not None:
             return part  # a property or a method: not kept, it is looked up for each call
         owner.attributes[node.attr] = part
         return part
 
-    def _of_tensor(self, owner: Thing, node: ast.Attribute) -> Thing:
+    def _of_tensor(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         if node.attr == GRAD:
-            return Thing(kind=Kind.TENSOR, name=GRAD, node=node, of=(owner,), facts={NO_GRAPH})
+            return AbstractValue(kind=Kind.TENSOR, name=GRAD, node=node, of=(owner,), facts={NO_GRAPH})
         if node.attr in PLAIN:
             return unknown(node)
         facts = {NO_GRAPH} if node.attr == "data" else owner.facts & {NO_GRAPH}
-        return Thing(kind=Kind.TENSOR, name=owner.name, node=node, of=(owner,), facts=set(facts))
+        return AbstractValue(kind=Kind.TENSOR, name=owner.name, node=node, of=(owner,), facts=set(facts))
 
     # Plain expressions -----------------------------------------------------------------------------------------------
 
-    def _constant(self, node: ast.Constant) -> Thing:
-        return Thing(kind=Kind.CONSTANT, node=node, value=node.value)
+    def _constant(self, node: ast.Constant) -> AbstractValue:
+        return AbstractValue(kind=Kind.CONSTANT, node=node, value=node.value)
 
-    def _call(self, node: ast.Call) -> Thing:
+    def _call(self, node: ast.Call) -> AbstractValue:
         return self.reader.calls.run(node)
 
-    def _await(self, node: ast.Await) -> Thing:
+    def _await(self, node: ast.Await) -> AbstractValue:
         return self.of(node.value)
 
-    def _starred(self, node: ast.Starred) -> Thing:
+    def _starred(self, node: ast.Starred) -> AbstractValue:
         return self.of(node.value)
 
-    def _namedexpr(self, node: ast.NamedExpr) -> Thing:
+    def _namedexpr(self, node: ast.NamedExpr) -> AbstractValue:
         thing = self.of(node.value)
         self.reader.targets.assign(node.target, thing)
         return thing
 
-    def _ifexp(self, node: ast.IfExp) -> Thing:
+    def _ifexp(self, node: ast.IfExp) -> AbstractValue:
         decided = self.decided(node.test)
         self.of(node.test)
         if decided is not None:
             return self.of(node.body if decided else node.orelse)
         return joined(self.of(node.body), self.of(node.orelse))
 
-    def _boolop(self, node: ast.BoolOp) -> Thing:
+    def _boolop(self, node: ast.BoolOp) -> AbstractValue:
         things = [self.of(value) for value in node.values]
         result = things[0]
         for each in things[1:]:
             result = joined(result, each)
         return result
 
-    def _lambda(self, node: ast.Lambda) -> Thing:
-        return Thing(kind=Kind.FUNCTION, name="<lambda>", node=node, scope=self.reader.scope)
+    def _lambda(self, node: ast.Lambda) -> AbstractValue:
+        return AbstractValue(kind=Kind.FUNCTION, name="<lambda>", node=node, scope=self.reader.scope)
 
-    def _unaryop(self, node: ast.UnaryOp) -> Thing:
+    def _unaryop(self, node: ast.UnaryOp) -> AbstractValue:
         thing = self.of(node.operand)
         if thing.kind is Kind.CONSTANT:
             value = thing.value
             if isinstance(node.op, ast.Not):
-                return Thing(kind=Kind.CONSTANT, node=node, value=not value)
+                return AbstractValue(kind=Kind.CONSTANT, node=node, value=not value)
             if isinstance(node.op, ast.USub) and isinstance(value, int | float):
-                return Thing(kind=Kind.CONSTANT, node=node, value=-value)
+                return AbstractValue(kind=Kind.CONSTANT, node=node, value=-value)
         return self.computed(node, f"unary {type(node.op).__name__}", thing)
 
-    def _binop(self, node: ast.BinOp) -> Thing:
+    def _binop(self, node: ast.BinOp) -> AbstractValue:
         left, right = self.of(node.left), self.of(node.right)
         if Kind.PARAMETERS in (left.kind, right.kind):  # list(a.parameters()) + list(b.parameters())
-            return Thing(kind=Kind.PARAMETERS, node=node, of=(*left.of, *right.of))
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=(*left.of, *right.of))
         if left.kind is right.kind is Kind.SEQUENCE:
-            return Thing(kind=Kind.SEQUENCE, node=node, of=(*left.of, *right.of))
+            return AbstractValue(kind=Kind.SEQUENCE, node=node, of=(*left.of, *right.of))
         again = isinstance(node.op, ast.Mult) and left.kind is Kind.SEQUENCE and left.of  # [layer] * 3
         if again and all(each.kind is Kind.MODEL for each in left.of):
-            return Thing(kind=Kind.SEQUENCE, node=node, of=left.of)
+            return AbstractValue(kind=Kind.SEQUENCE, node=node, of=left.of)
         if left.kind is right.kind is Kind.CONSTANT:
-            return Thing(kind=Kind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
+            return AbstractValue(kind=Kind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
         return self.computed(node, f"binary {type(node.op).__name__}", left, right)
 
-    def _compare(self, node: ast.Compare) -> Thing:
+    def _compare(self, node: ast.Compare) -> AbstractValue:
         parts = [self.of(each) for each in (node.left, *node.comparators)]
         plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
         kind = Kind.TENSOR if not plain and any(each.kind is Kind.TENSOR for each in parts) else Kind.UNKNOWN
-        return Thing(kind=kind, name="compare", node=node, of=tuple(parts), facts={NO_GRAPH})
+        return AbstractValue(kind=kind, name="compare", node=node, of=tuple(parts), facts={NO_GRAPH})
 
-    def computed(self, node: ast.expr, name: str, *inputs: Thing) -> Thing:
+    def computed(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
         """Return the result of an operation on tensors, if any of its inputs is one."""
         if not any(each.kind in (Kind.TENSOR, Kind.PARAMETERS) for each in inputs):
             return unknown(node, *inputs)
         graphs = [each for each in inputs if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
-        return Thing(kind=Kind.TENSOR, name=name, node=node, of=inputs, facts=set() if graphs else {NO_GRAPH})
+        return AbstractValue(kind=Kind.TENSOR, name=name, node=node, of=inputs, facts=set() if graphs else {NO_GRAPH})
 
-    def _joinedstr(self, node: ast.JoinedStr) -> Thing:
+    def _joinedstr(self, node: ast.JoinedStr) -> AbstractValue:
         for each in node.values:
             if isinstance(each, ast.FormattedValue):
                 self.of(each.value)
-        return Thing(kind=Kind.UNKNOWN, node=node, facts={NO_GRAPH})
+        return AbstractValue(kind=Kind.UNKNOWN, node=node, facts={NO_GRAPH})
 
     # Sequences -------------------------------------------------------------------------------------------------------
 
-    def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Thing:
+    def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> AbstractValue:
         if len(node.elts) > MOST_ITEMS:
             return unknown(node)
         return self._sequence(node, [self.of(each) for each in node.elts])
 
     _list = _set = _tuple
 
-    def _sequence(self, node: ast.expr, things: list[Thing]) -> Thing:
+    def _sequence(self, node: ast.expr, things: list[AbstractValue]) -> AbstractValue:
         if things and all(each.kind is Kind.PARAMETERS for each in things):
-            return Thing(kind=Kind.PARAMETERS, node=node, of=_together(each.of for each in things))
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=_together(each.of for each in things))
         held = {f"[{number}]": each for number, each in enumerate(things)}
-        return Thing(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
+        return AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
 
-    def _dict(self, node: ast.Dict) -> Thing:
+    def _dict(self, node: ast.Dict) -> AbstractValue:
         if len(node.values) > MOST_ITEMS:
             return unknown(node)
-        held: dict[str, Thing] = {}
+        held: dict[str, AbstractValue] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             thing = self.of(value)
             word = self.of(key).constant() if key is not None else None
             held[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(held)}]"] = thing
         parameters = held.get("['params']")
         if parameters is not None and parameters.kind is Kind.PARAMETERS:
-            return Thing(kind=Kind.PARAMETERS, node=node, of=parameters.of)
-        return Thing(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(held.values()), attributes=held)
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=parameters.of)
+        return AbstractValue(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(held.values()), attributes=held)
 
-    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Thing:
+    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> AbstractValue:
         return self._comprehension(node, node.generators, node.elt)
 
     _setcomp = _generatorexp = _listcomp
 
-    def _dictcomp(self, node: ast.DictComp) -> Thing:
+    def _dictcomp(self, node: ast.DictComp) -> AbstractValue:
         return self._comprehension(node, node.generators, node.value)
 
-    def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> Thing:
+    def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> AbstractValue:
         first, *rest = generators
         over = self.of(first.iter)
-        self.reader.recording.add(Act.ITERATED, node, over)
+        self.reader.recording.add(OpKind.ITERATED, node, over)
         before = self.reader.scope.copied()
         with self.reader.recording.loop(first, over):
             self.reader.targets.assign(first.target, element(over, first.iter))
@@ -235,10 +235,12 @@ class Values:
         if rest:
             return result
         if result.kind is Kind.PARAMETERS:
-            return Thing(kind=Kind.PARAMETERS, node=node, of=result.of)
-        return Thing(kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result})
+            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=result.of)
+        return AbstractValue(
+            kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result}
+        )
 
-    def _subscript(self, node: ast.Subscript) -> Thing:
+    def _subscript(self, node: ast.Subscript) -> AbstractValue:
         owner, word = self.of(node.value), self.of(node.slice).constant()
         key = f"[{word!r}]"
         if isinstance(word, str | int) and key in owner.attributes:
@@ -252,7 +254,7 @@ class Values:
             return self.computed(node, owner.name, owner)
         if owner.kind is Kind.MODEL:  # a layer of Sequential or ModuleList
             layer = owner.attributes.get(key)
-            return layer or Thing(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+            return layer or AbstractValue(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
         if owner.kind in (Kind.PARAMETERS, Kind.SEQUENCE):
             return owner
         return unknown(node, owner)
@@ -310,11 +312,11 @@ class Values:
         return kind_of(thing.name) if thing.kind is Kind.NAME else None
 
 
-def element(over: Thing, node: Any) -> Thing:
+def element(over: AbstractValue, node: Any) -> AbstractValue:
     """Return what a loop over something gives in one turn."""
     match over.kind:
         case Kind.LOADER | Kind.DATASET:
-            return Thing(kind=Kind.TENSOR, name="batch", node=node, of=(over,), facts={NO_GRAPH})
+            return AbstractValue(kind=Kind.TENSOR, name="batch", node=node, of=(over,), facts={NO_GRAPH})
         case Kind.SEQUENCE if over.of:
             result = over.of[0]
             for each in over.of[1:]:
@@ -323,18 +325,18 @@ def element(over: Thing, node: Any) -> Thing:
         case Kind.PARAMETERS:
             return over
         case Kind.TENSOR:
-            return Thing(kind=Kind.TENSOR, name=over.name, node=node, of=(over,), facts=over.facts & {NO_GRAPH})
+            return AbstractValue(kind=Kind.TENSOR, name=over.name, node=node, of=(over,), facts=over.facts & {NO_GRAPH})
         case Kind.MODEL:
-            return Thing(kind=Kind.MODEL, node=node, of=(over,), facts={PART})
+            return AbstractValue(kind=Kind.MODEL, node=node, of=(over,), facts={PART})
         case _:
             return unknown(node, over)
 
 
-def _first(things: tuple[Thing, ...], kind: Kind) -> Thing | None:
+def _first(things: tuple[AbstractValue, ...], kind: Kind) -> AbstractValue | None:
     return next((each for each in things if each.kind is kind), None)
 
 
-def _together(groups: Any) -> tuple[Thing, ...]:
+def _together(groups: Any) -> tuple[AbstractValue, ...]:
     return tuple({id(each): each for group in groups for each in group}.values())
 
 

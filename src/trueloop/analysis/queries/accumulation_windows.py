@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import MANAGED, Kind, Thing
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, Kind
 from trueloop.analysis.loop_invariance import words
-from trueloop.analysis.operations import Act, Branch, Loop, Operation
+from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 from trueloop.analysis.source_file import Source
 
 SIZED: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
@@ -29,7 +29,7 @@ class Window(NamedTuple):
     """Nothing else makes the condition true or false."""
 
 
-def window(operation: Operation, loop: Loop) -> Window | None:
+def window(operation: Op, loop: Loop) -> Window | None:
     """Return the window at whose end an operation in a loop happens, if that is the only condition."""
     conditions = operation.conditions(loop)
     if len(conditions) != 1 or not isinstance(conditions[0].node, ast.If):
@@ -64,7 +64,7 @@ def _remainder(parts: list[Any], branch: Branch) -> Window | None:
     return None
 
 
-def _value(test: Thing | None, remainder: ast.BinOp) -> Any:
+def _value(test: AbstractValue | None, remainder: ast.BinOp) -> Any:
     if isinstance(remainder.right, ast.Constant):
         return remainder.right.value
     for each in test.lineage() if test is not None else ():
@@ -73,7 +73,7 @@ def _value(test: Thing | None, remainder: ast.BinOp) -> Any:
     return None
 
 
-def _counts(counter: ast.expr, operation: Operation, loop: Loop) -> bool:
+def _counts(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     """True where a counter surely goes on from turn to turn of a loop."""
     asked = words(counter)
     target = getattr(loop.node, "target", None)
@@ -119,7 +119,7 @@ def by_hand(source: Source) -> bool:
     )
 
 
-def batches(loader: Thing) -> int | None:
+def batches(loader: AbstractValue) -> int | None:
     """Return how many batches a loader has, where its data is made in the text with its size written out."""
     options = loader.options
     if loader.kind is not Kind.LOADER or loader.either or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys():
@@ -148,7 +148,7 @@ def repeated(source: Source, loop: Loop) -> ast.expr | None:
     return call.args[0] if loop.turns() is None or (loop.turns() or 0) > 1 else None
 
 
-def mean_of_batch(source: Source, backward: Operation, loop: Loop, *, drawn: bool = False) -> bool:
+def mean_of_batch(source: Source, backward: Op, loop: Loop, *, drawn: bool = False) -> bool:
     """True where a backward's root is one of torch's losses, a mean, over what the loop gives in this turn.
 
     Args:
@@ -161,7 +161,7 @@ def mean_of_batch(source: Source, backward: Operation, loop: Loop, *, drawn: boo
     if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:
         return False
     made = source.makers.get(id(root))
-    if made is None or made.act is not Act.LOSS or not made.word.startswith("torch.nn."):
+    if made is None or made.act is not OpKind.LOSS or not made.word.startswith("torch.nn."):
         return False
     options = {**made.options, **made.subject.options}
     reduction = options.get("reduction")
@@ -170,13 +170,13 @@ def mean_of_batch(source: Source, backward: Operation, loop: Loop, *, drawn: boo
     )
     if legacy or (reduction is not None and reduction.constant() != "mean"):
         return False
-    changed = source.within(loop, Act.TORCH, root=backward.root)
+    changed = source.within(loop, OpKind.TORCH, root=backward.root)
     if any(each.subject is root and each.word.endswith("_") for each in changed):
         return False  # loss.div_(k)
     return any(_fresh(source, each, loop, drawn=drawn) for each in root.lineage(2000))
 
 
-def _fresh(source: Source, thing: Thing, loop: Loop, *, drawn: bool) -> bool:
+def _fresh(source: Source, thing: AbstractValue, loop: Loop, *, drawn: bool) -> bool:
     node = thing.node
     if drawn:
         return isinstance(node, ast.Call) and source.name(node.func) == "builtins.next"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.abstract_value import AbstractValue, Kind
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Fix
 
@@ -26,18 +26,18 @@ VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor"
 """Operations that leave the numbers as they are."""
 
 
-def affine(made: Thing) -> bool:
+def affine(made: AbstractValue) -> bool:
     """True for the results of a linear layer with a bias or of a convolution."""
     bias = made.options.get("bias") or made.options.get("2")
     return made.name in _LAYERS and (made.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
 
 
-def left_out(source: Source, made: Thing, word: str) -> Fix | None:
+def left_out(source: Source, made: AbstractValue, word: str) -> Fix | None:
     """Return the fix that leaves an operation or layer out; None where it is not in a form that shows how.
 
     Args:
         source: the file.
-        made: what `Thing.origin` returned.
+        made: what `AbstractValue.origin` returned.
         word: what it is called.
     """
     words = f"Leave the {word} out"

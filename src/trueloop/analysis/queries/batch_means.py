@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import loader_of
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import dotted
 
 
-def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
+def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Op]]:
     """Yield the divisions of a sum of batches' means by the number of batches, with the loss that is a mean.
 
     Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
@@ -23,12 +23,12 @@ def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Operation]]:
         each for each in source.nodes
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and length_of(source, each.right) is not None
     ]  # fmt: skip
-    for loss in source.acts(Act.LOSS) if quotients else ():
+    for loss in source.acts(OpKind.LOSS) if quotients else ():
         reduction = loss.options.get("reduction")
         mean = reduction is None or reduction.constant() == "mean"
         if not mean or not loss.loops or not _ragged(loss.loops[-1]):
             continue
-        if source.within(loss.loops[-1], Act.BACKWARD, Act.STEPPED):
+        if source.within(loss.loops[-1], OpKind.BACKWARD, OpKind.STEPPED):
             continue  # a running figure of training
         loop = loss.loops[-1].node
         for quotient in quotients:
@@ -53,7 +53,7 @@ def _ragged(loop: Loop) -> bool:
     return several and plain and (last is None or last.constant() is False)
 
 
-def _sums(source: Source, quotient: ast.BinOp, loop: Any, loss: Operation) -> bool:
+def _sums(source: Source, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
     """True where a quotient's dividend is what a loop has added up, and its divisor the number of turns."""
     of = dotted(length_of(source, quotient.right))
     if isinstance(loop, ast.comprehension):
@@ -69,13 +69,13 @@ def _sums(source: Source, quotient: ast.BinOp, loop: Any, loss: Operation) -> bo
     return of in through and dotted(quotient.left) in added
 
 
-def _item_of(statement: Any, loss: Operation) -> bool:
+def _item_of(statement: Any, loss: Op) -> bool:
     """True where the items of a list are the loss itself, and nothing else is."""
     value = getattr(statement, "value", None)
     return isinstance(value, ast.ListComp) and _plain(value.elt, loss)
 
 
-def _plain(value: Any, loss: Operation) -> bool:
+def _plain(value: Any, loss: Op) -> bool:
     """True for the loss, by its name, too, or for the number read out of it."""
     while isinstance(value, ast.Call) and value is not loss.node:
         method = value.func

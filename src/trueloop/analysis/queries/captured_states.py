@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Edit, Fix, dotted
@@ -14,7 +14,7 @@ from trueloop.core.source_text import Edit, Fix, dotted
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
-def holds(thing: Thing, state: Thing) -> bool:
+def holds(thing: AbstractValue, state: AbstractValue) -> bool:
     """True where a thing is a captured state itself, or a list or dictionary with it in it."""
     queue, seen = [thing], set[int]()
     while queue:
@@ -28,7 +28,7 @@ def holds(thing: Thing, state: Thing) -> bool:
     return False
 
 
-def keeps_the_best(taken: Operation, loop: Loop) -> bool:
+def keeps_the_best(taken: Op, loop: Loop) -> bool:
     """True where a capture in a loop stands under a comparison with a value that is written right there.
 
     ``if loss < best: best, state = loss, model.state_dict()``.
@@ -52,22 +52,22 @@ def _written(statement: ast.stmt) -> Iterator[str]:
             yield dotted(each)
 
 
-def resumed(source: Source) -> Iterator[tuple[Operation, Operation]]:
+def resumed(source: Source) -> Iterator[tuple[Op, Op]]:
     """Yield where a model's state is loaded, and that of its scheduler or scaler, while its optimizer's is left.
 
     Only where the text saves states of optimizers, and every ``load_state_dict`` in it is understood.
     """
-    loads = source.acts(Act.STATE_LOADED)
+    loads = source.acts(OpKind.STATE_LOADED)
     known = {id(each.node) for each in loads}
     unread = any(
         getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in known for call in source.all_calls
     )
     if unread or any(each.subject.kind not in (Kind.MODEL, Kind.SCHEDULER, Kind.SCALER) for each in loads):
         return
-    saved = [each for save in source.acts(Act.SAVED) for thing in save.things for each in thing.lineage()]
+    saved = [each for save in source.acts(OpKind.SAVED) for thing in save.things for each in thing.lineage()]
     if not any(each.kind is Kind.STATE and each.of and each.of[0].kind is Kind.OPTIMIZER for each in saved):
         return
-    read = {id(each.result) for each in source.acts(Act.READ)}
+    read = {id(each.result) for each in source.acts(OpKind.READ)}
     for model in loads:
         files = _files(model, read) if model.subject.kind is Kind.MODEL else set[int]()
         for other in loads if files else ():
@@ -77,20 +77,20 @@ def resumed(source: Source) -> Iterator[tuple[Operation, Operation]]:
                 break
 
 
-def _files(load: Operation, read: set[int]) -> set[int]:
+def _files(load: Op, read: set[int]) -> set[int]:
     return {id(each) for thing in load.things for each in thing.lineage()} & read
 
 
-def _averages(source: Source, load: Operation) -> bool:
+def _averages(source: Source, load: Op) -> bool:
     """True where the optimizers of a model remember something: all do, but for SGD without momentum.
 
     Not where other code gets hold of them, which may load their states.
     """
     optimizers = [
-        each.subject for each in source.acts(Act.MADE)
+        each.subject for each in source.acts(OpKind.MADE)
         if each.subject.kind is Kind.OPTIMIZER and each.root in (0, load.root) and each.subject.covers(load.subject)
     ]  # fmt: skip
-    run = [each for each in source.acts(Act.ESCAPED) if each.root in (0, load.root)]
+    run = [each for each in source.acts(OpKind.ESCAPED) if each.root in (0, load.root)]
     if any(source.handed_out(each, run) for each in optimizers):
         return False
     return bool(optimizers) and all(

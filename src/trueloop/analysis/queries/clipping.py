@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import ast
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Source
 
 _INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
 
 
-def infinite(clip: Operation) -> bool:
+def infinite(clip: Op) -> bool:
     """True where a clipping only measures: its limit is ``float("inf")``."""
     limit = limit_of(clip)
     return limit is not None and any(each.name in _INFINITE for each in limit.alternatives())
 
 
-def limit_of(clip: Operation) -> Thing | None:
+def limit_of(clip: Op) -> AbstractValue | None:
     """Return the limit of a clipping; None where it is given in another way."""
     return next((clip.options[name] for name in ("1", "max_norm", "clip_value") if name in clip.options), None)
 
 
-def scaler_of(operation: Operation) -> Thing | None:
+def scaler_of(operation: Op) -> AbstractValue | None:
     """Return the scaler that a backward went through, or that steps."""
     held = [*operation.things]
-    if operation.act is Act.BACKWARD:
+    if operation.act is OpKind.BACKWARD:
         held += [part for each in operation.subject.graph() if each.name == "scaled" for part in each.of]
     return next((each for each in held if each.kind is Kind.SCALER), None)
 
 
-def scales(scaler: Thing) -> bool:
+def scales(scaler: AbstractValue) -> bool:
     """True for a scaler that is made in the text, and surely not switched off."""
     enabled = scaler.options.get("enabled")
     made_here = scaler.kind is Kind.SCALER and scaler.name.startswith("torch.") and not scaler.either
@@ -38,7 +38,7 @@ def scales(scaler: Thing) -> bool:
     return made_here and not by_place and (enabled is None or enabled.constant() is True)
 
 
-def unscaling(source: Source, step: Operation) -> tuple[str, ...] | None:
+def unscaling(source: Source, step: Op) -> tuple[str, ...] | None:
     """Return what has to be written before a clipping in front of a step: nothing, or a call of ``unscale_``.
 
     Returns:
@@ -48,9 +48,9 @@ def unscaling(source: Source, step: Operation) -> tuple[str, ...] | None:
         return ()
     run = source.run_of(step)
     for each in reversed(run[: run.index(step)]):
-        if each.act is Act.UNSCALED and each.subject.may_be(step.subject):
+        if each.act is OpKind.UNSCALED and each.subject.may_be(step.subject):
             return ()
-        if each.act is Act.BACKWARD:
+        if each.act is OpKind.BACKWARD:
             break
     call = step.node
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:

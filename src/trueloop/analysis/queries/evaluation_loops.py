@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement, stands_in
 from trueloop.analysis.queries.modes import frozen, in_eval_mode, trains
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Fix
 
 
-def loader_of(loop: Loop) -> Thing | None:
+def loader_of(loop: Loop) -> AbstractValue | None:
     """Return the loader a loop goes through; None where it goes through something else."""
     over = loop.over
     while over is not None and over.kind is Kind.SEQUENCE:
@@ -22,14 +22,14 @@ def loader_of(loop: Loop) -> Thing | None:
     return over if ways and all(each.kind is Kind.LOADER for each in ways) else None
 
 
-def sweeps(source: Source, *, grad: bool | None) -> Iterator[Operation]:
+def sweeps(source: Source, *, grad: bool | None) -> Iterator[Op]:
     """Yield the calls of whole models, one per batch of a loader, while nothing is trained.
 
     Args:
         source: the file.
         grad: with gradients, or without; None = either.
     """
-    calls = source.acts(Act.CALLED)
+    calls = source.acts(OpKind.CALLED)
     whole = {id(each.node) for each in calls}
     for call in calls:
         inner = any(id(each) in whole for each in call.calls)  # a layer, in the forward of a model
@@ -37,7 +37,7 @@ def sweeps(source: Source, *, grad: bool | None) -> Iterator[Operation]:
             yield call
 
 
-def _swept(source: Source, call: Operation) -> bool:
+def _swept(source: Source, call: Op) -> bool:
     """True where a model is called once per batch of a loader, for its output, and nothing is trained meanwhile.
 
     Not where the same loader is gone through several times for one model, as for Monte Carlo dropout.
@@ -48,16 +48,16 @@ def _swept(source: Source, call: Operation) -> bool:
         return False
     run = source.run_of(call)
     inside = [each for each in run if any(one is loop for one in each.loops)]  # not when its function is called again
-    if any(each.act in (Act.BACKWARD, Act.STEPPED) for each in inside):
+    if any(each.act in (OpKind.BACKWARD, OpKind.STEPPED) for each in inside):
         return False
-    called = [each for each in run if each.act is Act.CALLED and each.subject.may_be(model)]
+    called = [each for each in run if each.act is OpKind.CALLED and each.subject.may_be(model)]
     if sum(each in inside for each in called) != 1 or any(_again(source, call, each, run) for each in called):
         return False
     around = (source.within(each, root=call.root) for each in call.loops[:-1])
     return all(any(trains(source, each, model, operations) for each in operations) for operations in around)
 
 
-def _again(source: Source, call: Operation, other: Operation, run: Sequence[Operation]) -> bool:
+def _again(source: Source, call: Op, other: Op, run: Sequence[Op]) -> bool:
     """True where a model goes through what may be the same loader in the same turn, untrained since."""
     first, last = sorted((call.index, other.index))
     mine, its = (loader_of(each.loops[-1]) if each.loops else None for each in (call, other))
@@ -68,12 +68,12 @@ def _again(source: Source, call: Operation, other: Operation, run: Sequence[Oper
     return not any(trains(source, each, call.subject, run) for each in run if first < each.index < last)
 
 
-def _for_nothing(call: Operation) -> bool:
+def _for_nothing(call: Op) -> bool:
     """True where the output is thrown away: only the statistics of batch normalisation are wanted."""
     return isinstance(call.statement, ast.Expr) and call.statement.value is call.node
 
 
-def trained_on(source: Source, call: Operation) -> Operation | None:
+def trained_on(source: Source, call: Op) -> Op | None:
     """Return a step that trains the called model on another loader, before; None where there may be none."""
     loader = loader_of(call.loops[-1])
     run = [each for each in source.operations if each.root == call.root]
@@ -87,7 +87,7 @@ def trained_on(source: Source, call: Operation) -> Operation | None:
     return before[0]
 
 
-def _loaders(step: Operation) -> Iterator[Thing | None]:
+def _loaders(step: Op) -> Iterator[AbstractValue | None]:
     """Yield the loaders a step goes through, None for a loop over what may be one."""
     for loop in step.loops:
         loader = loader_of(loop)
@@ -95,23 +95,24 @@ def _loaders(step: Operation) -> Iterator[Thing | None]:
             yield loader
 
 
-def graphs_for_nothing(source: Source) -> Iterator[Operation]:
+def graphs_for_nothing(source: Source) -> Iterator[Op]:
     """Yield the calls of sweeps in eval mode that build graphs which nothing in the text goes back through."""
     for call in sweeps(source, grad=True):
         model, inside = call.subject, source.within(call.loops[-1], root=call.root)
         wanted = any(
-            each.act in (Act.ESCAPED, Act.FROZEN) or (each.act is Act.TORCH and each.word.startswith("torch.autograd"))
+            each.act in (OpKind.ESCAPED, OpKind.FROZEN)
+            or (each.act is OpKind.TORCH and each.word.startswith("torch.autograd"))
             for each in inside
         )
         if wanted or not in_eval_mode(source, call) or frozen(source, model):
             continue
         results = {id(each.result) for each in inside if each.result is not None}
-        backwards = [each for each in source.acts(Act.BACKWARD) if each.root == call.root]
+        backwards = [each for each in source.acts(OpKind.BACKWARD) if each.root == call.root]
         if not any(results & {id(thing) for thing in each.subject.lineage()} for each in backwards):
             yield call
 
 
-def without_graphs(source: Source, call: Operation) -> Fix | None:
+def without_graphs(source: Source, call: Op) -> Fix | None:
     """Return the fix: ``with torch.no_grad():`` around the loop or statement of a call."""
     names = [
         alias.asname or alias.name for each in source.tree.body if isinstance(each, ast.Import)

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from trueloop.analysis.abstract_value import FROZEN, MANAGED, NO_GRAPH, PART, Kind, Thing
+from trueloop.analysis.abstract_value import FROZEN, MANAGED, NO_GRAPH, PART, AbstractValue, Kind
 from trueloop.analysis.loop_invariance import stored, words
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Fix
@@ -25,25 +25,31 @@ GROWING: Final = frozenset(("add_module", "[]"))
 class Change(NamedTuple):
     """A part with parameters that was put into a model behind an optimizer's back."""
 
-    operation: Operation
-    step: Operation
+    operation: Op
+    step: Op
     """The first of the optimizer's after it."""
     replaces: bool
     """Something of the same name was there before."""
 
 
-def weighs(thing: Thing) -> bool:
+def weighs(thing: AbstractValue) -> bool:
     """Return True where a module surely has parameters that want gradients."""
     if FROZEN in thing.facts or thing.kind is not Kind.MODEL:
         return False
     package, _, last = thing.name.rpartition(".")
     if package == "torch.nn" and last in WEIGHTED:
         return True
-    inner = thing.attributes.values() if isinstance(thing.scope, Thing) else thing.of if last == "Sequential" else ()
+    inner = (
+        thing.attributes.values()
+        if isinstance(thing.scope, AbstractValue)
+        else thing.of
+        if last == "Sequential"
+        else ()
+    )
     return any(weighs(each) for each in inner if each.kind is Kind.MODEL and each is not thing)
 
 
-def changes(source: Source, made: Operation) -> Iterator[Change]:
+def changes(source: Source, made: Op) -> Iterator[Change]:
     """Yield what a model got after an optimizer was built over it, and what no optimizer was told of.
 
     Args:
@@ -56,9 +62,9 @@ def changes(source: Source, made: Operation) -> Iterator[Change]:
     run = [each for each in source.operations if each.root == made.root and each.index > made.index]
     if any(_told(each, optimizer) for each in run):
         return
-    built = {id(each.subject) for each in run if each.act is Act.MADE}
+    built = {id(each.subject) for each in run if each.act is OpKind.MADE}
     for change in run:
-        if change.act not in (Act.BOUND, Act.KEPT) or change.subject.kind is not Kind.MODEL:
+        if change.act not in (OpKind.BOUND, OpKind.KEPT) or change.subject.kind is not Kind.MODEL:
             continue
         parts = [part for each in change.things for part in (each.of if each.kind is Kind.SEQUENCE else (each,))]
         fresh = any(_new(part) or (id(part) in built and weighs(part) and _alone(part, built)) for part in parts)
@@ -69,7 +75,7 @@ def changes(source: Source, made: Operation) -> Iterator[Change]:
                 yield Change(change, step, _replaces(source, change))
 
 
-def rebuilt_behind(source: Source, made: Operation, change: Operation) -> Fix | None:
+def rebuilt_behind(source: Source, made: Op, change: Op) -> Fix | None:
     """Return the fix: the line that builds the optimizer goes behind the change of the model; else None."""
     block = source.block(made.statement)
     ends = [number for number, each in enumerate(block) if each in (made.statement, change.statement)]
@@ -81,9 +87,9 @@ def rebuilt_behind(source: Source, made: Operation, change: Operation) -> Fix | 
     return moved_behind(source, made, change, "Build the optimizer after the last change of the model")
 
 
-def _told(operation: Operation, optimizer: Thing) -> bool:
+def _told(operation: Op, optimizer: AbstractValue) -> bool:
     """Return True where an optimizer may get to know of other parameters."""
-    given = operation.act is Act.ESCAPED and any(each.may_be(optimizer) for each in operation.things)
+    given = operation.act is OpKind.ESCAPED and any(each.may_be(optimizer) for each in operation.things)
     return given or operation.word == "add_param_group"
 
 
@@ -91,14 +97,14 @@ def _grows_by_hand(source: Source) -> bool:
     return any("param_groups" in words(each.func) for each in source.all_calls if isinstance(each.func, ast.Attribute))
 
 
-def _new(part: Thing) -> bool:
+def _new(part: AbstractValue) -> bool:
     """Return True for ``nn.Parameter(...)`` that wants gradients."""
     wants = part.options.get("requires_grad") or part.options.get("1")
     made = part.name == "torch.nn.Parameter" and isinstance(part.node, ast.Call)
     return made and (wants is None or wants.constant() is True)
 
 
-def _alone(part: Thing, built: set[int]) -> bool:
+def _alone(part: AbstractValue, built: set[int]) -> bool:
     """Return True where a new part does not stand around an old one."""
     if part.name.rpartition(".")[2] in WEIGHTED:
         return True
@@ -106,43 +112,45 @@ def _alone(part: Thing, built: set[int]) -> bool:
     return not any(each.kind in (Kind.MODEL, Kind.UNKNOWN) and id(each) not in built for each in inner)
 
 
-def _first_step(run: list[Operation], change: Operation, optimizer: Thing) -> Operation | None:
+def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | None:
     """Return the first step after a change that the changed model was called for, on the change's conditions."""
     later = [each for each in run if each.index > change.index]
-    step = next((each for each in later if each.act is Act.STEPPED and each.subject.may_be(optimizer)), None)
-    anew = any(each.act is Act.MADE and each.subject.kind is Kind.OPTIMIZER for each in later)
+    step = next((each for each in later if each.act is OpKind.STEPPED and each.subject.may_be(optimizer)), None)
+    anew = any(each.act is OpKind.MADE and each.subject.kind is Kind.OPTIMIZER for each in later)
     asked = [each.asks() for each in step.branches] if step is not None else []
     if step is None or anew or any(each.asks() not in asked for each in change.branches):
         return None
     above = change.subject.within()
-    called = any(each.act is Act.CALLED and any(each.subject.may_be(one) for one in above) for each in later)
-    backward = any(each.act is Act.BACKWARD and each.index < step.index for each in later)
+    called = any(each.act is OpKind.CALLED and any(each.subject.may_be(one) for one in above) for each in later)
+    backward = any(each.act is OpKind.BACKWARD and each.index < step.index for each in later)
     return step if called and backward else None
 
 
-def _replaces(source: Source, change: Operation) -> bool:
-    if change.act is Act.KEPT:  # model[2] is there before; heads["new"] most likely not
+def _replaces(source: Source, change: Op) -> bool:
+    if change.act is OpKind.KEPT:  # model[2] is there before; heads["new"] most likely not
         return not change.subject.name.endswith("Dict")
     if change.word in GROWING:
         return False
     owner, word = change.subject, change.word
-    before = (each for each in source.acts(Act.BOUND) if each.index < change.index and each.root == change.root)
-    return not isinstance(owner.scope, Thing) or any(each.word == word and each.subject is owner for each in before)
+    before = (each for each in source.acts(OpKind.BOUND) if each.index < change.index and each.root == change.root)
+    return not isinstance(owner.scope, AbstractValue) or any(
+        each.word == word and each.subject is owner for each in before
+    )
 
 
 class Missing(NamedTuple):
     """A layer that gets gradients, between layers that are stepped and the loss, and is in no optimizer."""
 
-    layer: Thing
-    model: Thing
-    step: Operation
+    layer: AbstractValue
+    model: AbstractValue
+    step: Op
 
 
-def missing(source: Source, made: Operation) -> Iterator[Missing]:
+def missing(source: Source, made: Op) -> Iterator[Missing]:
     """Yield layers of a model of this file that an optimizer over other parts of it leaves out, and all others do."""
     held = [each for each in made.subject.models() if PART not in each.facts]
-    wholes = {id(whole): whole for each in held for whole in each.holders if isinstance(whole.scope, Thing)}
-    optimizers = [each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    wholes = {id(whole): whole for each in held for whole in each.holders if isinstance(whole.scope, AbstractValue)}
+    optimizers = [each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
     run = [each for each in source.operations if each.root == made.root]
     for whole in wholes.values():
         layers = [
@@ -157,36 +165,36 @@ def missing(source: Source, made: Operation) -> Iterator[Missing]:
                 yield Missing(layer, whole, step)
 
 
-def _may_hold(optimizer: Thing, layer: Thing) -> bool:
+def _may_hold(optimizer: AbstractValue, layer: AbstractValue) -> bool:
     """Return True where an optimizer has a layer, or some part of its model that the text does not tell."""
     above = layer.within()
     some = (each for each in optimizer.models() if PART in each.facts)
     return optimizer.covers(layer) or any(whole is one for each in some for whole in each.within() for one in above)
 
 
-def _set_by_hand(operation: Operation, whole: Thing) -> bool:
+def _set_by_hand(operation: Op, whole: AbstractValue) -> bool:
     """Return True where the weights of a model or of a part of it are loaded, or looked at one by one."""
-    if operation.act is Act.STATE_LOADED:
+    if operation.act is OpKind.STATE_LOADED:
         return operation.subject.covers(whole) or whole.covers(operation.subject)
-    looked = operation.subject.lineage() if operation.act in (Act.TORCH, Act.KEPT, Act.GRADIENTS) else ()
+    looked = operation.subject.lineage() if operation.act in (OpKind.TORCH, OpKind.KEPT, OpKind.GRADIENTS) else ()
     return any(each.kind is Kind.PARAMETERS and whole.covers(each) for each in looked)
 
 
-def _step_around(run: list[Operation], layer: Thing, optimizer: Thing, held: list[Thing]) -> Operation | None:
+def _step_around(run: list[Op], layer: AbstractValue, optimizer: AbstractValue, held: list[AbstractValue]) -> Op | None:
     """Return the optimizer's first step behind a backward through a layer, and through others before it."""
-    called = [each for each in run if each.act is Act.CALLED and each.subject is layer and each.result is not None]
+    called = [each for each in run if each.act is OpKind.CALLED and each.subject is layer and each.result is not None]
     after = [
         each for each in called if any(one is part for given in each.things for one in _flow(given) for part in held)
     ]
-    for backward in (each for each in run if each.act is Act.BACKWARD and after):
+    for backward in (each for each in run if each.act is OpKind.BACKWARD and after):
         through = {id(one) for one in _flow(backward.subject)}
         if any(id(each.result) in through for each in after):
-            behind = (each for each in run if each.act is Act.STEPPED and each.index > backward.index)
+            behind = (each for each in run if each.act is OpKind.STEPPED and each.index > backward.index)
             return next((each for each in behind if each.subject is optimizer), None)
     return None
 
 
-def _flow(thing: Thing) -> Iterator[Thing]:
+def _flow(thing: AbstractValue) -> Iterator[AbstractValue]:
     """Yield what gradients of a thing flow to."""
     seen, queue = {id(thing)}, [thing]
     while queue and len(seen) < 500:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from trueloop.analysis.operations import Operation
+from trueloop.analysis.operations import Op
 from trueloop.analysis.source_file import Source
 
 BATCH_NORMS: Final = tuple(
@@ -25,7 +25,7 @@ def written(call: ast.Call, name: str, place: int) -> ast.expr | None:
     return call.args[place] if named is None and len(call.args) > place else named
 
 
-def value_of(expression: ast.expr | None, made: Operation | None, name: str, place: int) -> Any:
+def value_of(expression: ast.expr | None, made: Op | None, name: str, place: int) -> Any:
     """Return the constant that was written for a parameter, or that the name written there is bound to.
 
     Args:

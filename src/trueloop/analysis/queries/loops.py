@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from trueloop.analysis.operations import Branch, Loop, Operation
+from trueloop.analysis.operations import Branch, Loop, Op
 
 
 def is_statement(node: Any) -> bool:
@@ -19,7 +19,7 @@ def stands_in(inner: Any, outer: Any) -> bool:
     return any(each is inner for each in ast.walk(outer))
 
 
-def comes_back(operation: Operation, other: Operation, loop: Loop) -> bool:
+def comes_back(operation: Op, other: Op, loop: Loop) -> bool:
     """True where an operation happens in every turn of a loop in which another does, or in every so many of them."""
     one, two = operation.branches, other.branches
     if any(mine.node is its.node and mine.arm != its.arm for mine in one for its in two):

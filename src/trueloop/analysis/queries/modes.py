@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import WRAPPER, Kind, Thing
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.abstract_value import WRAPPER, AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement, stands_in, written_in
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Fix, dotted, encloses
@@ -26,12 +26,12 @@ _OF_TORCH: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
 
-def sets(mode: Operation, model: Thing) -> bool:
+def sets(mode: Op, model: AbstractValue) -> bool:
     """True where a change of mode is one of a whole model."""
     return any(mode.subject.may_be(each) for each in model.within())
 
 
-def touches(mode: Operation, model: Thing) -> bool:
+def touches(mode: Op, model: AbstractValue) -> bool:
     """True where a change of mode may be one of a model or a part of it."""
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
@@ -46,7 +46,7 @@ def unread(source: Source, method: str) -> list[ast.expr]:
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
     if not called:
         return by_hand
-    read = {id(each.node) for each in source.acts(Act.MODE)}
+    read = {id(each.node) for each in source.acts(OpKind.MODE)}
     read |= {id(call) for each in source.operations for call in each.calls}
     return by_hand + [call for call in called if id(call) not in read]
 
@@ -60,14 +60,14 @@ def unused(source: Source, node: Any) -> bool:
     return False
 
 
-def left_from_training(source: Source, call: Operation) -> bool:
+def left_from_training(source: Source, call: Op) -> bool:
     """True where a model surely is in train mode when it is called, as it was put into for training it.
 
     Where every turn of the loops around both puts it back into eval mode afterwards, the call may be meant to see it
     in train mode, as the re-estimation of batch normalisation's statistics does.
     """
     run = source.run_of(call)
-    modes = [each for each in run if each.act is Act.MODE and touches(each, call.subject)]
+    modes = [each for each in run if each.act is OpKind.MODE and touches(each, call.subject)]
     for mode in (each for each in modes if each.value is True and sets(each, call.subject)):
         around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
         if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
@@ -79,34 +79,34 @@ def left_from_training(source: Source, call: Operation) -> bool:
     return False
 
 
-def in_eval_mode(source: Source, call: Operation) -> bool:
+def in_eval_mode(source: Source, call: Op) -> bool:
     """True where a model as a whole is in eval mode when it is called."""
     model = call.subject
-    modes = [each for each in source.acts(Act.MODE) if each.root == call.root and touches(each, model)]
+    modes = [each for each in source.acts(OpKind.MODE) if each.root == call.root and touches(each, model)]
     if any(each.value is not False and not sets(each, model) for each in modes):
         return False  # a part of it is switched by itself
     before = [each for each in modes if each.index < call.index and sets(each, model)]
     return bool(before) and before[-1].value is False and before[-1].branches == call.branches
 
 
-def trains(source: Source, step: Operation, model: Thing, operations: Iterable[Operation]) -> bool:
+def trains(source: Source, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
     """True for a step of a model's parameters that a backward among operations has reached."""
-    if step.act is not Act.STEPPED or step.subject.kind is not Kind.OPTIMIZER:
+    if step.act is not OpKind.STEPPED or step.subject.kind is not Kind.OPTIMIZER:
         return False
     if step.subject.models() and not step.subject.covers(model):
         return False
-    return any(each.act is Act.BACKWARD and source.reaches(each, model) for each in operations)
+    return any(each.act is OpKind.BACKWARD and source.reaches(each, model) for each in operations)
 
 
-def frozen(source: Source, model: Thing) -> bool:
+def frozen(source: Source, model: AbstractValue) -> bool:
     """True where gradients of a model or of parts of it are switched off somewhere."""
     return any(
         each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
-        for each in source.acts(Act.FROZEN)
+        for each in source.acts(OpKind.FROZEN)
     )
 
 
-def renewed(loop: Loop, model: Thing, inside: Iterable[Operation]) -> bool:
+def renewed(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
     """True where each turn of a loop may have a model of its own."""
     functions = {id(each.function): each.function for each in inside if each.function is not None}
     around = [each for each in functions.values() if not encloses(each, loop.node)]
@@ -114,16 +114,16 @@ def renewed(loop: Loop, model: Thing, inside: Iterable[Operation]) -> bool:
     if any(place is not node and encloses(place, node) for node in nodes for place in places):
         return True
     return any(
-        (each.act is Act.MADE and each.subject.may_be(model))
-        or (each.act is Act.BOUND and any(thing.may_be(model) for thing in each.things))
+        (each.act is OpKind.MADE and each.subject.may_be(model))
+        or (each.act is OpKind.BOUND and any(thing.may_be(model) for thing in each.things))
         for each in inside
     )
 
 
-def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
+def set_back(source: Source, mode: Op, loop: Loop) -> Fix | None:
     """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
     call = next(
-        (each for each in source.within(loop, Act.CALLED, root=mode.root) if each.subject.may_be(mode.subject)), None
+        (each for each in source.within(loop, OpKind.CALLED, root=mode.root) if each.subject.may_be(mode.subject)), None
     )
     nearest: Any = call.loops[-1].node if call and call.loops else None
     text = dotted(call.node.func) if call else ""
@@ -135,7 +135,7 @@ def set_back(source: Source, mode: Operation, loop: Loop) -> Fix | None:
     return Fix((edit,), safe=True, words=f"Insert {text}.train()") if edit else None
 
 
-def evaluated(source: Source, call: Operation) -> Fix | None:
+def evaluated(source: Source, call: Op) -> Fix | None:
     """Return the fix: eval mode before the loop or statement of a call that measures, train mode after it."""
     loop, text = call.loops[-1].node, dotted(call.node.func)
     if is_statement(loop) and stands_in(call.node, loop):
@@ -151,12 +151,12 @@ def evaluated(source: Source, call: Operation) -> Fix | None:
     return Fix((before, after), safe=True, words=words) if before and after else None
 
 
-def lively(source: Source, model: Thing) -> bool | None:
+def lively(source: Source, model: AbstractValue) -> bool | None:
     """Return whether a model has dropout or batch normalisation; None where the text does not tell."""
     return _lively(source, model, set())
 
 
-def _lively(source: Source, model: Thing, seen: set[int]) -> bool | None:
+def _lively(source: Source, model: AbstractValue, seen: set[int]) -> bool | None:
     if id(model) in seen:
         return False
     seen.add(id(model))
@@ -167,7 +167,7 @@ def _lively(source: Source, model: Thing, seen: set[int]) -> bool | None:
     model = ways[0]
     if WRAPPER in model.facts and model.of:
         return _lively(source, model.of[0], seen)
-    if isinstance(model.scope, Thing):
+    if isinstance(model.scope, AbstractValue):
         return _of_class(source, model, model.scope, seen)
     if model.name.startswith(_OF_TORCH):
         return _of_torch(source, model, model.name.removeprefix(_OF_TORCH), seen)
@@ -175,7 +175,7 @@ def _lively(source: Source, model: Thing, seen: set[int]) -> bool | None:
     return True if package.startswith("torchvision.models") and name.startswith(_NETWORKS) else None
 
 
-def _of_torch(source: Source, model: Thing, name: str, seen: set[int]) -> bool | None:
+def _of_torch(source: Source, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
     if name.startswith(_NORMALISED):
         return True
     if name.startswith(_DROPOUT):
@@ -190,13 +190,13 @@ def _of_torch(source: Source, model: Thing, name: str, seen: set[int]) -> bool |
     return False
 
 
-def _rate(model: Thing, word: str, place: str, *, default: float) -> bool:
+def _rate(model: AbstractValue, word: str, place: str, *, default: float) -> bool:
     given = model.options.get(word) or model.options.get(place)
     rate = default if given is None else given.constant(default or 0.1)
     return rate != 0
 
 
-def _of_class(source: Source, model: Thing, kind: Thing, seen: set[int]) -> bool | None:
+def _of_class(source: Source, model: AbstractValue, kind: AbstractValue, seen: set[int]) -> bool | None:
     told: list[bool | None] = []
     called = set[str]()
     for each in _classes(kind):
@@ -221,7 +221,7 @@ def _drops(call: ast.Call) -> bool:
     return not (isinstance(rate, ast.Constant) and rate.value == 0)
 
 
-def _classes(kind: Thing) -> list[Thing]:
+def _classes(kind: AbstractValue) -> list[AbstractValue]:
     found = [kind]
     for each in found:
         found += [base for base in (each.of if each.kind is Kind.CLASS else ()) if base not in found]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import dotted
 
@@ -30,7 +30,7 @@ class Known(NamedTuple):
     """What the names of a file stand for."""
 
     imported: dict[str, str]
-    models: dict[str, Thing]
+    models: dict[str, AbstractValue]
     functions: dict[str, Function]
     reached: dict[tuple[int, bool], int]
     """Functions that were gone through, and whether gradients may be off in them -> the fewest calls that led there."""
@@ -48,7 +48,7 @@ class Way(NamedTuple):
 class Served:
     """A model of the module, called for a request."""
 
-    model: Thing
+    model: AbstractValue
     call: ast.Call
     statement: ast.stmt
     grad: bool
@@ -74,14 +74,14 @@ def served(source: Source) -> Iterator[Served]:
                     yield each
 
 
-def _models(source: Source) -> dict[str, Thing]:
+def _models(source: Source) -> dict[str, AbstractValue]:
     """Return the models that names of the module stand for, where each name is written once."""
-    made = {id(each.node): each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.MODEL}
+    made = {id(each.node): each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.MODEL}
     written: dict[str, list[Any]] = {}
     for node in source.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             written.setdefault(node.id, []).append(node)
-    found: dict[str, Thing] = {}
+    found: dict[str, AbstractValue] = {}
     for statement in source.tree.body:
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target, model = statement.targets[0], made.get(id(_receiver(statement.value)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from trueloop.analysis.operations import Loop, Operation
+from trueloop.analysis.operations import Loop, Op
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Fix
 
 
-def moved_behind(source: Source, one: Operation, other: Operation, words: str, *, safe: bool = False) -> Fix | None:
+def moved_behind(source: Source, one: Op, other: Op, words: str, *, safe: bool = False) -> Fix | None:
     """Return the fix that moves the statement of one operation behind that of another.
 
     Where the other stands deeper, the first comes to stand on the same conditions; where it is in another loop or
@@ -34,7 +34,7 @@ def moved_behind(source: Source, one: Operation, other: Operation, words: str, *
     return Fix(edits, safe=safe, words=words) if edits else None
 
 
-def moved_within(source: Source, one: Operation, other: Operation, words: str) -> Fix | None:
+def moved_within(source: Source, one: Op, other: Op, words: str) -> Fix | None:
     """Return the fix that moves a statement behind one in a loop beside it, in the same function; else None."""
     statement, behind = one.statement, other.statement
     if statement is None or behind is None or one.function is not other.function or not _whole(one):
@@ -43,7 +43,7 @@ def moved_within(source: Source, one: Operation, other: Operation, words: str) -
     return Fix(edits, safe=False, words=words) if edits else None
 
 
-def moved_out(source: Source, one: Operation, loop: Loop, words: str) -> Fix | None:
+def moved_out(source: Source, one: Op, loop: Loop, words: str) -> Fix | None:
     """Return the fix that moves a statement in front of the loop whose body it is a part of; else None."""
     body = source.block(one.statement)
     if one.statement is None or not _whole(one) or body is not getattr(loop.node, "body", None) or len(body) < 2:
@@ -52,7 +52,7 @@ def moved_out(source: Source, one: Operation, loop: Loop, words: str) -> Fix | N
     return Fix(edits, safe=False, words=words) if edits else None
 
 
-def _whole(one: Operation) -> bool:
+def _whole(one: Op) -> bool:
     """Return True where a statement does nothing else: a call, or one whose result gets one name."""
     statement = one.statement
     if isinstance(statement, ast.Assign):

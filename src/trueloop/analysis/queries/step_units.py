@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Loop, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op
 
 LENGTHS: Final = {
     "CosineAnnealingLR": ("1", "T_max"),
@@ -22,7 +22,7 @@ DEEPEST: Final = 12  # terms within one another
 ROUNDED: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
-def turns_of(step: Operation, loop: Loop) -> Thing | None:
+def turns_of(step: Op, loop: Loop) -> AbstractValue | None:
     """Return K where an update is made in every K-th turn of a loop, on the condition ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
         for each in branch.test.lineage() if branch.test is not None else ():
@@ -31,7 +31,7 @@ def turns_of(step: Operation, loop: Loop) -> Thing | None:
     return None
 
 
-def lengths(scheduler: Thing) -> list[Thing]:
+def lengths(scheduler: AbstractValue) -> list[AbstractValue]:
     """Return the numbers of advances that a schedule, or those it is put together from, are made for."""
     names = LENGTHS.get(scheduler.name.rpartition(".")[2], ())
     found = [each for name, each in scheduler.options.items() if name in names]
@@ -41,7 +41,7 @@ def lengths(scheduler: Thing) -> list[Thing]:
     return found
 
 
-def power(number: Thing, unit: Thing, deep: int = 0) -> int | None:
+def power(number: AbstractValue, unit: AbstractValue, deep: int = 0) -> int | None:
     """Return how often a number was multiplied by another one: -1 where it was divided by it once.
 
     Args:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import COPIED, FROZEN, Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import COPIED, FROZEN, AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Edit, Fix, dotted
@@ -23,20 +23,20 @@ _REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__
 class Unheld(NamedTuple):
     """Layers that their module does not hold."""
 
-    bound: Operation
+    bound: Op
     """Where the list becomes an attribute."""
-    layer: Thing
-    call: Operation
+    layer: AbstractValue
+    call: Op
     """Where one of them takes part in the forward pass."""
 
 
 def unheld(source: Source) -> Iterator[Unheld]:
     """Yield the attributes whose layers train with nobody: called with gradients, and used in no other way."""
-    calls = source.acts(Act.CALLED)
+    calls = source.acts(OpKind.CALLED)
     seen = set[int]()
-    for bound in source.acts(Act.BOUND):
+    for bound in source.acts(OpKind.BOUND):
         model, kept = bound.subject, bound.things[0] if bound.things else None
-        kind = model.scope.node if isinstance(model.scope, Thing) else None
+        kind = model.scope.node if isinstance(model.scope, AbstractValue) else None
         plain = kept is not None and kept.kind is Kind.SEQUENCE and kept.name != "turns"
         if model.kind is not Kind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
             continue
@@ -50,7 +50,7 @@ def unheld(source: Source) -> Iterator[Unheld]:
             yield Unheld(bound, layers[0], trained[0])
 
 
-def _made_for(source: Source, layer: Thing, bound: Operation, kind: ast.ClassDef) -> bool:
+def _made_for(source: Source, layer: AbstractValue, bound: Op, kind: ast.ClassDef) -> bool:
     """True for a layer that a class makes, and for copies that a function makes for it: ``clones(layer, 3)``."""
     if stands_in(layer.node, kind):
         return True
@@ -67,7 +67,7 @@ def _made_for(source: Source, layer: Thing, bound: Operation, kind: ast.ClassDef
     )
 
 
-def _layers(kept: Thing) -> Iterator[Thing]:
+def _layers(kept: AbstractValue) -> Iterator[AbstractValue]:
     queue, seen = [kept], set[int]()
     while queue:
         each = queue.pop(0)
@@ -80,7 +80,7 @@ def _layers(kept: Thing) -> Iterator[Thing]:
             queue += [*each.of, *each.either]
 
 
-def _is_free(source: Source, layer: Thing) -> bool:
+def _is_free(source: Source, layer: AbstractValue) -> bool:
     """True for a layer with weights that nothing holds, freezes or steps."""
     if layer.holders or not has_weights(layer) or any(FROZEN in each.facts for each in _inside(layer)):
         return False
@@ -89,13 +89,13 @@ def _is_free(source: Source, layer: Thing) -> bool:
     if any(id(holder) not in ids for each in own for holder in each.holders):
         return False
     return not any(
-        (each.act in (Act.MODE, Act.FROZEN) and each.subject.may_be(layer))
-        or (each.act is Act.MADE and each.subject.kind is Kind.OPTIMIZER and each.subject.covers(layer))
+        (each.act in (OpKind.MODE, OpKind.FROZEN) and each.subject.may_be(layer))
+        or (each.act is OpKind.MADE and each.subject.kind is Kind.OPTIMIZER and each.subject.covers(layer))
         for each in source.operations
     )
 
 
-def has_weights(layer: Thing) -> bool:
+def has_weights(layer: AbstractValue) -> bool:
     """True for a layer of torch's that has weights, and for a module of this file that holds one, or a parameter."""
     return any(
         each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) or any(map(_trained, each.attributes.values()))
@@ -103,13 +103,13 @@ def has_weights(layer: Thing) -> bool:
     )
 
 
-def _trained(value: Thing) -> bool:
+def _trained(value: AbstractValue) -> bool:
     """True for ``nn.Parameter(...)`` that is not told whether it wants a gradient, and so does."""
     call = value.node
     return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
-def _inside(layer: Thing, *, copies: bool = True) -> Iterator[Thing]:
+def _inside(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
     """Yield a module and its parts; those of a copy, told by the parts of what was copied, only where asked for."""
     queue, seen = [layer], set[int]()
     while queue:
@@ -121,7 +121,7 @@ def _inside(layer: Thing, *, copies: bool = True) -> Iterator[Thing]:
             queue += [part for part in parts if part.kind is Kind.MODEL]
 
 
-def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Operation]) -> bool:
+def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Op]) -> bool:
     """True where an attribute is only written, appended to, and read where its layers are called."""
     if any(
         (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
@@ -143,9 +143,9 @@ def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Opera
     return True
 
 
-def _before_backward(source: Source, call: Operation) -> bool:
+def _before_backward(source: Source, call: Op) -> bool:
     """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
-    return any(each.act is Act.BACKWARD and each.index > call.index for each in source.run_of(call))
+    return any(each.act is OpKind.BACKWARD and each.index > call.index for each in source.run_of(call))
 
 
 def _detached(source: Source, node: Any) -> bool:

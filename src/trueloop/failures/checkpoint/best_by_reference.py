@@ -1,15 +1,18 @@
 """The best weights are kept by reference, so that training goes on changing them.
 
-Symptom
+What you see
     The "best" model scores like the last one. Early stopping brings no gain, and the file ``best.pt`` holds whatever
     the weights were when it was written. A backup that should undo a change (weights of an average swapped in for an
     evaluation) undoes nothing.
 
-Why nothing raises
+Why it happens
     ``state_dict()`` returns the parameters' own memory under new names, not a copy: that makes saving cheap. Every
     update writes into that memory. Loading it back copies each weight onto itself.
 
-Look-alikes
+Fix
+    Copy at the moment of the capture: ``best = copy.deepcopy(model.state_dict())``, or save to a file right there.
+
+When this is fine
     ``copy.deepcopy(model.state_dict())``, a ``clone()`` of each tensor, a state that is saved or loaded before the
     next update, ``target.load_state_dict(net.state_dict())``, and a checkpoint read from a file are copies, or used in
     time. A dictionary captured before the first update, to be saved again and again with the newest weights, is a way
@@ -18,9 +21,6 @@ Look-alikes
     the capture. A dictionary that is deep-copied too late is not seen. The text alone shows a state that is taken where
     a best value is updated, while training goes on, and used after it; or one that is loaded into its own model behind
     a change.
-
-Fix
-    Copy at the moment of the capture: ``best = copy.deepcopy(model.state_dict())``, or save to a file right there.
 
 References
     PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
@@ -35,20 +35,21 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.captured_states import copied, holds, keeps_the_best
 from trueloop.analysis.queries.modes import trains
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.events import NONE, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at every use of a captured state: whose memory is it, and has it moved since?"""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateCaptured, StateUsed)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateCaptured, StateUsed)
 
     def __init__(self) -> None:
         self._stepped: Refs = NONE
@@ -84,15 +85,11 @@ class Detector:
             update=event.captured_update,
         )
 
-    def abstains(self) -> str:
-        """Return ""; every use of a captured state was seen."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the captures of a model's state that are used after its weights have changed."""
-    uses = [(each, thing) for each in source.acts(Act.STATE_LOADED, Act.SAVED) for thing in each.things]
-    for taken in source.acts(Act.STATE_TAKEN):
+    uses = [(each, thing) for each in source.acts(OpKind.STATE_LOADED, OpKind.SAVED) for thing in each.things]
+    for taken in source.acts(OpKind.STATE_TAKEN):
         state = taken.result
         if taken.subject.kind is not Kind.MODEL or state is None:
             continue
@@ -109,21 +106,21 @@ def find(source: Source) -> Iterator[Hit]:
                 break
 
 
-def _changed(source: Source, taken: Operation, use: Operation) -> Operation | None:
+def _changed(source: Source, taken: Op, use: Op) -> Op | None:
     """Return what changes the weights between a capture and a use that wants the old ones; None if nothing must."""
     model = taken.subject
-    into_itself = use.act is Act.STATE_LOADED and use.subject.may_be(model)
+    into_itself = use.act is OpKind.STATE_LOADED and use.subject.may_be(model)
     between = [
         each for each in source.operations[taken.index + 1 : use.index]
         if each.root == taken.root and each.branches == taken.branches[: len(each.branches)]
     ]  # fmt: skip
     if into_itself and taken.branches == use.branches and taken.loops == use.loops:
         state = taken.result or model
-        if any(each.act is Act.KEPT and each.subject.may_be(state) for each in between):
+        if any(each.act is OpKind.KEPT and each.subject.may_be(state) for each in between):
             return None  # something else was put into it
         loaded = [
             each for each in between
-            if each.act is Act.STATE_LOADED and each.subject.may_be(model)
+            if each.act is OpKind.STATE_LOADED and each.subject.may_be(model)
             and not any(holds(thing, state) for thing in each.things)
         ]  # fmt: skip
         found = [*loaded, *(each for each in between if trains(source, each, model, between))]

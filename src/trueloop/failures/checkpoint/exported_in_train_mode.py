@@ -1,15 +1,19 @@
 """A model is exported, traced or served while it is in train mode.
 
-Symptom
+What you see
     The exported model gives another answer every time, or one that depends on what else is in the batch, and measures
     worse than the model it was made of. ``eval()`` on what was loaded changes nothing.
 
-Why nothing raises
+Why it happens
     Train mode is the default, and an export records what the model does at that moment: dropout at work, and batch
     normalisation by the statistics of the batch, are operations like any other. The newest ``torch.onnx.export`` warns,
     among other warnings; ``torch.jit.trace`` and ``torch.export`` do not.
 
-Look-alikes
+Fix
+    Call ``model.eval()`` before. `trueloop export` does it, puts every mode back, and proves that the answers are those
+    of the live model.
+
+When this is fine
     A graph exported in train mode to go on training on a device, or for quantisation-aware training, is not a mistake;
     nor is a trace that only counts operations. Models on which the mode has no influence may be in any. It is told of
     a running program where a module with dropout or batch normalisation at work was traced or exported and the result
@@ -17,10 +21,6 @@ Look-alikes
     whose mode it never sets to eval before, and a handler of web requests that calls such a model. Hence a warning. The
     older ``torch.onnx.export`` (``dynamo=False``) sets eval mode by itself, so where ``dynamo`` is not given it is a
     note; with ``training=`` given it was asked for.
-
-Fix
-    Call ``model.eval()`` before. `trueloop export` does it, puts every mode back, and proves that the answers are those
-    of the live model.
 
 References
     torch.export, https://docs.pytorch.org/docs/stable/export.html
@@ -35,13 +35,14 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.modes import LIVELY, lively, touches, unread
 from trueloop.analysis.queries.request_handlers import served
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, ModelExported
 
@@ -50,10 +51,10 @@ SAVED = ("torch.jit.save", "torch.export.save", "torch.Tensor.save", "torch.onnx
 ONNX = "torch.onnx.export"
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at the modes of every model that was exported."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
 
     def __init__(self) -> None:
         self._seen = 0
@@ -70,7 +71,7 @@ class Detector:
             update=event.update,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where nothing was exported."""
         return "" if self._seen else "no model was exported and written"
 
@@ -79,7 +80,7 @@ def find(source: Source) -> Iterator[Hit]:
     """Yield exports of models that the text leaves in train mode, and handlers that call one."""
     if unread(source, "eval"):
         return
-    for each in source.acts(Act.TORCH):
+    for each in source.acts(OpKind.TORCH):
         if each.subject.kind is Kind.MODEL and each.word in (*TRACED, ONNX) and _in_train_mode(source, each):
             severity = _written(source, each)
             if severity is not None:
@@ -90,29 +91,29 @@ def find(source: Source) -> Iterator[Hit]:
                     fix=_fix(source, each.statement, _given(each.node)),
                     severity=severity,
                 )
-    evaluated = [each for each in source.acts(Act.MODE) if each.value is not True]
+    evaluated = [each for each in source.acts(OpKind.MODE) if each.value is not True]
     for each in served(source):
         if lively(source, each.model) and not any(touches(mode, each.model) for mode in evaluated):
             message = "The model answers requests in train mode: dropout and batch statistics are at work."
             yield Hit(message=message, node=each.call, fix=_served_fix(source, each.model, each.call))
 
 
-def _in_train_mode(source: Source, export: Operation) -> bool:
+def _in_train_mode(source: Source, export: Op) -> bool:
     """True where a model that this file makes has dropout or the like, and no mode but train before."""
     model, run = export.subject, source.run_of(export)
     before = [each for each in run if each.index < export.index]
-    made = any(each.act is Act.MADE and each.subject is part for each in source.operations for part in _ways(model))
+    made = any(each.act is OpKind.MADE and each.subject is part for each in source.operations for part in _ways(model))
     if not made or source.handed_out(model, before) or not lively(source, model):
         return False
-    modes = [each for each in before if each.act is Act.MODE and touches(each, model)]
+    modes = [each for each in before if each.act is OpKind.MODE and touches(each, model)]
     return not modes or (modes[-1].value is True and modes[-1].subject.may_be(model) and not modes[-1].branches)
 
 
-def _ways(model: Thing) -> list[Thing]:
+def _ways(model: AbstractValue) -> list[AbstractValue]:
     return list(model.alternatives())
 
 
-def _written(source: Source, export: Operation) -> Severity | None:
+def _written(source: Source, export: Op) -> Severity | None:
     """Return how grave it is that the result goes to a file; None where it does not."""
     if export.word == ONNX:
         dynamo = export.options.get("dynamo")
@@ -120,7 +121,7 @@ def _written(source: Source, export: Operation) -> Severity | None:
             return None
         return Severity.WARNING if dynamo is not None and dynamo.constant() is True else Severity.NOTE
     result = export.result
-    after = [each for each in source.run_of(export) if each.index > export.index and each.act is Act.TORCH]
+    after = [each for each in source.run_of(export) if each.index > export.index and each.act is OpKind.TORCH]
     written = any(each.word in SAVED and result is not None and each.subject.may_be(result) for each in after)
     return Severity.WARNING if written else None
 
@@ -138,7 +139,7 @@ def _fix(source: Source, statement: ast.stmt | None, model: str) -> Fix | None:
     return Fix((edit,), safe=False, words=f"Insert {model}.eval()") if edit else None
 
 
-def _served_fix(source: Source, model: Thing, call: ast.Call) -> Fix | None:
+def _served_fix(source: Source, model: AbstractValue, call: ast.Call) -> Fix | None:
     """Set eval mode right behind the line that makes the model."""
     name = dotted(call.func)
     for statement in source.tree.body:

@@ -1,23 +1,23 @@
 """A checkpoint is loaded with strict=False, and not one of its names is the model's.
 
-Symptom
+What you see
     Fine-tuning is no better than training from nothing, or a model that was good when it was saved answers nonsense.
     The file is right, the load returns at once, and the weights are those of the initialisation.
 
-Why nothing raises
+Why it happens
     ``strict=False`` asks for exactly that: names that fit are loaded, others are left. Saved by
     ``DistributedDataParallel``, Lightning or ``torch.compile`` every name begins with "module.", "model." or
     "_orig_mod.", and then none fits. What was left is in the result, which most programs drop.
 
-Look-alikes
+Fix
+    Take the prefix off: ``torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")``, load with
+    ``strict=True``, or look at ``missing_keys`` and ``unexpected_keys`` of the result.
+
+When this is fine
     A checkpoint that fits in part, as a backbone without its head does, or an adapter; a second attempt with another
     prefix after a first one that fitted nothing; ``strict=True``, which raises. Reported is a load after which the
     model runs and of which no name fitted. A checkpoint that is offered to several parts of a model, some of which
     want nothing of it, looks the same: hence a warning. A text does not show which names a file holds.
-
-Fix
-    Take the prefix off: ``torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")``, load with
-    ``strict=True``, or look at ``missing_keys`` and ``unexpected_keys`` of the result.
 
 References
     pytorch/examples#1029, "nn.module load_state_dict strict=False can silently load a corrupted model",
@@ -31,15 +31,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, ModelCalled, Ref, StateLoaded, WatchEnded
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at what fitted of each state that was loaded into a model."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StateLoaded, ModelCalled, WatchEnded)
-    rouses: ClassVar[tuple[type[Event], ...]] = (StateLoaded,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StateLoaded, ModelCalled, WatchEnded)
+    activated_by: ClassVar[tuple[type[Event], ...]] = (StateLoaded,)
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, StateLoaded] = {}
@@ -59,7 +60,7 @@ class Detector:
         told, self._waiting = list(self._waiting.values()), {}
         return [_evidence(each) for each in told]
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where no model was loaded."""
         return "" if self._loaded else "no state was loaded into a model"
 

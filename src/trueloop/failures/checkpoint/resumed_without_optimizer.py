@@ -1,24 +1,24 @@
 """Training is resumed with the old weights and a new optimizer.
 
-Symptom
+What you see
     After every restart the loss jumps up and takes hundreds of updates to come back; a run that was interrupted often
     ends worse than one that was not.
 
-Why nothing raises
+Why it happens
     An optimizer that was just built is a valid one. Its averages are empty: Adam's first steps after the restart have
     the size of its first steps ever, whatever the gradients had been like, and momentum starts from rest.
 
-Look-alikes
+Fix
+    Load what was saved: ``optimizer.load_state_dict(checkpoint["optimizer"])``, before the first step, and the same
+    for the scheduler and the scaler.
+
+When this is fine
     Fine-tuning takes the weights of a full checkpoint and wants a new optimizer; rounds of federated learning, going
     back to the best weights within a run and plain SGD without momentum lose nothing. None of them is named. That the
     program means to resume is certain in two cases only: it loads the scheduler's state, or the scaler's, and leaves
     the optimizer's, which the same file holds; or it writes the next checkpoint, optimizer included, over the one it
     began from. An optimizer whose state is set by hand, without ``load_state_dict``, would be wrongly named: hence a
     warning. The text alone shows the first where it saves states of optimizers, and loads none.
-
-Fix
-    Load what was saved: ``optimizer.load_state_dict(checkpoint["optimizer"])``, before the first step, and the same
-    for the scheduler and the scaler.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -36,6 +36,7 @@ from typing import ClassVar
 from trueloop.analysis.queries.captured_states import resumed
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import (
     CheckpointRead,
@@ -63,10 +64,10 @@ class _Resumed:
     companion_at: Place | None = None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Follows the newest file that holds an optimizer's state: which of its states are loaded before the next step?"""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         CheckpointRead,
         CheckpointWritten,
         StateLoaded,
@@ -140,7 +141,7 @@ class Detector:
             related=tuple((place, words) for place, words in related if place is not None),
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say why a file in use leaves the question open."""
         if self._newest is not None and self._newest.model_loaded and self._stepped:
             return "weights were taken from a full checkpoint, and whether to resume or to fine-tune cannot be told"

@@ -1,20 +1,20 @@
 """A checkpoint is loaded in the way that may run any code in it.
 
-Symptom
+What you see
     None, until a file is not what it seems: loading it runs whatever its author put there, with the rights of whoever
     loads it.
 
-Why nothing raises
+Why it happens
     ``torch.load(path, weights_only=False)`` unpickles, and a pickle is a program. It is what was asked for.
-
-Look-alikes
-    ``weights_only=True``, and nothing said at all since PyTorch 2.6: tensors, numbers and plain containers only. For
-    a file of one's own making that holds whole objects the unsafe way is a choice, hence a note and no more. The text
-    alone shows each call of ``torch.load`` that says ``weights_only=False`` in so many words.
 
 Fix
     Save state dictionaries and plain values; load with ``weights_only=True``. For a few classes of your own, allow
     them by ``torch.serialization.add_safe_globals([...])``. For weights of others, use safetensors.
+
+When this is fine
+    ``weights_only=True``, and nothing said at all since PyTorch 2.6: tensors, numbers and plain containers only. For
+    a file of one's own making that holds whole objects the unsafe way is a choice, hence a note and no more. The text
+    alone shows each call of ``torch.load`` that says ``weights_only=False`` in so many words.
 
 References
     torch.load, https://docs.pytorch.org/docs/stable/generated/torch.load.html
@@ -31,14 +31,15 @@ from typing import ClassVar
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import CheckpointRead, Event
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at how every file was loaded."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (CheckpointRead,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (CheckpointRead,)
 
     def observe(self, event: CheckpointRead) -> Evidence | None:
         """Return evidence where a file was loaded with ``weights_only=False``."""
@@ -48,10 +49,6 @@ class Detector:
             message=f"{event.file.name} was loaded with weights_only=False: any code in it was run.",
             place=event.place,
         )
-
-    def abstains(self) -> str:
-        """Return ""; the call tells all."""
-        return ""
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -1,14 +1,17 @@
 """Samples that the model is trained on are also in the held-out set.
 
-Symptom
+What you see
     The validation score is better than it should be, and better than the test score, or than what the model does in
     use. Longer training never looks like overfitting. Between two splits the score jumps.
 
-Why nothing raises
+Why it happens
     A held-out set is held out by agreement only. Two calls of ``random_split``, slices that overlap, or the whole
     dataset in the training loader instead of its training part give batches like any other.
 
-Look-alikes
+Fix
+    Split once, by one permutation of the indices, and build both loaders from the parts of that split.
+
+When this is fine
     Measuring on the training set, or a part of it, on purpose; predictions for every sample there is at the end; other
     folds of a cross-validation with a fresh model; datasets that contain some samples twice by nature; two dataset
     objects over one folder, one with augmentation, split by disjoint indices. So only these are named, for the loader
@@ -19,9 +22,6 @@ Look-alikes
     a random split of data with natural repetitions leaves at least as many of them together as it separates. A
     program that measures on a random mixture of seen and unseen samples on purpose would be named too: hence a warning.
     Datasets that read files are compared by index only.
-
-Fix
-    Split once, by one permutation of the indices, and build both loaders from the parts of that split.
 
 References
     Kapoor and Narayanan, "Leakage and the reproducibility crisis in machine-learning-based science", Patterns 2023
@@ -35,6 +35,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import HeldOutMeasured
 from trueloop.tracing.events import (
@@ -48,10 +49,10 @@ FEWEST_ROWS = 20  # equal in two tables; 2 ** -20 is the chance that repetitions
 APART = 4  # times as many as repeat within
 
 
-class Detector:
+class Detector(failure.Detector):
     """Knows which loader trained last, which ones are swept without a backward, and what the two share."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersShare, HeldOutMeasured)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersShare, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
@@ -113,7 +114,7 @@ class Detector:
             message=message, place=self._made_at.get(at), related=((there, words),) if there is not None else ()
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no held-out set was ever measured."""
         return "" if self._sweeps else "no loader was swept without training"
 

@@ -1,14 +1,17 @@
 """A function that trains on the batches of a loader returns at the end of the first one.
 
-Symptom
+What you see
     Epochs are over in no time. The loss falls, slowly and with much noise, as each epoch is a single update on its
     first batch; what is returned as the epoch's loss is that of one batch.
 
-Why nothing raises
+Why it happens
     A ``return`` that is indented by four columns too many stands within the loop, as it may. What the function returns
     has the right type, and the program goes on as if the loop had come to its end.
 
-Look-alikes
+Fix
+    Take the ``return`` out of the loop. Where one batch is wanted: ``batch = next(iter(loader))``.
+
+When this is fine
     ``next(iter(loader))``, which says that one batch is wanted; ``break`` or ``return`` on a condition, as for a limit,
     a time, or a loss that is not finite; a turn that may ``continue`` with the next batch; a generator; a search for
     the first batch that fits; a function that says behind the loop what becomes of an empty loader; several updates on
@@ -16,9 +19,6 @@ Look-alikes
     left. Told where an optimizer steps in the loop's own body, which ends by a ``return`` without a condition. Who
     takes one update by a loop on purpose is named too: hence a warning. A run does not see how a loop is left, so it is
     told from the text only.
-
-Fix
-    Take the ``return`` out of the loop. Where one batch is wanted: ``batch = next(iter(loader))``.
 
 References
     facebookresearch/deepcluster#1, "Return statement inside for loop cuts short each set of epochs",
@@ -34,9 +34,9 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Thing
+from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.loop_invariance import over_loader
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import FUNCTIONS, around
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Hit, Source, last_word
@@ -52,7 +52,7 @@ def find(source: Source) -> Iterator[Hit]:
     if _keeps_iterators(source):
         return
     told: set[int] = set()
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         loop = step.loops[-1] if step.loops else None
         loader = over_loader(loop) if loop is not None else None
         if loop is None or loader is None or id(loop.node) in told or _whole(loader):
@@ -96,7 +96,7 @@ def _answered(source: Source, loop: ast.For) -> bool:
     return bool(behind) and isinstance(behind[0], ast.Return | ast.Raise)
 
 
-def _whole(loader: Thing) -> bool:
+def _whole(loader: AbstractValue) -> bool:
     """True where a batch is as large as something is long: there is one."""
     size = loader.options.get("batch_size") or loader.options.get("1")
     calls = ast.walk(size.node) if size is not None and size.node is not None else ()

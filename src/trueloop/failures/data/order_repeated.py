@@ -1,13 +1,16 @@
 """A loader that shuffles gives the same order in every epoch.
 
-Symptom
+What you see
     None that can be seen in the loss. The model meets the same batches in the same order again and again, and learns
     a little of that order: results vary more with the seed, and large numbers of epochs gain less than they should.
 
-Why nothing raises
+Why it happens
     A generator that is seeded again is meant to repeat itself.
 
-Look-alikes
+Fix
+    Seed once, before the first epoch.
+
+When this is fine
     A loader that does not shuffle; a held-out loader; two models trained on one order to be compared; a run started
     over from the beginning, or rolled back to an earlier state; datasets of one batch; a DistributedSampler, of which
     DST003 tells. So it is named only where two epochs in a row, over one dataset, of a sampler of torch's own or of
@@ -15,9 +18,6 @@ Look-alikes
     both, no optimizer was built and no weights were loaded in between. Repeating each order on purpose would be named
     too: hence a warning. In the text it shows where every turn of a loop that trains over such a loader sets the seed
     again, to what is no other in the next turn.
-
-Fix
-    Seed once, before the first epoch.
 
 References
     torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
@@ -31,12 +31,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.queries.statement_moves import moved_out
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -64,10 +65,10 @@ class _Epoch:
     stepped: set[Ref] = field(default_factory=set[Ref])
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares the order of each epoch with that of the one before."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         LoaderStarted,
         OrderSeen,
         StepTaken,
@@ -140,7 +141,7 @@ class Detector:
             return Evidence(message=message, place=order.seeded_at, related=related)
         return Evidence(message=message, place=order.made_at or order.place, fix="Seed its generator once, not anew.")
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no two epochs could be compared."""
         return "" if self._compared else "no two epochs of one shuffling loader were seen"
 
@@ -161,11 +162,11 @@ def find(source: Source) -> Iterator[Hit]:
             yield from _seeded(source, start, loader)
 
 
-def _seeded(source: Source, start: Operation, loader: Thing) -> Iterator[Hit]:
+def _seeded(source: Source, start: Op, loader: AbstractValue) -> Iterator[Hit]:
     loop, own = start.loops[-1], loader.options.get("generator")
     if loop.once():
         return
-    inside = source.within(loop, Act.SEEDED, Act.TORCH, root=start.root)
+    inside = source.within(loop, OpKind.SEEDED, OpKind.TORCH, root=start.root)
     if own is None:
         seeds = [each for each in inside if each.word in SEEDS and "torch.random.fork_rng" not in each.contexts]
     else:
@@ -182,7 +183,7 @@ def _seeded(source: Source, start: Operation, loader: Thing) -> Iterator[Hit]:
         )
 
 
-def _fixed(source: Source, seed: Operation, loop: Loop) -> bool:
+def _fixed(source: Source, seed: Op, loop: Loop) -> bool:
     given = [*seed.node.args, *(each.value for each in seed.node.keywords)]
     return bool(given) and all(source.fixed(each, seed, loop) for each in given)
 

@@ -1,15 +1,19 @@
 """The random numbers of the augmentation repeat, from sample to sample, worker to worker or epoch to epoch.
 
-Symptom
+What you see
     Augmentation helps less than it should, as if there were only a handful of crops and flips; with more workers the
     model overfits sooner. Dropout masks repeat as well where the global generator is the one that is seeded.
 
-Why nothing raises
+Why it happens
     A generator seeded with a constant repeats itself by design. A dataset is copied into every worker, and with it the
     generator it holds: each copy starts from the same state, and again in the next epoch, when new workers get copies
     of the original, which has not moved. PyTorch seeds only its own, Python's and numpy's global generators in workers.
 
-Look-alikes
+Fix
+    Take the global generators, which PyTorch seeds in each worker; or make one for each sample from (seed, epoch,
+    index); or set ``dataset.rng`` in a ``worker_init_fn`` from ``torch.initial_seed()``.
+
+When this is fine
     A seed made from the index of the sample, or of the epoch; a dataset that computes its samples from a seed; a
     generator of one's own without workers, or with a ``worker_init_fn``, or where the dataset asks
     ``get_worker_info()``; one that only split or permuted the data when the dataset was made; held-out data, whose
@@ -18,10 +22,6 @@ Look-alikes
     in it, and used for each sample, in two or more workers, or in workers that are made anew for a second epoch.
     Draws that do not matter for training (a debugging probe in the dataset) would be named too: hence a warning. What
     happens inside the workers themselves is not seen.
-
-Fix
-    Take the global generators, which PyTorch seeds in each worker; or make one for each sample from (seed, epoch,
-    index); or set ``dataset.rng`` in a ``worker_init_fn`` from ``torch.initial_seed()``.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -34,6 +34,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import (
     BackwardStarted,
@@ -48,10 +49,10 @@ from trueloop.tracing.events import (
 MOST_LOADERS = 64
 
 
-class Detector:
+class Detector(failure.Detector):
     """Keeps what repeats until its loader is known to be trained on."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         SeedRepeated,
         GeneratorCopied,
         LoaderStarted,
@@ -111,7 +112,7 @@ class Detector:
             about=event.generator,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where samples were drawn in workers, which are not watched."""
         return "samples were drawn in workers, which are not watched" if self._with_workers else ""
 

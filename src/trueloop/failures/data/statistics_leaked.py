@@ -1,13 +1,16 @@
 """Features were centred and scaled with the statistics of training and held-out samples together.
 
-Symptom
+What you see
     The validation score is a little, with few or skewed samples much, better than what the model does in use, where
     tomorrow's mean is not known.
 
-Why nothing raises
+Why it happens
     ``(x - x.mean(0)) / x.std(0)`` is right arithmetic at the wrong time: before the split instead of after it.
 
-Look-alikes
+Fix
+    Split first; compute mean and deviation on the training part; apply them to both.
+
+When this is fine
     Statistics of the training part applied to both; each part scaled by its own; fixed constants (of ImageNet, 1/255);
     features that are centred by nature, or by design (+1 and -1); tables scaled as a whole of which nothing is held
     out. Named is only a table, of all the samples that training and held-out loader draw from, in which every
@@ -15,9 +18,6 @@ Look-alikes
     than 1e-3. Data that came scaled by whoever published it would be named too: the held-out score is
     tainted all the same, but not by this program. Hence a warning. Statistics over a third, unused part are not seen,
     nor are tables that are read from files.
-
-Fix
-    Split first; compute mean and deviation on the training part; apply them to both.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
@@ -32,6 +32,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.evaluation_passes import HeldOutMeasured
@@ -45,10 +46,10 @@ from trueloop.tracing.events import (
 OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
 
 
-class Detector:
+class Detector(failure.Detector):
     """Waits for a sweep, without a backward, over samples that were scaled together with those of the training."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScaledTogether, HeldOutMeasured)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScaledTogether, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
@@ -84,7 +85,7 @@ class Detector:
             )
         return None
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no held-out set was ever measured."""
         return "" if self._judged else "no loader was swept without training"
 

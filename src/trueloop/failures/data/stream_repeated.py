@@ -1,23 +1,23 @@
 """Each worker of a loader goes through the whole stream, so that every sample comes as often as there are workers.
 
-Symptom
+What you see
     An epoch is as many times longer as there are workers, and every sample counts that often: four workers make one
     epoch four. Validation figures change little, and take four times as long; held-out counts are wrong.
 
-Why nothing raises
+Why it happens
     A dataset with indices is shared out by the loader's sampler. An ``IterableDataset`` has none: each worker gets a
     copy of it and iterates over that, and which part is whose is left to the dataset.
 
-Look-alikes
+Fix
+    In ``__iter__``, take every ``num_workers``-th sample from ``info.id`` on: ``itertools.islice(stream, info.id, None,
+    info.num_workers)`` where ``info = get_worker_info()`` is not None; or share out files among workers.
+
+When this is fine
     A stream that asks ``torch.utils.data.get_worker_info()`` for its part, or is given it by ``worker_init_fn``; one
     that draws at random without end, where workers are seeded differently; a single worker; a stream whose batches are
     all equal. Reported is a loader all of whose workers give the same first batch, and then another. Where a copied
     generator makes them alike, that is told instead (DAT005). What a dataset iterates over may ask for the worker
     itself, as streams of Hugging Face do, so a text does not tell.
-
-Fix
-    In ``__iter__``, take every ``num_workers``-th sample from ``info.id`` on: ``itertools.islice(stream, info.id, None,
-    info.num_workers)`` where ``info = get_worker_info()`` is not None; or share out files among workers.
 
 References
     huggingface/datasets#3423, "The data is repeated num_works times",
@@ -34,14 +34,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, GeneratorCopied, LoaderStarted, Ref, WorkersRepeat
 
 
-class Detector:
+class Detector(failure.Detector):
     """Passes on what the source has seen, unless another failure explains it."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeat)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeat)
 
     def __init__(self) -> None:
         self._copied: set[Ref] = set()
@@ -63,7 +64,7 @@ class Detector:
             )
         return None
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where no loader had several workers."""
         return "" if self._several else "no loader had several workers"
 

@@ -1,14 +1,17 @@
 """Part of the work of each update runs on another device than the model.
 
-Symptom
+What you see
     The accelerator is idle much of the time; one processor core is busy. The time of an update hardly depends on the
     size of the model.
 
-Why nothing raises
+Why it happens
     Moving a tensor is always allowed. With ``loss_fn(model(x).cpu(), y)`` loss and its gradient are computed on the
     processor, and every update waits for the copy there and back.
 
-Look-alikes
+Fix
+    Move the targets to the output's device: ``loss_fn(output, y.to(output.device))``.
+
+When this is fine
     Metrics computed on the processor from detached outputs; batches that are moved to the device one by one; models
     that are spread over several devices on purpose; optimizers that keep their averages in the memory of the host;
     actors on the processor beside a learner on an accelerator. Named is only a loss that is differentiated: its
@@ -16,9 +19,6 @@ Look-alikes
     an accelerator, in three backwards. It is slow, not wrong: hence a note. Without an accelerator it cannot happen,
     and has not been tried on one: the rule was tested with tensors of torch's "meta" device. A whole model that was
     left on the processor is not judged.
-
-Fix
-    Move the targets to the output's device: ``loss_fn(output, y.to(output.device))``.
 
 References
     CUDA semantics, "Asynchronous execution", https://docs.pytorch.org/docs/stable/notes/cuda.html
@@ -32,16 +32,17 @@ import sys
 from typing import Any, ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BackwardEnded, Event, LossesSeen, ModelCalled, Refs
 
 TIMES = 3  # backwards in a row
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares where a model's newest output lies with where its loss was computed."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen, BackwardEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen, BackwardEnded)
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
@@ -84,7 +85,7 @@ class Detector:
             place=suspect.place,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no model gave an output on an accelerator."""
         return self._unread if self._accelerated else "no model ran on an accelerator"
 

@@ -1,15 +1,20 @@
 """The processes of a data-parallel run train on the same batches: what all but one of them compute is thrown away.
 
-Symptom
+What you see
     The run is as fast as on one device and learns what it would learn there, though several are paid for: an epoch
     takes as many updates as with one process, and the loss curve is that of one. The effective batch is one batch.
 
-Why nothing raises
+Why it happens
     ``DistributedDataParallel`` averages gradients and has no part in the data. Each process goes through a loader of
     its own; with one order, or one seed on all of them, those give the same samples, and the mean of equal gradients
     is a gradient like any other.
 
-Look-alikes
+Fix
+    ``DataLoader(data, sampler=DistributedSampler(data))``, with ``set_epoch`` before each epoch. For a stream, take
+    every ``world_size``-th sample from ``rank`` on (``split_dataset_by_node`` for those of Hugging Face). For what is
+    drawn at random, seed with ``seed + rank``.
+
+When this is fine
     A global batch of which each process takes its part; another seed on each process and ``shuffle=True``, which draws
     with replacement across them; one batch that is overfitted, or all of the data in each update; parallelism within a
     layer or along the sequence, where processes are given the same and compute a part each; a task of its own on each
@@ -20,11 +25,6 @@ Look-alikes
     a warning. The text does not tell which seed a process has, or which part of the data.
     A run of one process cannot have this failure, which is why the teaching loop has no switch for it: the script below
     starts a second one.
-
-Fix
-    ``DataLoader(data, sampler=DistributedSampler(data))``, with ``set_epoch`` before each epoch. For a stream, take
-    every ``world_size``-th sample from ``rank`` on (``split_dataset_by_node`` for those of Hugging Face). For what is
-    drawn at random, seed with ``seed + rank``.
 
 References
     stanford-crfm/mistral#194, "Distributed Training: Data seem to be identical across processes",
@@ -43,6 +43,7 @@ from typing import ClassVar, Final
 
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderStarted, ModelReplicated, RanksCompared, Ref
 
@@ -62,10 +63,10 @@ class _Model:
     """It was told, or two ranks did different things."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts the different inputs for which two ranks found one gradient."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, LoaderStarted)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, LoaderStarted)
 
     def __init__(self) -> None:
         self._models: dict[Ref, _Model] = {}
@@ -110,7 +111,7 @@ class Detector:
             update=max(0, event.at - 1),
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where nothing was compared."""
         if any(model.compared for model in self._models.values()):
             return ""

@@ -1,22 +1,22 @@
 """A DistributedSampler gives some held-out samples twice, so that all processes have equally many.
 
-Symptom
+What you see
     The measured figure changes with the number of processes, and differs from that of one process in the third digit.
     Where predictions are gathered there are more of them than samples.
 
-Why nothing raises
+Why it happens
     ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes, since
     in training a process with fewer batches would leave the others waiting. For training one more sample is nothing.
-
-Look-alikes
-    A held-out set whose size is a multiple of the number of processes; a program that cuts what it has gathered to the
-    size of the set, which does not show here, hence a note; Accelerate's ``gather_for_metrics``, which does so;
-    evaluation by one process. Told where a loader with such a sampler is swept in eval mode and not trained on. The
-    size of the set does not show in a text.
 
 Fix
     Give each process ``Subset(held_out, range(rank, len(held_out), world_size))`` and add sums and counts up with
     ``all_reduce``; no call within the sweep may then wait for the others. Or gather, and cut to ``len(held_out)``.
+
+When this is fine
+    A held-out set whose size is a multiple of the number of processes; a program that cuts what it has gathered to the
+    size of the set, which does not show here, hence a note; Accelerate's ``gather_for_metrics``, which does so;
+    evaluation by one process. Told where a loader with such a sampler is swept in eval mode and not trained on. The
+    size of the set does not show in a text.
 
 References
     pytorch/pytorch#25162, "Incorrect Validation Accuracy Due to Distributed Sampler",
@@ -33,6 +33,7 @@ import weakref
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
 from trueloop.tracing.events import Event, LoaderStarted, Ref
@@ -48,10 +49,10 @@ class _Shared(NamedTuple):
     made_at: Place | None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts what each held-out loader's processes are given."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
 
     def __init__(self) -> None:
         self._shared: weakref.WeakKeyDictionary[Ref, _Shared] = weakref.WeakKeyDictionary()
@@ -67,7 +68,7 @@ class Detector:
         self._seen += len(event.sweeps)
         return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
 

@@ -1,15 +1,19 @@
 """The processes of a data-parallel run train different models, though each believes to hold a copy of one.
 
-Symptom
+What you see
     The loss looks as usual, since it is that of one process. Validation is worse than that of a run on one device, and
     changes with the rank that computes it; a checkpoint holds the model of the rank that wrote it. Gradients are
     averaged over models that are not the same, so each one descends along the slope of another.
 
-Why nothing raises
+Why it happens
     ``DistributedDataParallel`` makes the parameters equal once, when it is built. From then on it averages gradients
     and trusts every process to do the same with them. It never looks at the parameters again.
 
-Look-alikes
+Fix
+    Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, step on all
+    ranks or on none (decide by a number that was all-reduced), with one learning rate and one loss scale.
+
+When this is fine
     Shards of FSDP2 and of tensor parallelism, which are not compared; parameters that the model tells the wrapper to
     ignore; buffers, such as the statistics of BatchNorm; models of other groups, as in a pipeline; local SGD, which
     steps between two reductions or averages by a communication hook of its own; uneven inputs under ``join()``;
@@ -18,10 +22,6 @@ Look-alikes
     Not judged are parameters outside of the wrapper, and ranks that are not watched.
     A run of one process cannot have this failure, which is why the teaching loop has no switch for it: the script below
     starts a second one.
-
-Fix
-    Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, step on all
-    ranks or on none (decide by a number that was all-reduced), with one learning rate and one loss scale.
 
 References
     torch.nn.parallel.DistributedDataParallel, "Internal Design",
@@ -36,16 +36,17 @@ from typing import ClassVar, Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared
 
 NAMED: Final = 3  # parameters that a message names
 
 
-class Detector:
+class Detector(failure.Detector):
     """Waits for two ranks that hold different values of one parameter."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared)
 
     def __init__(self) -> None:
         self._compared = 0
@@ -72,7 +73,7 @@ class Detector:
             update=max(0, event.at - 1),
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where nothing was compared."""
         if self._compared:
             return ""

@@ -1,24 +1,24 @@
 """A DistributedSampler that shuffles is never told the epoch, so every epoch has the order of the first.
 
-Symptom
+What you see
     None that can be seen in the loss. Each process meets the same samples in the same order, epoch after epoch, and
     never one of another process's share: the more processes, the smaller the part of the data that each of them, and
     its batches, ever mixes. Runs of many epochs gain less than they should.
 
-Why nothing raises
+Why it happens
     The sampler makes its order from its seed and its epoch alone, so that all processes agree without a word. The epoch
     stays 0 until somebody calls ``set_epoch``, and a fixed order is a valid one.
 
-Look-alikes
+Fix
+    Call ``sampler.set_epoch(epoch)`` before each epoch.
+
+When this is fine
     A sampler with ``shuffle=False``, or a single epoch; ``set_epoch`` called through ``loader.sampler``, through a
     batch sampler around it, in a helper, or by Accelerate, Lightning or the Hugging Face Trainer; a run resumed at a
     later epoch; two models or optimizers that take turns on one order; a model built anew or rolled back in between;
     epochs of one batch. Named where two epochs in a row, over one dataset, were made from the same epoch and seed, and
     one optimizer stepped on two batches or more of both. Who repeats an order on purpose is named too: hence a warning.
     In the text it shows where a loop over epochs trains on such a loader and nothing ever sets its epoch.
-
-Fix
-    Call ``sampler.set_epoch(epoch)`` before each epoch.
 
 References
     torch.utils.data.distributed.DistributedSampler, with the warning on set_epoch,
@@ -32,12 +32,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Insertion
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import EpochDrawn, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
@@ -59,10 +60,10 @@ class _Epoch:
         return {optimizer for optimizer, batches in self.batches.items() if len(batches) >= FEWEST}
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares what each epoch's order is made from with that of the one before."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         EpochDrawn, StepTaken, OptimizerCreated, StateLoaded
     )  # fmt: skip
 
@@ -119,7 +120,7 @@ class Detector:
             about=drawn.dataset or drawn.loader,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no two epochs could be compared."""
         if self._compared:
             return ""
@@ -128,7 +129,7 @@ class Detector:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the loops over a loader with such a sampler, in a loop over epochs, where nothing sets the epoch."""
-    told = source.acts(Act.EPOCH_SET)
+    told = source.acts(OpKind.EPOCH_SET)
     if len({id(each.node) for each in told}) < source.text.source.count("set_epoch"):
         return  # somewhere it is called on what the text does not show
     for start, loader in epochs(source):
@@ -148,14 +149,14 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _shuffles(sampler: Thing) -> bool:
+def _shuffles(sampler: AbstractValue) -> bool:
     shuffle = sampler.options.get("shuffle") or sampler.options.get("3")
     seed = sampler.options.get("seed") or sampler.options.get("4")
     torchs = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
     return torchs and (shuffle is None or shuffle.constant() is True) and (seed is None or seed.kind is Kind.CONSTANT)
 
 
-def _told(source: Source, start: Operation, loader: Thing) -> Fix | None:
+def _told(source: Source, start: Op, loader: AbstractValue) -> Fix | None:
     """Return the fix that sets the epoch in front of the loop over batches, where that and the epoch have names."""
     loop, over = start.loops[-1].node, start.node.iter
     while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))

@@ -1,15 +1,19 @@
 """The model is trained past its DistributedDataParallel, so that every process trains a model of its own.
 
-Symptom
+What you see
     Adding processes changes nothing: loss and accuracy are those of one process with one process's batches, only the
     electricity bill grows. The ranks drift apart from the first update on, and the checkpoint of rank 0 has seen a
     fraction of the data.
 
-Why nothing raises
+Why it happens
     The wrapper averages gradients by hooks that a call of the wrapper makes ready. ``model.module(x)`` is a call of the
     plain model: its backward fills the gradients of this process, the hooks find that nobody has asked, and stay quiet.
 
-Look-alikes
+Fix
+    Call the wrapper: ``model(x)``, not ``model.module(x)``. What is to be done by a method of the model goes through
+    its ``forward``.
+
+When this is fine
     Evaluation through ``model.module``, which has no backward; gradients that the program reduces by itself between
     backward and step; ``no_sync()`` for all micro-batches but the last, since the wrapper was called; a loss on the
     weights, or a second network on the plain module, beside a call of the wrapper; a GAN whose generator is trained
@@ -17,10 +21,6 @@ Look-alikes
     backwards gave to replicated parameters, while since the step before the wrapper was not called and its group began
     no collective from the first of those backwards on. Who averages the parameters themselves, now and then, does not
     need the wrapper; he would be named nevertheless: hence a warning. With one process it makes no difference yet.
-
-Fix
-    Call the wrapper: ``model(x)``, not ``model.module(x)``. What is to be done by a method of the model goes through
-    its ``forward``.
 
 References
     torch.nn.parallel.DistributedDataParallel, and its notes on forward and no_sync,
@@ -33,6 +33,7 @@ from typing import ClassVar, Final
 
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NONE, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
@@ -41,11 +42,11 @@ TIMES: Final = 2  # once may be a trial
 MOST_CALLS: Final = 64  # of different models between two steps
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts the steps of replicated parameters whose gradients came from calls past the wrapper, and stayed here."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
-    rouses: ClassVar[tuple[type[Event], ...]] = (ModelReplicated,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
+    activated_by: ClassVar[tuple[type[Event], ...]] = (ModelReplicated,)
 
     def __init__(self) -> None:
         self._wrapped: dict[Ref, ModelReplicated] = {}
@@ -95,7 +96,7 @@ class Detector:
             about=event.wrapper,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no step of a wrapped model was seen."""
         if self._steps:
             return ""

@@ -1,19 +1,19 @@
 """Autograd's search for anomalies is left on after debugging.
 
-Symptom
+What you see
     Every update takes two to five times as long, or more, and nothing else is different.
 
-Why nothing raises
+Why it happens
     ``detect_anomaly`` is a tool for finding the operation that makes a NaN. It writes down a traceback for each
     operation of the forward and looks at each gradient of the backward, which costs time and is always right.
 
-Look-alikes
+Fix
+    Take it out, or put it behind a switch. ``trueloop run`` names the operation that makes a NaN without it (GRD007).
+
+When this is fine
     A few updates under it, while somebody looks for something, a switch (``if args.debug:``), and a trial whose error
     is caught. It is a note, told where it is still on after 32 updates; in the text, where it is switched on without a
     condition and never off.
-
-Fix
-    Take it out, or put it behind a switch. ``trueloop run`` names the operation that makes a NaN without it (GRD007).
 
 References
     Anomaly detection, https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
@@ -33,6 +33,7 @@ from trueloop.analysis.loop_invariance import words
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Event
@@ -43,10 +44,10 @@ DETECT: Final = ("torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.d
 TRAINERS: Final = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every backward tells whether the search is on."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
 
     def __init__(self) -> None:
         self._since: int | None = None
@@ -67,10 +68,6 @@ class Detector:
             place=event.anomaly_at or event.place,
             update=self._since,
         )
-
-    def abstains(self) -> str:
-        """Return ""; it is read at every backward that is watched in full."""
-        return ""
 
 
 def find(source: Source) -> Iterator[Hit]:

@@ -1,22 +1,22 @@
 """The run goes on the CPU without a word, although a GPU was meant for it.
 
-Symptom
+What you see
     Ten to a hundred times slower than yesterday, and correct. The GPU's load is 0 %, and it is paid for.
 
-Why nothing raises
+Why it happens
     ``"cuda" if torch.cuda.is_available() else "cpu"`` is what every example says, and torch only answers False where
     its build has no CUDA (a requirements file that was pinned on a laptop), where the driver is too old, where the
     container was started without ``--gpus``, or where the batch system gave the job no device.
-
-Look-alikes
-    A machine without any GPU, a test, a debugging run, a model that is small enough for the CPU: the same line is right
-    there. What tells them apart is what the machine was meant for, and that stands in no program. Hence no running
-    program is accused: `trueloop doctor` weighs device files, driver, and what the batch system has set.
 
 Fix
     Say which device is meant, and let it fail: ``torch.device("cuda")`` instead of a choice. With
     ``TRUELOOP_REQUIRE_GPU=1`` in the environment of a container or job, `trueloop train` and the entrypoint of our
     containers refuse to start without a GPU.
+
+When this is fine
+    A machine without any GPU, a test, a debugging run, a model that is small enough for the CPU: the same line is right
+    there. What tells them apart is what the machine was meant for, and that stands in no program. Hence no running
+    program is accused: `trueloop doctor` weighs device files, driver, and what the batch system has set.
 
 References
     torch.cuda.is_available, https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_available.html

@@ -1,22 +1,22 @@
 """A model answers requests with gradients on.
 
-Symptom
+What you see
     A service takes more memory than its model and its batch need, and each answer takes longer than it should; more so
     the deeper the model. Nothing else is wrong: the answers are right.
 
-Why nothing raises
+Why it happens
     ``model.eval()`` switches dropout and batch statistics, and leaves autograd on. Every request builds a graph and
     keeps all activations until its output is gone, and nobody ever runs it backward.
-
-Look-alikes
-    Handlers that explain an answer (saliency) or adapt the model need the graph. A model whose parameters are all
-    frozen builds none. It is told in the text only, where a route of FastAPI, Flask or their like calls a model that
-    the module makes, itself or through functions of the file, with no ``no_grad``, ``inference_mode`` or other context
-    manager on the way, in a file that uses no gradients anywhere. A note, since it is slow, not wrong.
 
 Fix
     ``with torch.inference_mode():`` around the call. It also saves counting versions and views, as EVL007 tells;
     `trueloop serve` does it for every request. benchmarks/serving.py compares the ways.
+
+When this is fine
+    Handlers that explain an answer (saliency) or adapt the model need the graph. A model whose parameters are all
+    frozen builds none. It is told in the text only, where a route of FastAPI, Flask or their like calls a model that
+    the module makes, itself or through functions of the file, with no ``no_grad``, ``inference_mode`` or other context
+    manager on the way, in a file that uses no gradients anywhere. A note, since it is slow, not wrong.
 
 References
     Autograd mechanics, "Locally disabling gradient computation",
@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.request_handlers import WITHOUT, Served, imported, qualified, served
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.source_text import Fix
@@ -51,7 +51,7 @@ def find(source: Source) -> Iterator[Hit]:
 
 def _uses_gradients(source: Source) -> bool:
     """True where anything in the file wants gradients, or switches them off for good, or within a model."""
-    if source.acts(Act.BACKWARD, Act.FROZEN, Act.STEPPED):
+    if source.acts(OpKind.BACKWARD, OpKind.FROZEN, OpKind.STEPPED):
         return True
     classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
     attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}

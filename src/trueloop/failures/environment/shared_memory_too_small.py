@@ -1,22 +1,22 @@
 """Batches of loader workers do not fit into the shared memory of the container.
 
-Symptom
+What you see
     A run that has gone well elsewhere ends with "DataLoader worker is killed by signal: Bus error", often only after
     hours, with the first large batch; or with "No space left on device" while the disk is nearly empty.
 
-Why nothing raises
+Why it happens
     Workers pass tensors through files in /dev/shm, which take room only once they are written to. A container
     has 64 MB of it unless it is told otherwise, and the system kills a worker that writes beyond: there is no
     exception before that, and none that says why.
-
-Look-alikes
-    Loaders without workers pass nothing on. Workers that return paths, or numbers, need next to nothing. A bus error
-    can also come from a file that is mapped into memory and cut short meanwhile.
 
 Fix
     Give the container more, ``docker run --shm-size=8g``, ``shm_size: 8gb`` in compose.yaml, in Kubernetes an emptyDir
     of medium Memory at /dev/shm; or take fewer workers, a smaller ``prefetch_factor``, smaller batches. What is needed
     is workers times ``prefetch_factor`` times the bytes of a batch: `trueloop doctor` computes it.
+
+When this is fine
+    Loaders without workers pass nothing on. Workers that return paths, or numbers, need next to nothing. A bus error
+    can also come from a file that is mapped into memory and cut short meanwhile.
 
 References
     torch.multiprocessing, "Sharing strategies", https://docs.pytorch.org/docs/stable/multiprocessing.html

@@ -1,20 +1,20 @@
 """Most of the time of training is spent waiting for the next batch.
 
-Symptom
+What you see
     Updates per second do not rise with a faster device; its load goes up and down; halving the model changes nothing.
 
-Why nothing raises
+Why it happens
     Waiting is not an error. ``num_workers`` is 0 unless it is asked for, so that each batch is read, decoded and
     collated while the model stands still.
-
-Look-alikes
-    The start of workers, before the first batch of an epoch, is not counted. Loaders that are only measured on,
-    epochs of less than half a second of waiting or of fewer than 16 batches are not judged, nor are loaders left by
-    ``break``, or without an end. Data that must be read slowly (over a network, once) is as it is: hence a note.
 
 Fix
     More workers (``num_workers=``), kept between epochs (``persistent_workers=True``); decode and resize once, before
     training; keep small data in memory as tensors.
+
+When this is fine
+    The start of workers, before the first batch of an epoch, is not counted. Loaders that are only measured on,
+    epochs of less than half a second of waiting or of fewer than 16 batches are not judged, nor are loaders left by
+    ``break``, or without an end. Data that must be read slowly (over a network, once) is as it is: hence a note.
 
 References
     torch.utils.data, "Single- and Multi-process Data Loading", https://docs.pytorch.org/docs/stable/data.html
@@ -28,6 +28,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderExhausted, LoaderStarted, Ref
 
@@ -36,10 +37,10 @@ LEAST_S = 0.5
 FEWEST_BATCHES = 16
 
 
-class Detector:
+class Detector(failure.Detector):
     """Weighs the wait against the length of every epoch that was trained on."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoaderExhausted)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoaderExhausted)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
@@ -64,7 +65,7 @@ class Detector:
             place=self._made_at.get(event.loader) or event.place,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where every epoch was short."""
         return "" if self._judged else "every epoch was too short to tell"
 

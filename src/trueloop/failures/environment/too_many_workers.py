@@ -1,21 +1,21 @@
 """More loader workers run than there are cores for them.
 
-Symptom
+What you see
     The first batch of every epoch takes long, memory fills up, and the load of the machine is above the number of its
     cores. More workers made it slower. In a container everything is slower than on the machine it runs on.
 
-Why nothing raises
+Why it happens
     Workers that have no core take turns with the others, and with the training itself. Torch warns of more workers than
     the machine has cores, once and among other warnings; of the share of them that a container or a job gets (a quota
     of its group), neither torch nor ``os.cpu_count()`` knows anything.
 
-Look-alikes
-    Workers that mostly wait, for a network or an object store, need no core of their own: twice as many as cores can be
-    right, and is measured rather than counted. Hence a warning, and no running program is accused of it.
-
 Fix
     One worker for each core that can be used, less one for the training, divided by the training processes on the
     machine. `trueloop doctor` counts the cores that this process may use, quotas included.
+
+When this is fine
+    Workers that mostly wait, for a network or an object store, need no core of their own: twice as many as cores can be
+    right, and is measured rather than counted. Hence a warning, and no running program is accused of it.
 
 References
     torch.utils.data, "Multi-process data loading", https://docs.pytorch.org/docs/stable/data.html

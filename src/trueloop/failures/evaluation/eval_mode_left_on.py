@@ -1,13 +1,16 @@
 """Training goes on in eval mode after an evaluation.
 
-Symptom
+What you see
     From the second epoch on dropout does nothing and batch normalisation uses frozen statistics. The model overfits,
     or its statistics no longer fit its weights.
 
-Why nothing raises
+Why it happens
     A model in eval mode has gradients and can be stepped like any other: that is how normalisation layers are frozen.
 
-Look-alikes
+Fix
+    Call ``model.train()`` at the beginning of every epoch, after the evaluation.
+
+When this is fine
     Fine-tuning in eval mode from the start, batch normalisation or a backbone frozen by its own ``eval()``, and a call
     of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
     train mode with dropout or batch normalisation at work, was then set to eval mode, went through data, or a part of
@@ -15,9 +18,6 @@ Look-alikes
     having set the mode again, other than the same line before the next measurement. Parts of a model that is never
     called itself are set with it, and left alone once anything is set to train mode. The text shows a loop in which a
     model is stepped, then set to eval mode, and never set back; a warning where it shows no dropout or normalisation.
-
-Fix
-    Call ``model.train()`` at the beginning of every epoch, after the evaluation.
 
 References
     torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -29,11 +29,12 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import comes_back
 from trueloop.analysis.queries.modes import frozen, lively, renewed, set_back, sets, touches, trains, unread
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, Refs, StepTaken
@@ -63,10 +64,10 @@ class _Model:
         self.steps, self.parameters = 0, NONE
 
 
-class Detector:
+class Detector(failure.Detector):
     """Follows the mode of each model from step to step."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Model]()
@@ -143,20 +144,16 @@ class Detector:
             related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
         )
 
-    def abstains(self) -> str:
-        """Return ""; modes are always seen."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the steps of loops that set their model to eval mode later on and never back."""
-    modes = source.acts(Act.MODE)
+    modes = source.acts(OpKind.MODE)
     for mode in modes:
         model = mode.subject
         if mode.value is not False or model.kind is not Kind.MODEL or not mode.loops:
             continue
         whole = source.within(mode.loops[0], root=mode.root)
-        back = any(each.act is Act.MODE and each.value is not False and touches(each, model) for each in whole)
+        back = any(each.act is OpKind.MODE and each.value is not False and touches(each, model) for each in whole)
         if back or source.handed_out(model, whole) or frozen(source, model):
             continue
         found = _stepped_before(source, mode)
@@ -175,7 +172,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _stepped_before(source: Source, mode: Operation) -> tuple[Loop, Operation] | None:
+def _stepped_before(source: Source, mode: Op) -> tuple[Loop, Op] | None:
     """Return the innermost loop that steps a model in train mode before it is set to eval mode, and the step."""
     model = mode.subject
     for loop in reversed([each for each in mode.loops if not each.once()]):
@@ -185,7 +182,7 @@ def _stepped_before(source: Source, mode: Operation) -> tuple[Loop, Operation] |
             continue
         start = inside[0].index
         earlier = [
-            each for each in source.acts(Act.MODE)
+            each for each in source.acts(OpKind.MODE)
             if each.root == mode.root and each.index < step.index and sets(each, model)
         ]  # fmt: skip
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)

@@ -1,20 +1,20 @@
 """Held-out data are measured with graphs that nobody uses.
 
-Symptom
+What you see
     Evaluation takes as much memory as training, sometimes more than there is, and is slower than it need be.
 
-Why nothing raises
+Why it happens
     Eval mode and gradients are two things: ``model.eval()`` does not switch graphs off.
 
-Look-alikes
+Fix
+    Put the sweep under ``torch.no_grad()``, or ``torch.inference_mode()`` where nothing of it is used in training.
+
+When this is fine
     Saliency maps, adversarial evaluation and second-order quantities need the graph, by ``torch.autograd.grad`` or
     backward; and a loss summed over a whole epoch is run backward after the loader's end. Told where a trained model
     in eval mode built a graph for every batch of a loader that is never trained on, and none of them was run backward
     by the time the next one was built. A note, since it is slow, not wrong. The text alone shows a loop over a loader
     in eval mode, outside of ``no_grad``, that asks for no gradients.
-
-Fix
-    Put the sweep under ``torch.no_grad()``, or ``torch.inference_mode()`` where nothing of it is used in training.
 
 References
     PyTorch documentation "Autograd mechanics", section on locally disabling gradient computation,
@@ -30,16 +30,17 @@ from trueloop.analysis.queries.evaluation_loops import graphs_for_nothing, witho
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
 from trueloop.tracing.events import Event
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks for graphs in every sweep."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
 
     def __init__(self) -> None:
         self._seen = 0
@@ -49,7 +50,7 @@ class Detector:
         self._seen += len(event.sweeps)
         return [evidence for sweep in event.sweeps if (evidence := _judge(sweep)) is not None]
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
 

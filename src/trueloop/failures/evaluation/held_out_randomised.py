@@ -1,13 +1,16 @@
 """Held-out samples are augmented at random, as if they were trained on.
 
-Symptom
+What you see
     The validation loss is noisy, and worse than it would be on the data as they are; the best epoch is the lucky one.
 
-Why nothing raises
+Why it happens
     A dataset that augments does so for whoever reads it. One dataset that is split after it was built carries its
     random transforms into both parts.
 
-Look-alikes
+Fix
+    Build two datasets over the same files, one with the random transforms and one without, and split the indices.
+
+When this is fine
     Test-time augmentation averages over several random views, a denoising model is measured on noise that is drawn
     anew, masked language modelling masks other tokens in each sweep, contrastive learning wants two random views of
     each sample, a sampler of negatives draws new ones, a language model is measured on random pieces of a long text.
@@ -17,9 +20,6 @@ Look-alikes
     made with a transform that is called random, or with a ``Compose`` of such, is split, and one part is trained on
     and the other measured. A transform within another callable, as contrastive views are, is left alone, and so is a
     program that sets transforms afterwards.
-
-Fix
-    Build two datasets over the same files, one with the random transforms and one without, and split the indices.
 
 References
     udacity/deep-learning-v2-pytorch#132, "this data augmentation is transferred also to the validation dataset",
@@ -38,8 +38,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.evaluation_loops import loader_of, sweeps, trained_on
 from trueloop.analysis.queries.modes import in_eval_mode
 from trueloop.analysis.source_file import Hit, Source, last_word
@@ -55,7 +55,7 @@ def find(source: Source) -> Iterator[Hit]:
     if any(map(_set_afterwards, source.nodes)):
         return
     told = set[int]()
-    steps = source.acts(Act.STEPPED)
+    steps = source.acts(OpKind.STEPPED)
     trained = [loader for each in steps for loop in each.loops if (loader := loader_of(loop)) is not None]
     for call in sweeps(source, grad=None):
         loader = loader_of(call.loops[-1])
@@ -74,7 +74,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _whole(loader: Thing) -> Thing | None:
+def _whole(loader: AbstractValue) -> AbstractValue | None:
     """Return the dataset that a loader gives a part of; None where it gives all, or the text does not tell."""
     data = next((each for each in loader.of if each.kind is Kind.DATASET), None)
     if loader.either or data is None or data.either:
@@ -86,7 +86,7 @@ def _whole(loader: Thing) -> Thing | None:
     return data if sampler is not None and sampler.name in CHOSEN else None
 
 
-def _random(dataset: Thing) -> str:
+def _random(dataset: AbstractValue) -> str:
     """Return the name of a random transform that a dataset was made with; "" where there is none."""
     for given in dataset.options.values():
         name = _called_random(given.node)

@@ -1,20 +1,20 @@
 """A metric is the mean of the means of batches, the last of which is smaller.
 
-Symptom
+What you see
     The validation loss changes with the batch size though the model and the data do not. With one sample left over,
     this sample counts as much as a whole batch.
 
-Why nothing raises
+Why it happens
     A mean of means is a number like any other. It equals the mean over samples only where all batches are equal.
 
-Look-alikes
+Fix
+    Sum over samples and divide by their number at the end, or weight each batch's mean by its size.
+
+When this is fine
     Batches of equal size (``drop_last=True``, or a size that divides the data), a running figure for the progress bar,
     and a macro average over tasks. Which numbers a program averages, and what for, does not show while it runs, so no
     running program is accused of it: it shows in the text only, as a sum of batch means over the number of batches of a
     loader that is made in the same file.
-
-Fix
-    Sum over samples and divide by their number at the end, or weight each batch's mean by its size.
 
 References
     torch.utils.data.DataLoader, drop_last, https://docs.pytorch.org/docs/stable/data.html

@@ -1,20 +1,20 @@
 """Inference runs under no_grad, where inference_mode would do the same for less.
 
-Symptom
+What you see
     None. Small models answer a little slower than they could: every tensor still counts its versions and views.
 
-Why nothing raises
+Why it happens
     ``torch.no_grad()`` is right. ``torch.inference_mode()`` came later, in PyTorch 1.9, and promises more: what is
     computed under it never takes part in autograd, so that nothing has to be kept track of.
 
-Look-alikes
+Fix
+    ``with torch.inference_mode():``
+
+When this is fine
     Whatever is used with gradients afterwards: targets for a loss, weights that are averaged or changed, tensors that a
     module keeps. They need ``no_grad``, and inference tensors would raise. So it is said only of a block or function
     that calls models of which the file shows all, keeps and hands on nothing of what they compute, and leaves numbers
     at most. It is a note, given only if it is selected, and in the text only.
-
-Fix
-    ``with torch.inference_mode():``
 
 References
     Autograd mechanics, inference mode, https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -28,15 +28,15 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
+from trueloop.analysis.abstract_value import AbstractValue, Kind
 from trueloop.analysis.loop_invariance import stored
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NUMBERS: Final = frozenset(("item", "tolist", "float", "int", "len", "round", "print", "format", "range"))
-PURE: Final = frozenset((Act.CALLED, Act.LOSS, Act.TORCH, Act.ITERATED, Act.MODE))
+PURE: Final = frozenset((OpKind.CALLED, OpKind.LOSS, OpKind.TORCH, OpKind.ITERATED, OpKind.MODE))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -73,8 +73,8 @@ def _only_numbers(source: Source, body: Sequence[ast.stmt], scope: ast.AST) -> b
     inside = [
         each for each in source.operations if id(each.node) in nodes or any(id(call) in nodes for call in each.calls)
     ]
-    trains = bool(source.acts(Act.BACKWARD, Act.STEPPED))
-    models = [each.subject for each in inside if each.act is Act.CALLED]
+    trains = bool(source.acts(OpKind.BACKWARD, OpKind.STEPPED))
+    models = [each.subject for each in inside if each.act is OpKind.CALLED]
     read_out = any(isinstance(each, ast.Call) and _number(each) for one in body for each in ast.walk(one))
     if (
         not models
@@ -108,16 +108,16 @@ def _loaded_elsewhere(scope: ast.AST, nodes: set[int]) -> set[str]:
     return found
 
 
-def _pure(operation: Operation) -> bool:
+def _pure(operation: Op) -> bool:
     """Return True for what keeps nothing of what is computed."""
-    if operation.act in (Act.KEPT, Act.ESCAPED):
+    if operation.act in (OpKind.KEPT, OpKind.ESCAPED):
         return not any(
             each.kind in (Kind.TENSOR, Kind.MODEL, Kind.UNKNOWN) and not _read_out(each) for each in operation.things
         )
     return operation.act in PURE and not operation.word.endswith("_")
 
 
-def _read_out(thing: Thing) -> bool:
+def _read_out(thing: AbstractValue) -> bool:
     return thing.name in ("item", "tolist", "builtins.len", "builtins.float", "builtins.int") or (
         all(_read_out(each) or each.kind is Kind.CONSTANT for each in thing.of)
         and bool(thing.of)
@@ -125,9 +125,11 @@ def _read_out(thing: Thing) -> bool:
     )
 
 
-def _known(model: Thing) -> bool:
+def _known(model: AbstractValue) -> bool:
     """Return True for a model of torch's layers or of this file: it keeps nothing that the text does not show."""
-    return all(each.name.startswith("torch.nn.") or isinstance(each.scope, Thing) for each in model.alternatives())
+    return all(
+        each.name.startswith("torch.nn.") or isinstance(each.scope, AbstractValue) for each in model.alternatives()
+    )
 
 
 def _number(node: ast.expr | None, tensors: set[str] | None = None) -> bool:

@@ -1,21 +1,21 @@
 """The last held-out samples are dropped, since they do not fill a batch.
 
-Symptom
+What you see
     The measured figure changes with the batch size, which no figure may. The samples that are left out are always the
     same ones, the last of the set; of a small set sorted by time or class they can be a fifth of it, and of one kind.
 
-Why nothing raises
+Why it happens
     ``drop_last=True`` is right for training, where every sample comes in another epoch, and is copied to the held-out
     loader with the rest of its arguments. Nobody counts what was measured.
 
-Look-alikes
+Fix
+    Give held-out loaders ``drop_last=False``, which is what they do when nothing is said.
+
+When this is fine
     A held-out set that is a whole number of batches; training loaders; a loader of unlabelled samples that is trained
     on; a sweep in train mode, which measures nothing; streams, whose length nobody knows. A fixed
     shape on purpose, for a compiled model, drops samples all the same: pad the last batch and mask it. In the text,
     where the number of samples does not show, a held-out loader with ``drop_last=True`` is a note.
-
-Fix
-    Give held-out loaders ``drop_last=False``, which is what they do when nothing is said.
 
 References
     thuml/Autoformer#104, "Why use drop_last=True in test (and val) dataloader?",
@@ -37,6 +37,7 @@ from trueloop.analysis.queries.modes import in_eval_mode
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
@@ -54,10 +55,10 @@ class _Dropped(NamedTuple):
     place: Place | None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts what each held-out loader leaves out."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
 
     def __init__(self) -> None:
         self._dropping: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
@@ -73,7 +74,7 @@ class Detector:
         self._seen += len(event.sweeps)
         return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
 

@@ -1,22 +1,22 @@
 """A sum over the batches goes on from epoch to epoch, and is divided by the size of one.
 
-Symptom
+What you see
     The loss that is printed grows from epoch to epoch, or falls much more slowly than it does; accuracy climbs past
     100 %. The best epoch is the last one whatever happens, or the first one.
 
-Why nothing raises
+Why it happens
     A number that is added to has to be set to zero where a pass begins. Set once, before the loop over epochs, it
     still is a number, and dividing it by ``len(loader)`` is no error.
 
-Look-alikes
+Fix
+    Set it to zero within the loop over epochs, before the loop over batches; for a metric, call ``reset()`` there.
+
+When this is fine
     A sum that is divided by a count which goes on as well, or by the number of epochs, too; progress counted in
     updates; one that is reset at the end of an epoch, or within a function that is called for each. Reported is a sum
     of losses or of hits over the batches of one loader, in a loop in which nothing sets it again and which divides it
     by the length of that loader or its dataset; and a metric of torchmetrics that such a loop asks for its value and
     never resets. It is found in the text only: a program's sums are numbers like any others.
-
-Fix
-    Set it to zero within the loop over epochs, before the loop over batches; for a metric, call ``reset()`` there.
 
 References
     cleverhans-lab/cleverhans#33, accuracy above 1 in a tutorial, https://github.com/cleverhans-lab/cleverhans/pull/33

@@ -1,13 +1,16 @@
 """Held-out data are measured with the model in train mode.
 
-Symptom
+What you see
     The validation loss is noisy and too high, and differs between two runs over the same weights. With batch
     normalisation it depends on the batch size, and the running statistics learn from the validation set.
 
-Why nothing raises
+Why it happens
     Train mode is the default. Dropout and batch normalisation do in it what they are told to do.
 
-Look-alikes
+Fix
+    Call ``model.eval()`` before the sweep, and ``model.train()`` after it.
+
+When this is fine
     MC dropout (the model in eval mode, its dropout layers switched on; or several passes over each batch or over the
     loader), the re-estimation of batch normalisation's statistics, teachers and averaged models that no optimizer
     steps, and passes over the training loader are not told. Certain where a model that is being trained, in train mode
@@ -17,9 +20,6 @@ Look-alikes
     twice. The text alone shows a model with dropout or batch normalisation that is trained and then goes through
     another loader without gradients, for its results, in a program that never sets its mode to eval; or that does so
     only outside of the turns in which the model is put into train mode, trained, and then measured.
-
-Fix
-    Call ``model.eval()`` before the sweep, and ``model.train()`` after it.
 
 References
     torch.nn.Module.eval, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -33,22 +33,23 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import sweeps, trained_on
 from trueloop.analysis.queries.modes import evaluated, left_from_training, lively, touches, unread, unused
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
 from trueloop.tracing.events import Event, Ref
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at the modes of the model in every sweep."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
 
     def __init__(self) -> None:
         self._normalised: Counter[Ref] = Counter()
@@ -82,7 +83,7 @@ class Detector:
             update=sweep.update,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
 
@@ -101,11 +102,11 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _set_to_eval(source: Source, call: Operation) -> bool:
+def _set_to_eval(source: Source, call: Op) -> bool:
     """True where the mode of the model, or of a part of it, may be eval, or other code may set it."""
     elsewhere = unread(source, "eval")
     own = (0, call.root)
-    modes = [each for each in source.acts(Act.MODE) if each.value is not True]
+    modes = [each for each in source.acts(OpKind.MODE) if each.value is not True]
     elsewhere += [each.node for each in modes if each.root not in own]
     if not all(unused(source, node) for node in elsewhere):
         return True

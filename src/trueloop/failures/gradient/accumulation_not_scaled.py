@@ -1,13 +1,16 @@
 """Gradients of K batches are added up, but none of the losses is divided by K.
 
-Symptom
+What you see
     With accumulation over K batches, training behaves as with a learning rate K times larger: it diverges, or clipping
     is always at its limit. Changing K changes the result, though the effective batch was to stay the same.
 
-Why nothing raises
+Why it happens
     A sum of K means is a perfectly good loss, K times as large.
 
-Look-alikes
+Fix
+    Divide: ``(loss / K).backward()``; in the last window of an epoch by the batches it really has.
+
+When this is fine
     ``loss / K``, a loss summed over samples and divided by their number, gradients divided by hand before the step, a
     GradScaler's factor, and several losses of one batch are not told. It is a warning: who tuned the learning rate for
     the sum is right too, and Adam is nearly indifferent to the scale (clipping, its eps and its weight decay are not).
@@ -15,9 +18,6 @@ Look-alikes
     one mean-reduced loss, gave each loss the weight 1, read from the graph, and nothing scaled the sum before the step.
     The text alone tells it of one of torch's own losses that goes backward as it is, where nothing in the file divides
     by the size of the window or touches a ``.grad``.
-
-Fix
-    Divide: ``(loss / K).backward()``; in the last window of an epoch by the batches it really has.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -33,12 +33,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import by_hand, divides, mean_of_batch, repeated, window
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
@@ -55,10 +55,10 @@ MOST_PARTS = 4096  # of a window; longer ones are not judged
 CLOSE = 1e-3  # of weights and norms read in float32
 
 
-class Detector:
+class Detector(failure.Detector):
     """Adds up the weights with which the losses of a window entered backward."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         BackwardEnded,
         GradientsCleared,
         GradientsClipped,
@@ -108,10 +108,6 @@ class Detector:
             fix=f"Divide by the number of batches in the window: (loss / {len(parts)}).backward().",
         )
 
-    def abstains(self) -> str:
-        """Return ""; a loss that cannot be read is not of this kind."""
-        return ""
-
 
 def _weight(ended: BackwardEnded) -> float | None:
     """Return the weight of a backward's loss; None where it is not one mean-reduced loss."""
@@ -122,7 +118,7 @@ def _weight(ended: BackwardEnded) -> float | None:
 def find(source: Source) -> Iterator[Hit]:
     """Yield the one backward of each window whose loss is a mean over a batch and goes backward undivided."""
     told: set[int] = set()
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         if step.subject.kind is not Kind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
         found = _window(source, step)
@@ -138,16 +134,16 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _window(source: Source, step: Deed) -> tuple[Deed, ast.expr] | None:
+def _window(source: Source, step: Op) -> tuple[Op, ast.expr] | None:
     """Return the only backward of a window that a step ends, and the number of batches in it."""
     loop = step.loops[-1]
     inside = source.within(loop, root=step.root)
-    backwards = [each for each in inside if each.act is Act.BACKWARD]
+    backwards = [each for each in inside if each.act is OpKind.BACKWARD]
     if len(backwards) != 1 or source.handed_out(step.subject, inside) or not source.reaches(backwards[0], step.subject):
         return None
     backward, ends = backwards[0], window(step, loop)
     if ends is not None:
-        others = [each for each in inside if each.act in (Act.STEPPED, Act.CLEARED)]
+        others = [each for each in inside if each.act in (OpKind.STEPPED, OpKind.CLEARED)]
         waits = all((ends.branch.node, ends.branch.arm) in _arms(each, loop) for each in others)
         fits = waits and len(others) > 1 and backward.beside(step) and backward.always_in(loop) and ends.turns != 1
         return (backward, ends.size) if fits and mean_of_batch(source, backward, loop) else None
@@ -155,14 +151,14 @@ def _window(source: Source, step: Deed) -> tuple[Deed, ast.expr] | None:
     size = repeated(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
     if size is None or not backward.always_in(inner) or not mean_of_batch(source, backward, inner, drawn=True):
         return None
-    return None if source.within(inner, Act.STEPPED, Act.CLEARED, root=step.root) else (backward, size)
+    return None if source.within(inner, OpKind.STEPPED, OpKind.CLEARED, root=step.root) else (backward, size)
 
 
-def _arms(operation: Deed, loop: Loop) -> list[tuple[Any, int]]:
+def _arms(operation: Op, loop: Loop) -> list[tuple[Any, int]]:
     return [(each.node, each.arm) for each in operation.conditions(loop)]
 
 
-def _divided(source: Source, backward: Deed, step: Deed, size: ast.expr) -> Fix | None:
+def _divided(source: Source, backward: Op, step: Op, size: ast.expr) -> Fix | None:
     """Return the fix: the loss is divided by the size of its window, where it goes backward."""
     call = backward.node
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":

@@ -1,21 +1,21 @@
 """A parameter's gradient is exactly zero in every update.
 
-Symptom
+What you see
     A layer does not learn, though it takes part in the forward pass and its gradient is there.
 
-Why nothing raises
+Why it happens
     Zero is a gradient. Dead ReLUs, a saturated sigmoid, a zero that is multiplied in, an initialisation with zeros on
     both sides of a product and a loss that ignores an output all give it.
-
-Look-alikes
-    The first updates of LoRA and of residual branches that begin at zero, a loss term that is annealed from zero, and
-    experts that no sample is sent to are right, and a bias that cancels out, such as the last one of a critic whose
-    loss is a difference of two means. So this is a note, told only after 64 updates over which not a single gradient
-    that was looked at had one number other than zero, while others of the same optimizer had, and not of a bias alone.
 
 Fix
     Look at the activations behind the layer: if all are zero or saturated, lower the learning rate, change the
     initialisation, or use an activation that does not die (LeakyReLU, GELU).
+
+When this is fine
+    The first updates of LoRA and of residual branches that begin at zero, a loss term that is annealed from zero, and
+    experts that no sample is sent to are right, and a bias that cancels out, such as the last one of a critic whose
+    loss is a difference of two means. So this is a note, told only after 64 updates over which not a single gradient
+    that was looked at had one number other than zero, while others of the same optimizer had, and not of a bias alone.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, adding
 from trueloop.tracing.events import NONE, Event, Ref, Refs, StepTaken, WatchEnded
@@ -48,10 +49,10 @@ class _Held:
         self.place = event.place
 
 
-class Detector:
+class Detector(failure.Detector):
     """Keeps, for each optimizer, the parameters whose gradient has been zero in every step."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
 
     def __init__(self) -> None:
         self._held = Facts[Ref, _Held]()
@@ -104,7 +105,7 @@ class Detector:
             about=optimizer,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where no gradient could be read, or too few."""
         if not self._read:
             return (

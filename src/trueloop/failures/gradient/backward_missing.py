@@ -1,14 +1,17 @@
 """An optimizer steps again and again, and no backward is ever run.
 
-Symptom
+What you see
     The loss stays where it began: the weights are those of the initialisation, or of the checkpoint. Learning rate,
     data and model make no difference.
 
-Why nothing raises
+Why it happens
     A parameter without a gradient is passed over by every optimizer, so a step over none that has one is a step that
     does nothing. GradScaler alone asks for gradients.
 
-Look-alikes
+Fix
+    Run ``loss.backward()`` between the loss and the step.
+
+When this is fine
     Stepping through a schedule to plot it or to resume it, where no model is called; an optimizer for a part that is
     trained later, while others are (GRD005 tells of that); gradients written by hand or by ``torch.autograd.grad``;
     closures; an optimizer of one's own that needs no gradients; weights that are moved by hand; batches that are
@@ -17,9 +20,6 @@ Look-alikes
     gradient, and none has changed. The text tells it where a loop calls a model, computes a loss and steps, and nothing
     in the file has to do with a backward or with gradients, nor gets hold of that loss; ``loss.backward`` without
     parentheses is none.
-
-Fix
-    Run ``loss.backward()`` between the loss and the step.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -36,11 +36,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NONE, Event, ModelCalled, Ref, Refs, StepTaken, WatchEnded
@@ -52,10 +52,10 @@ FEWEST = 4  # where it ends
 LOOKED_AT = 4  # parameters of a model whose values are compared
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts the steps over nothing that come behind a call of a model, as long as no backward was run."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken, WatchEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken, WatchEnded)
 
     def __init__(self) -> None:
         self._called: Refs = NONE
@@ -108,10 +108,6 @@ class Detector:
             update=0,
         )
 
-    def abstains(self) -> str:
-        """Return ""; backwards are always counted."""
-        return ""
-
 
 def _of_torch(kind: str) -> bool:
     """True for the name of an optimizer that does nothing without gradients."""
@@ -122,7 +118,7 @@ def _of_torch(kind: str) -> bool:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the first step of a loop that computes a loss, in a file without any backward."""
-    steps = [each for each in source.acts(Act.STEPPED) if each.loops and _plain(each)]
+    steps = [each for each in source.acts(OpKind.STEPPED) if each.loops and _plain(each)]
     if not steps:
         return
     named = [each.value for each in source.nodes if isinstance(each, ast.Expr) and _last(each) == "backward"]
@@ -130,7 +126,9 @@ def find(source: Source) -> Iterator[Hit]:
         return
     for step in steps:
         inside = source.within(step.loops[-1], root=step.root)
-        loss = next((each for each in inside if each.act is Act.LOSS and _of(each, step) and each.beside(step)), None)
+        loss = next(
+            (each for each in inside if each.act is OpKind.LOSS and _of(each, step) and each.beside(step)), None
+        )
         if loss is None or any(_gets(each, loss, step) for each in inside):
             continue
         yield Hit(
@@ -151,7 +149,7 @@ def _called(source: Source, named: ast.expr) -> Fix:
     return Fix((Edit(end, end, "()"),), safe=False, words="Call it")
 
 
-def _plain(step: Deed) -> bool:
+def _plain(step: Op) -> bool:
     optimizer = step.subject
     return (
         optimizer.kind is Kind.OPTIMIZER
@@ -171,7 +169,7 @@ def _has_backward(source: Source, named: list[ast.expr]) -> bool:
     return any("backward" in word for word in words if isinstance(word, str))
 
 
-def _of(loss: Deed, step: Deed) -> bool:
+def _of(loss: Op, step: Op) -> bool:
     """True where a loss has a graph that leads to a model the optimizer holds."""
     result = loss.result
     if result is None or loss.grad is not True:
@@ -179,9 +177,9 @@ def _of(loss: Deed, step: Deed) -> bool:
     return any(each.kind is Kind.MODEL and step.subject.covers(each) for each in result.graph())
 
 
-def _gets(each: Deed, loss: Deed, step: Deed) -> bool:
+def _gets(each: Op, loss: Op, step: Op) -> bool:
     """True where code that is not shown gets the loss, or the model or optimizer, and may run backward."""
-    if each.act is not Act.ESCAPED:
+    if each.act is not OpKind.ESCAPED:
         return False
     return any(
         given.may_be(step.subject) or given.covers(step.subject) or any(part is loss.result for part in given.lineage())
@@ -189,7 +187,7 @@ def _gets(each: Deed, loss: Deed, step: Deed) -> bool:
     )
 
 
-def _added(source: Source, loss: Deed, step: Deed) -> Fix | None:
+def _added(source: Source, loss: Op, step: Op) -> Fix | None:
     """Return the fix: a backward in front of the step, where the loss has a name."""
     named = loss.statement
     plain = isinstance(named, ast.Assign) and named.value is loss.node and isinstance(named.targets[0], ast.Name)

@@ -1,19 +1,19 @@
 """Gradients are clipped when a step has used them already.
 
-Symptom
+What you see
     Clipping has no effect: training blows up as it did without.
 
-Why nothing raises
+Why it happens
     Clipping changes the gradients it finds. After the step these are of no use to anybody.
 
-Look-alikes
+Fix
+    Clip between the last backward of the window and ``optimizer.step()``.
+
+When this is fine
     A norm that is only measured, with an infinite limit or one that is not reached, may be read at any time. Certain
     where, twice or more, every gradient that a line cut down to the limit had been used by a step with nothing added
     since, and that line never clipped anything else. The text alone tells it where nothing is done with the norm, and
     between the step of these parameters and the clipping stands no backward and nothing unknown.
-
-Fix
-    Clip between the last backward of the window and ``optimizer.step()``.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -28,12 +28,12 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import infinite, unscaling
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GradientsClipped
@@ -41,10 +41,10 @@ from trueloop.tracing.events import Event, GradientsClipped
 TIMES = 2  # once might be a probe
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts, for each line that clips, how often it came too late."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
     def __init__(self) -> None:
         self._late: Counter[Place | None] = Counter()
@@ -67,14 +67,10 @@ class Detector:
             place=line,
         )
 
-    def abstains(self) -> str:
-        """Return ""; clipping is always seen while watching in full."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each clipping whose norm nobody reads, behind the step that has used what it clips."""
-    for clip in source.acts(Act.CLIPPED):
+    for clip in source.acts(OpKind.CLIPPED):
         plain = isinstance(clip.statement, ast.Expr) and clip.statement.value is clip.node
         if not plain or not clip.subject.models() or infinite(clip):
             continue
@@ -88,22 +84,22 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _used_by(source: Source, clip: Deed) -> Deed | None:
+def _used_by(source: Source, clip: Op) -> Op | None:
     """Return the step that has used all that is clipped, if nothing came in between and nothing was clipped before."""
     run = source.run_of(clip)
     at = run.index(clip)
     step = None
     for each in reversed(run[:at]):
         match each.act:
-            case Act.ESCAPED | Act.GRADIENTS if step is None:
+            case OpKind.ESCAPED | OpKind.GRADIENTS if step is None:
                 return None
-            case Act.CLEARED if each.word and step is None:
+            case OpKind.CLEARED if each.word and step is None:
                 return None  # written by hand
-            case Act.STEPPED if step is None and _uses(source, each, clip):
+            case OpKind.STEPPED if step is None and _uses(source, each, clip):
                 step = each
-            case Act.CLIPPED if step is not None and not _apart(each, clip):
+            case OpKind.CLIPPED if step is not None and not _apart(each, clip):
                 return None
-            case Act.BACKWARD:
+            case OpKind.BACKWARD:
                 reached = all(source.reaches(each, model) for model in clip.subject.models())
                 return step if reached and not each.excludes(clip) else None
             case _:
@@ -111,13 +107,13 @@ def _used_by(source: Source, clip: Deed) -> Deed | None:
     return None
 
 
-def _apart(one: Deed, other: Deed) -> bool:
+def _apart(one: Op, other: Op) -> bool:
     """Return True where two clippings surely have nothing in common."""
     models = one.subject.models()
     return bool(models) and not one.subject.covers(other.subject) and not other.subject.covers(one.subject)
 
 
-def _uses(source: Source, step: Deed, clip: Deed) -> bool:
+def _uses(source: Source, step: Op, clip: Op) -> bool:
     """Return True where a step surely comes before a clipping, and holds all that is clipped."""
     optimizer = step.subject
     if optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts or not step.implied_by(clip):
@@ -126,10 +122,10 @@ def _uses(source: Source, step: Deed, clip: Deed) -> bool:
         return False
     if optimizer.models():
         return all(optimizer.covers(model) for model in clip.subject.models())
-    return len({id(each.subject) for each in source.run_of(clip) if each.act is Act.STEPPED}) == 1
+    return len({id(each.subject) for each in source.run_of(clip) if each.act is OpKind.STEPPED}) == 1
 
 
-def _moved(source: Source, clip: Deed, step: Deed) -> Fix | None:
+def _moved(source: Source, clip: Op, step: Op) -> Fix | None:
     """Return the fix: the clipping goes before the step, and unscales what a scaler has scaled."""
     statement, before = clip.statement, step.statement
     body = source.block(statement)

@@ -1,12 +1,16 @@
 """Gradients are cleared before a step could use them.
 
-Symptom
+What you see
     The loss does not move at all; or, with accumulation, training behaves as with a batch several times smaller.
 
-Why nothing raises
+Why it happens
     A step over parameters without gradients does nothing, silently. And clearing is always allowed.
 
-Look-alikes
+Fix
+    Put ``optimizer.zero_grad()`` after the step, or before the first backward of the window; never between a backward
+    and the step that is to use it.
+
+When this is fine
     A skipped batch that was not finite, a gradient probe, SAM, PCGrad, per-sample gradients and the generator's pass
     through a GAN's discriminator all clear gradients that no step has used, on purpose. So it is told in two cases.
     One: every step so far found no gradient, though backwards had reached its parameters, at least twice. Two: in
@@ -15,10 +19,6 @@ Look-alikes
     ``.grad`` by hand (PCGrad, differential privacy) are not of this kind: what is stepped is not what a backward
     left. The text alone tells both: a clearing of all that is stepped right behind it; and one in every turn of a
     loop whose steps, all of them, wait for a counter.
-
-Fix
-    Put ``optimizer.zero_grad()`` after the step, or before the first backward of the window; never between a backward
-    and the step that is to use it.
 
 References
     PyTorch tutorial "Optimizing Model Parameters", https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -32,12 +32,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import by_hand, window
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, Gap, GradientsCleared, Ref, StepTaken
@@ -55,10 +55,10 @@ class _Lost(NamedTuple):
     batch: int
 
 
-class Detector:
+class Detector(failure.Detector):
     """Follows each backward to the step that uses its gradients, or to the clearing that drops them."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, GradientsCleared, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, GradientsCleared, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._effective = Facts[Ref, bool]()  # optimizers that found gradients
@@ -135,21 +135,17 @@ class Detector:
             ),
         )
 
-    def abstains(self) -> str:
-        """Return ""; clearing is always seen."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each clearing that stands between every backward of a loop and its step."""
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         if step.subject.kind is not Kind.OPTIMIZER or not step.loops:
             continue
         inside = source.within(step.loops[-1], root=step.root)
-        reaching = [each for each in inside if each.act is Act.BACKWARD and source.reaches(each, step.subject)]
+        reaching = [each for each in inside if each.act is OpKind.BACKWARD and source.reaches(each, step.subject)]
         cleared = _just_before(source, step)
         if cleared is not None:
-            again = sum(each.act is Act.STEPPED and each.subject.may_be(step.subject) for each in inside) > 1
+            again = sum(each.act is OpKind.STEPPED and each.subject.may_be(step.subject) for each in inside) > 1
             words = "The gradients are cleared right before the step, which finds none of them."
         else:
             cleared, again = _in_every_turn(source, step, inside), False
@@ -165,21 +161,23 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _just_before(source: Source, step: Deed) -> Deed | None:
+def _just_before(source: Source, step: Op) -> Op | None:
     """Return the clearing in front of a step, with nothing between that could make a gradient."""
     run = source.run_of(step)
     for each in reversed(run[: run.index(step)]):
         match each.act:
-            case Act.CLEARED if source.clears_all(each, step.subject) and each.beside(step) and each.implied_by(step):
+            case OpKind.CLEARED if (
+                source.clears_all(each, step.subject) and each.beside(step) and each.implied_by(step)
+            ):
                 return each
-            case Act.CLEARED | Act.BACKWARD | Act.GRADIENTS | Act.ESCAPED | Act.STEPPED:
+            case OpKind.CLEARED | OpKind.BACKWARD | OpKind.GRADIENTS | OpKind.ESCAPED | OpKind.STEPPED:
                 return None
             case _:
                 pass
     return None
 
 
-def _in_every_turn(source: Source, step: Deed, inside: list[Deed]) -> Deed | None:
+def _in_every_turn(source: Source, step: Op, inside: list[Op]) -> Op | None:
     """Return the clearing in every turn of a loop in which all steps wait for the end of a window, no backward does."""
     loop = step.loops[-1]
     found = window(step, loop)
@@ -188,11 +186,13 @@ def _in_every_turn(source: Source, step: Deed, inside: list[Deed]) -> Deed | Non
     ends = {(id(found.branch.node), found.branch.arm)}
     for each in inside:
         here = {(id(branch.node), branch.arm) for branch in each.branches}
-        if (each.act is Act.STEPPED and not ends <= here) or (each.act is Act.BACKWARD and not each.always_in(loop)):
+        if (each.act is OpKind.STEPPED and not ends <= here) or (
+            each.act is OpKind.BACKWARD and not each.always_in(loop)
+        ):
             return None
-    if source.handed_out(step.subject, inside) or any(each.act is Act.GRADIENTS for each in inside):
+    if source.handed_out(step.subject, inside) or any(each.act is OpKind.GRADIENTS for each in inside):
         return None
-    clearings = [each for each in inside if each.act is Act.CLEARED and each.beside(step) and each.always_in(loop)]
+    clearings = [each for each in inside if each.act is OpKind.CLEARED and each.beside(step) and each.always_in(loop)]
     return next((each for each in clearings if source.clears_all(each, step.subject)), None)
 
 

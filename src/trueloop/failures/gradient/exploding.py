@@ -1,13 +1,16 @@
 """The gradients grow a thousandfold, update after update, and the loss goes with them.
 
-Symptom
+What you see
     The gradient norm climbs by orders of magnitude and does not come back. The loss follows, and some updates later
     it is ``inf`` or ``nan``.
 
-Why nothing raises
+Why it happens
     Large numbers are numbers. An optimizer multiplies them by the learning rate and adds.
 
-Look-alikes
+Fix
+    A lower learning rate, with warm-up; clip the norm; look at how the weights are initialised and the inputs scaled.
+
+When this is fine
     A spike in one update, warm-up, a norm that is clipped, a learning rate finder (the rate has grown as well), a
     term of the loss that is switched on, rewards that arrive at last, parameters that join late, adversaries that
     take turns. None of them goes on growing. Told only for a program with one optimizer that clips nothing and whose
@@ -15,9 +18,6 @@ Look-alikes
     more at a like rate over the same parameters, and not more and more slowly, as with a factor that is annealed, until
     the norm is more than a thousand times what it was, without counting the largest leap. A slower growth, and one
     that falls between two stretches that are watched in full, is not seen.
-
-Fix
-    A lower learning rate, with warm-up; clip the norm; look at how the weights are initialised and the inputs scaled.
 
 References
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", arXiv:1211.5063
@@ -31,6 +31,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BackwardEnded, Event, Gap, GradientsClipped, Ref, StepTaken
 
@@ -43,10 +44,10 @@ _Update = tuple[StepTaken, float, float]
 """What is compared: a step, its norm and its loss."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Follows a growth from update to update."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, BackwardEnded, GradientsClipped, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, BackwardEnded, GradientsClipped, Gap)
 
     def __init__(self) -> None:
         self._why_not = ""
@@ -104,7 +105,7 @@ class Detector:
             update=since,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return why there is nothing to compare with."""
         return self._why_not or ("" if self._read else "no update had a norm and a loss that could be read")
 

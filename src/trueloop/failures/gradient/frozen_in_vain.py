@@ -1,14 +1,17 @@
 """A layer is frozen, or thawed, through an attribute that nothing reads.
 
-Symptom
+What you see
     A pretrained backbone that was to be frozen is trained along: it forgets what it knew, and the run takes the time
     and memory of a full fine-tuning. Or a head that was to be thawed never learns.
 
-Why nothing raises
+Why it happens
     Python lets anything be assigned to an object. ``parameter.require_grad = False`` makes a new attribute beside
     ``requires_grad``, and ``module.requires_grad = False`` makes one on a module, which has none of that name.
 
-Look-alikes
+Fix
+    ``module.requires_grad_(False)``, before the optimizer is built.
+
+When this is fine
     ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` do what they say. Such a word may be kept
     as a setting: nothing is said where anything in the file may read the attribute, which reading ``requires_grad`` of
     what ``parameters()`` gives does not; and at run time where anything in the program may, or where the module's
@@ -16,9 +19,6 @@ Look-alikes
     accused where an optimizer steps what was to be frozen, at a rate that is not zero, or holds what was to be thawed
     and is not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first called
     after an optimizer was made: what is frozen in vain later is found in the text only.
-
-Fix
-    ``module.requires_grad_(False)``, before the optimizer is built.
 
 References
     nn.Module.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -36,22 +36,22 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import PART, Kind, Thing
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.abstract_value import PART, AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, FrozenInVain, Mark, Ref, Refs, StepTaken
 from trueloop.tracing.program_text.freezing import MISSPELLED, RIGHT, may_be_read
 
 
-class Detector:
+class Detector(failure.Detector):
     """Waits for a step of what was to be frozen, or of an optimizer that holds what was to be thawed."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (FrozenInVain, StepTaken)
-    rouses: ClassVar[tuple[type[Event], ...]] = (FrozenInVain,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (FrozenInVain, StepTaken)
+    activated_by: ClassVar[tuple[type[Event], ...]] = (FrozenInVain,)
 
     def __init__(self) -> None:
         self._marked: dict[Ref, FrozenInVain] = {}
@@ -75,7 +75,7 @@ class Detector:
                     found.append(_evidence(marked, mark, hit, event))
         return found
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where nothing was trained."""
         return "no optimizer stepped" if self._marked and not self._stepped else ""
 
@@ -98,12 +98,12 @@ def _evidence(marked: FrozenInVain, mark: Mark, hit: int, step: StepTaken) -> Ev
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each assignment of a truth value to such an attribute."""
-    for bound in source.acts(Act.BOUND, Act.FROZEN):
+    for bound in source.acts(OpKind.BOUND, OpKind.FROZEN):
         target = bound.node
         if not isinstance(target, ast.Attribute) or not isinstance(_value(bound), bool):
             continue
         owner = bound.subject.kind
-        if bound.act is Act.BOUND and target.attr in MISSPELLED:
+        if bound.act is OpKind.BOUND and target.attr in MISSPELLED:
             known = owner in (Kind.PARAMETERS, Kind.MODEL, Kind.TENSOR)
             if known and not may_be_read(source.tree, target.attr, of_modules=owner is Kind.MODEL):
                 yield Hit(
@@ -111,7 +111,7 @@ def find(source: Source) -> Iterator[Hit]:
                     node=target,
                     fix=_renamed(source, bound, owner is Kind.MODEL),
                 )
-        elif bound.act is Act.FROZEN and _is_module(bound.subject) and not _kept(source, bound, target):
+        elif bound.act is OpKind.FROZEN and _is_module(bound.subject) and not _kept(source, bound, target):
             word = "thaws" if bound.value else "freezes"
             yield Hit(
                 message=f"A module has no requires_grad: the assignment {word} none of its parameters.",
@@ -120,7 +120,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _is_module(owner: Thing) -> bool:
+def _is_module(owner: AbstractValue) -> bool:
     """Return True for a module of this file; what another file's module holds may be a parameter: ``net.fc.bias``."""
     if owner.kind is not Kind.MODEL or PART not in owner.facts:
         return owner.kind is Kind.MODEL
@@ -128,11 +128,11 @@ def _is_module(owner: Thing) -> bool:
     return isinstance(method, ast.Attribute) and method.attr in ("children", "modules")
 
 
-def _value(bound: Deed) -> object:
-    return bound.value if bound.act is Act.FROZEN else bound.things[0].constant() if bound.things else None
+def _value(bound: Op) -> object:
+    return bound.value if bound.act is OpKind.FROZEN else bound.things[0].constant() if bound.things else None
 
 
-def _kept(source: Source, bound: Deed, target: ast.Attribute) -> bool:
+def _kept(source: Source, bound: Op, target: ast.Attribute) -> bool:
     """Return True where the file may read the attribute, as a setting, or where the module keeps what it is given."""
     given = bound.statement.value if isinstance(bound.statement, ast.Assign) else None
     if not dotted(target.value) or (dotted(target.value) == "self" and isinstance(given, ast.Name)):
@@ -140,7 +140,7 @@ def _kept(source: Source, bound: Deed, target: ast.Attribute) -> bool:
     return may_be_read(source.tree, RIGHT, of_modules=True)
 
 
-def _renamed(source: Source, bound: Deed, module: bool) -> Fix | None:
+def _renamed(source: Source, bound: Op, module: bool) -> Fix | None:
     """Return the fix: the method of a module, or the attribute of a parameter."""
     target, statement = bound.node, bound.statement
     if not isinstance(statement, ast.Assign) or statement.targets != [target]:

@@ -1,21 +1,21 @@
 """Backward runs on a tensor that was made differentiable by decree and has nothing behind it.
 
-Symptom
+What you see
     The loss is printed, backward runs, the optimizer steps, and no weight ever changes.
 
-Why nothing raises
+Why it happens
     ``torch.tensor(value, requires_grad=True)`` and ``loss.requires_grad_()`` make a new leaf. Its backward fills its
     own ``.grad`` and is done. Without that call torch would have said that the loss has no graph.
-
-Look-alikes
-    ``parameter.backward(gradient)``, which puts a gradient into a parameter by hand, and a leaf that an optimizer holds
-    (an image that is optimised) are not told. Certain when the root of a backward without a given gradient is a leaf
-    that is no parameter and belongs to no optimizer: nothing else in the program can get a gradient from it. The text
-    alone tells it where a model's output went into that leaf, and every way back to the model is cut.
 
 Fix
     Keep the loss a tensor from the model to backward: no ``.item()``, ``.detach()``, ``.data``, ``torch.tensor(loss)``
     or NumPy on the way, no ``torch.no_grad()`` around the forward; then leave ``requires_grad_()`` out.
+
+When this is fine
+    ``parameter.backward(gradient)``, which puts a gradient into a parameter by hand, and a leaf that an optimizer holds
+    (an image that is optimised) are not told. Certain when the root of a backward without a given gradient is a leaf
+    that is no parameter and belongs to no optimizer: nothing else in the program can get a gradient from it. The text
+    alone tells it where a model's output went into that leaf, and every way back to the model is cut.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -28,21 +28,21 @@ import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, Kind, Thing
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Event, OptimizerCreated
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at the root of every backward, once there is an optimizer that would need its gradients."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, BackwardStarted)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, BackwardStarted)
 
     def __init__(self) -> None:
         self._trains = False
@@ -62,15 +62,15 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where no backward was seen."""
         return "" if self._seen else "no backward was seen"
 
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each backward from what a model computed, that was cut off from it and then told to want gradients."""
-    held = [each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
-    for backward in source.acts(Act.BACKWARD):
+    held = [each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    for backward in source.acts(OpKind.BACKWARD):
         root, given = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
         if root.kind is Kind.SEQUENCE and len(root.of) == 1:
             root, given = root.of[0], given - {"0"}
@@ -88,18 +88,18 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _wants(source: Source, root: Thing, backward: Deed) -> Any:
+def _wants(source: Source, root: AbstractValue, backward: Op) -> Any:
     """Return where a root that leads nowhere was told to want gradients; None where it leads somewhere, or was not."""
     if LEAF in root.facts:
         return root.node
     if root.name == "requires_grad_" and root.of:
         root = root.of[0]
-    told = [each for each in source.run_of(backward) if each.act is Act.FROZEN and each.subject is root]
+    told = [each for each in source.run_of(backward) if each.act is OpKind.FROZEN and each.subject is root]
     earlier = [each for each in told if each.value is True and each.index < backward.index]
     return earlier[-1].node if earlier and _cut(root) else None
 
 
-def _cut(thing: Thing, depth: int = 20) -> bool:
+def _cut(thing: AbstractValue, depth: int = 20) -> bool:
     """Return True where no way through the graph leads from a tensor to anything that is trained."""
     if NO_GRAPH in thing.facts or thing.kind in (Kind.CONSTANT, Kind.NAME):
         return True
@@ -110,7 +110,7 @@ def _cut(thing: Thing, depth: int = 20) -> bool:
     return all(_cut(each, depth - 1) for each in thing.of)
 
 
-def _kept_whole(source: Source, root: Thing) -> Fix | None:
+def _kept_whole(source: Source, root: AbstractValue) -> Fix | None:
     """Return the fix, where a leaf was made of a loss that still has its graph: the loss itself."""
     call = root.node
     if LEAF not in root.facts or not isinstance(call, ast.Call) or not call.args or not root.of:

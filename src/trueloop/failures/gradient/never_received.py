@@ -1,22 +1,22 @@
 """A parameter that an optimizer holds never receives a gradient.
 
-Symptom
+What you see
     A part of the model keeps its initial weights. The rest learns to live with it.
 
-Why nothing raises
+Why it happens
     A parameter without a gradient is passed over by every optimizer. That is how frozen and unused parts work.
-
-Look-alikes
-    A head that is trained later, unused layers of a pretrained model (the pooler of BERT) and a frozen backbone that an
-    optimizer holds all the same are common and right, only wasteful. So this is a note. It is told after an epoch, or
-    after 64 updates, for parameters that want a gradient and never had one while others of the same optimizer did, or
-    while backwards were run and none of that optimizer's had one. What another optimizer steps with a gradient, as the
-    second one of an InfoGAN does, is left alone.
 
 Fix
     If the part is meant to learn, look for what cuts it off from the loss: ``.detach()``, ``.data``,
     ``torch.no_grad()``, NumPy, an argmax, a weight that was made anew after the optimizer was built, a layer that is
     never called. If it is not, freeze it with ``requires_grad_(False)`` before the optimizer is built.
+
+When this is fine
+    A head that is trained later, unused layers of a pretrained model (the pooler of BERT) and a frozen backbone that an
+    optimizer holds all the same are common and right, only wasteful. So this is a note. It is told after an epoch, or
+    after 64 updates, for parameters that want a gradient and never had one while others of the same optimizer did, or
+    while backwards were run and none of that optimizer's had one. What another optimizer steps with a gradient, as the
+    second one of an InfoGAN does, is left alone.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -30,6 +30,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.events import NONE, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
@@ -54,10 +55,10 @@ class _Held:
         self.told = False
 
 
-class Detector:
+class Detector(failure.Detector):
     """Collects, for each optimizer, the parameters that have had a gradient."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken, LoaderExhausted, WatchEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, LoaderExhausted, WatchEnded)
 
     def __init__(self) -> None:
         self._received: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -122,7 +123,7 @@ class Detector:
             about=optimizer,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where the run was too short."""
         return "" if self._enough else f"fewer than {FEWEST} updates were watched"
 

@@ -1,13 +1,17 @@
 """A step uses gradients that are NaN or infinite, and so the weights become NaN.
 
-Symptom
+What you see
     The loss is ``nan`` from some update on. Every weight the gradient reached is NaN, and stays so: Adam's moments
     too.
 
-Why nothing raises
+Why it happens
     NaN is a number to the hardware. An optimizer adds what it is given.
 
-Look-alikes
+Fix
+    Look at the first batch that did it: an empty batch or mask, log or division by zero, a learning rate that is too
+    high, an overflow in float16. Clip gradients, and skip a step whose norm is not finite.
+
+When this is fine
     A GradScaler probes for infinities and leaves such steps out; a program that looks at its loss or gradients and
     skips the batch takes no step either. Certain because the gradients were read as the step used them. The norms are
     read on the CPU only: on an accelerator that would hold the device up, so it is not judged there. Gradients of a
@@ -16,10 +20,6 @@ Look-alikes
     Where it came from is found by running the batch once more just before that step, on copies of all that the model
     holds, and in the graph of the loss. It is not told where that cannot be done unnoticed: in several processes, with
     forward hooks, after the batch is gone.
-
-Fix
-    Look at the first batch that did it: an empty batch or mask, log or division by zero, a learning rate that is too
-    high, an overflow in float16. Clip gradients, and skip a step whose norm is not finite.
 
 References
     torch.autograd.detect_anomaly, https://docs.pytorch.org/docs/stable/autograd.html
@@ -34,15 +34,16 @@ from typing import ClassVar
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, adding
 from trueloop.tracing.events import BackwardEnded, Event, LossSwapped, NotFinite, StepTaken
 
 
-class Detector:
+class Detector(failure.Detector):
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken, LossSwapped)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken, LossSwapped)
 
     def __init__(self) -> None:
         self._loss: NotFinite | None = None
@@ -95,7 +96,7 @@ class Detector:
             update=loss.update if loss else event.update,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where no gradient could be read."""
         if not self._stepped:
             return "no optimizer stepped"

@@ -1,23 +1,23 @@
 """The batches at the end of an epoch do not fill a window, and are thrown away or pushed into the next one.
 
-Symptom
+What you see
     The last few batches of each epoch are computed and never trained on. Or the first update of the next epoch is made
     of more batches than the others, and larger.
 
-Why nothing raises
+Why it happens
     ``if (step + 1) % K == 0`` is simply false at the end. What the gradients then hold is nobody's business.
 
-Look-alikes
+Fix
+    Step the short window too: ``if (step + 1) % K == 0 or step + 1 == len(loader)``, and divide its losses by the
+    batches it has.
+
+When this is fine
     A short window that is stepped at the end of the epoch, a counter that runs on over epochs so that the window is
     filled by the next one, a loader whose length is a multiple of K, and probes of gradients are all right.
     Certain because the gradients themselves are followed: two windows or more had K backwards, one per batch; the
     loader ended with the rest of the division left over; and then the gradients were cleared, or the next step had
     more than K backwards in it. The text alone tells it only where the number of batches and the window are both
     written out, the counter is the loop's own, and no step comes after the loop.
-
-Fix
-    Step the short window too: ``if (step + 1) % K == 0 or step + 1 == len(loader)``, and divide its losses by the
-    batches it has.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -33,21 +33,21 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import Window, batches, window
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import Event, WindowLeftOver
 
 
-class Detector:
+class Detector(failure.Detector):
     """What was left over is told with what became of it."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (WindowLeftOver,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (WindowLeftOver,)
 
     def observe(self, event: WindowLeftOver) -> Evidence:
         """Return evidence."""
@@ -65,14 +65,10 @@ class Detector:
             fix=f"Step a short window too: if (step + 1) % {event.window} == 0 or step + 1 == len(loader).",
         )
 
-    def abstains(self) -> str:
-        """Return ""; the ends of loaders are always seen."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each loop over a known number of batches that ends amid a window."""
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         if step.subject.kind is not Kind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
         loop = step.loops[-1]
@@ -92,20 +88,22 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _only_step(source: Source, step: Deed, loop: Loop) -> bool:
+def _only_step(source: Source, step: Op, loop: Loop) -> bool:
     """Return True where each turn of a loop goes backward, and nothing but this step can use what it leaves."""
     run = source.run_of(step)
     inside = [each for each in run if each.within(loop)]
-    backward = any(each.act is Act.BACKWARD and each.always_in(loop) and each.beside(step) for each in inside)
+    backward = any(each.act is OpKind.BACKWARD and each.always_in(loop) and each.beside(step) for each in inside)
     outer = step.loops[-2] if len(step.loops) > 1 else None
     others = [
         each
         for each in run
-        if each.act is Act.STEPPED
+        if each.act is OpKind.STEPPED
         and each is not step
         and (each.index > inside[0].index or (outer is not None and each.within(outer)))
     ]
-    own = any(each.act is Act.MADE and each.subject is step.subject and each.function is step.function for each in run)
+    own = any(
+        each.act is OpKind.MADE and each.subject is step.subject and each.function is step.function for each in run
+    )
     leaves = any(isinstance(each, ast.Break | ast.Return | ast.Continue) for each in ast.walk(loop.node))
     shown = step.root == 0 or own  # otherwise who calls this may step as well
     return shown and backward and not leaves and not others and not source.handed_out(step.subject, run)

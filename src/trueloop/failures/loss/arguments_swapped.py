@@ -1,24 +1,24 @@
 """A binary cross-entropy is given the targets as its predictions, and the predictions as its targets.
 
-Symptom
+What you see
     With logits the loss goes below zero and on to minus infinity: outputs for positives grow without end, and
     negatives teach nothing. Without logits, the gradient is infinite at the first update, and then all weights are NaN.
 
-Why nothing raises
+Why it happens
     ``binary_cross_entropy(input, target)`` takes two tensors of one shape, and has a gradient for both: targets may be
     trained as well. Other libraries want them the other way round: ``f(y_true, y_pred)``.
 
-Look-alikes
+Fix
+    Prediction first, target second: ``binary_cross_entropy_with_logits(model(x), labels)``, or name them: ``input=``,
+    ``target=``.
+
+When this is fine
     Losses that are the same both ways, such as MSE and Huber; ``kl_div`` with a trained target, the reverse divergence;
     a cross-entropy of a fixed teacher's probabilities or logits relative to those of its student; two networks that
     learn from each other. So it is certain only where the input has no graph, the target has one, and either the input
     is made of zeros and ones, which no prediction is, or the target leaves 0 to 1, as no probability does. What lies on
     an accelerator is not read. The text alone shows the same where labels are made in the file, or where raw outputs
     of a model stand behind what comes from a loader.
-
-Fix
-    Prediction first, target second: ``binary_cross_entropy_with_logits(model(x), labels)``, or name them: ``input=``,
-    ``target=``.
 
 References
     torch.nn.functional.binary_cross_entropy_with_logits,
@@ -34,12 +34,13 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import NO_GRAPH, Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.activations import VIEWS, affine
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, LossSwapped
 
@@ -54,10 +55,10 @@ LABELS: Final = frozenset((
 CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "half", "int", "long", "to", "type")}
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at what a binary cross-entropy is given whose target alone has a graph."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossSwapped,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossSwapped,)
 
     def __init__(self) -> None:
         self._unread = False
@@ -73,14 +74,14 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where values were not read."""
         return "what a loss is given lies on a device, and is not waited for" if self._unread else ""
 
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the losses whose target is a model's output, and whose input certainly is none."""
-    for loss in source.acts(Act.LOSS):
+    for loss in source.acts(OpKind.LOSS):
         if loss.word not in LOSSES or len(loss.things) < 2 or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         given, target = loss.things[:2]
@@ -93,31 +94,31 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _trained(thing: Thing) -> bool:
+def _trained(thing: AbstractValue) -> bool:
     return all(any(each.kind is Kind.MODEL for each in way.graph()) for way in thing.alternatives())
 
 
-def _graphless(thing: Thing) -> bool:
+def _graphless(thing: AbstractValue) -> bool:
     return all(way.kind is Kind.TENSOR and NO_GRAPH in way.facts for way in thing.alternatives())
 
 
-def _data(thing: Thing) -> bool:
+def _data(thing: AbstractValue) -> bool:
     """Return True for what no model has computed, be it a teacher."""
     return all(each.kind not in (Kind.MODEL, Kind.PARAMETERS) for each in thing.lineage())
 
 
-def _labels(thing: Thing) -> bool:
+def _labels(thing: AbstractValue) -> bool:
     while thing.of and not thing.either and (thing.name in CASTS or isinstance(thing.node, ast.Subscript)):
         thing = thing.of[0]
     return thing.name in LABELS
 
 
-def _raw(thing: Thing) -> bool:
+def _raw(thing: AbstractValue) -> bool:
     made = thing.origin(VIEWS, items=True)
     return made is not None and affine(made)
 
 
-def _other_way_round(source: Source, loss: Operation) -> Fix | None:
+def _other_way_round(source: Source, loss: Op) -> Fix | None:
     """Return the fix: the first two arguments in each other's place; None where they are named, or spread."""
     call = loss.node
     if not isinstance(call, ast.Call) or len(call.args) < 2 or any(isinstance(a, ast.Starred) for a in call.args[:2]):

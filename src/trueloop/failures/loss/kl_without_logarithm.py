@@ -1,23 +1,23 @@
 """KL divergence gets probabilities or logits where it wants logarithms of probabilities.
 
-Symptom
+What you see
     The distillation or regularisation loss goes below zero, or falls while the two distributions drift apart. With a
     softmax before it the student becomes as sure as it can be of one class, whatever the teacher says.
 
-Why nothing raises
+Why it happens
     ``kl_div(input, target)`` computes ``target * (log(target) - input)`` for each element, and any numbers will do for
     ``input``. That it is to be a logarithm, and the target none, is in the documentation only.
 
-Look-alikes
+Fix
+    Give ``kl_div`` the ``log_softmax`` of what is trained, and the probabilities of what it is compared with; and
+    ``reduction="batchmean"``, since "mean" divides by the number of classes as well.
+
+When this is fine
     ``log_softmax`` or ``log()`` of probabilities as input, probabilities as target; ``log_target=True`` with logarithms
     on both sides; ``torch.distributions.kl_divergence``; cross-entropy with soft targets, which takes logits. Reported
     is only an input that comes straight (but for views and casts) from a softmax, sigmoid or ReLU, which is never
     negative as a logarithm of a probability must be, or from a linear layer or convolution. The text alone shows the
     same where what made it is in the same file.
-
-Fix
-    Give ``kl_div`` the ``log_softmax`` of what is trained, and the probabilities of what it is compared with; and
-    ``reduction="batchmean"``, since "mean" divides by the number of classes as well.
 
 References
     torch.nn.KLDivLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
@@ -32,12 +32,13 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import NO_GRAPH, Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, LossesSeen
 
@@ -46,10 +47,10 @@ LINEAR = frozenset(("addmm", "linear", "convolution", "mkldnn_convolution", "cud
 NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "exp"))
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at what made the input of each ``kl_div``."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
@@ -68,14 +69,14 @@ class Detector:
                     related=((event.place, "its backward"),) if event.place else (),
                 )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no KL divergence was seen."""
         return "" if self._looked else "no kl_div was found in a graph"
 
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the KL divergences whose input comes straight from an activation or a layer that gives no logarithm."""
-    for loss in source.acts(Act.LOSS):
+    for loss in source.acts(OpKind.LOSS):
         if loss.word not in LOSSES or not loss.things or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         made = loss.things[0].origin(VIEWS)
@@ -90,7 +91,7 @@ def _message(made_by: str) -> str:
     return f"kl_div wants the logarithms of probabilities; what it gets here comes straight from {made_by}."
 
 
-def _logarithm(source: Source, softmax: Thing) -> Fix | None:
+def _logarithm(source: Source, softmax: AbstractValue) -> Fix | None:
     """Return the fix: ``log_softmax`` in place of ``softmax``; None where its name was imported."""
     call = softmax.node
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Call):  # nn.Softmax(dim=1)(x)

@@ -1,24 +1,24 @@
 """A loss gets logits where it wants (log-)probabilities, or probabilities where it wants logits.
 
-Symptom
+What you see
     ``NLLLoss`` on logits: the loss goes below zero and on to minus infinity, while weights grow. A sigmoid or softmax
     before ``BCEWithLogitsLoss``: the loss stays above 0.31 and learning is slow. ``BCELoss`` on raw outputs: it raises
     as soon as one is outside 0 to 1, and until then learns nonsense.
 
-Why nothing raises
+Why it happens
     The three take any floating-point numbers of the right shape; which scale they are on is in their names only.
 
-Look-alikes
+Fix
+    Pair them as they are meant: logits with ``cross_entropy`` and ``binary_cross_entropy_with_logits``,
+    ``log_softmax`` with ``nll_loss``, ``sigmoid`` with ``binary_cross_entropy``. The first are also more exact.
+
+When this is fine
     ``NLLLoss`` on ``log_softmax``, on ``logsigmoid``, on the logarithm of a mixture of experts, or on a normalised sum
     in log space; ``BCELoss`` on a product, mean or clamp of probabilities, or on probabilities from a softmax column;
     ``BCEWithLogitsLoss`` on a scaled similarity; a matrix of (log-)probabilities times another. Reported is only an
     input that comes straight (but for views and casts) from a linear layer with a bias or a convolution, or, where
     logarithms are wanted, from an operation whose results are never negative; and for ``BCEWithLogitsLoss`` one that
     comes straight from a sigmoid or softmax. The text alone shows the same where layer, model and loss are in one file.
-
-Fix
-    Pair them as they are meant: logits with ``cross_entropy`` and ``binary_cross_entropy_with_logits``,
-    ``log_softmax`` with ``nll_loss``, ``sigmoid`` with ``binary_cross_entropy``. The first are also more exact.
 
 References
     torch.nn.NLLLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html
@@ -32,12 +32,13 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import NO_GRAPH, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine, left_out
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.events import Event, LossesSeen, LossSeen
@@ -60,10 +61,10 @@ FOR_LOGITS = {
 }
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at what made the input of each loss that wants a certain scale."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
@@ -82,7 +83,7 @@ class Detector:
                     about=loss.kind,
                 )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no loss of torch's own was seen."""
         return "" if self._looked else "no loss of torch's own was found in a graph"
 
@@ -119,7 +120,7 @@ def mistaken(kind: str, made_by: str) -> tuple[str, str] | None:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the losses whose input is on another scale, as the text shows."""
-    for loss in source.acts(Act.LOSS):
+    for loss in source.acts(OpKind.LOSS):
         kind = KINDS.get(loss.word)
         if kind is None or not loss.things or (loss.result and NO_GRAPH in loss.result.facts):
             continue
@@ -136,7 +137,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _made_by(made: Thing) -> str:
+def _made_by(made: AbstractValue) -> str:
     """Return the name by which `mistaken` knows an operation or layer."""
     if affine(made):
         return "linear"
@@ -144,7 +145,7 @@ def _made_by(made: Thing) -> str:
     return next((word for names, word in named if made.name in names), "")
 
 
-def _for_logits(source: Source, loss: Operation, made_by: str) -> Fix | None:
+def _for_logits(source: Source, loss: Op, made_by: str) -> Fix | None:
     """Return the fix: the loss that takes logits, where it is written as an attribute: ``F.nll_loss``."""
     called = loss.node if source.name(loss.node.func) == loss.word else loss.subject.node
     written = getattr(called, "func", None)

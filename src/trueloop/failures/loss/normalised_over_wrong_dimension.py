@@ -1,22 +1,22 @@
 """Log-probabilities add up to one over the samples or the positions, not over the classes.
 
-Symptom
+What you see
     The loss falls and accuracy stays poor, or depends on the batch size. The model learns which sample of the batch
     is most like a class, not which class a sample is of; one sample alone is of every class with probability one.
 
-Why nothing raises
+Why it happens
     ``log_softmax(x, dim=0)`` of [batch, classes] has the shape that ``nll_loss`` wants, and so has ``dim=-1`` of
     [batch, classes, positions]. Without ``dim`` torch takes 0 for one, three and more than four dimensions, and warns.
 
-Look-alikes
+Fix
+    ``log_softmax(x, dim=1)``, or ``dim=-1`` where the classes come last; or ``cross_entropy`` on the logits.
+
+When this is fine
     A single sample without a batch, [classes], where 0 is right; ``cross_entropy``, which knows its dimension itself;
     contrastive losses over the columns of a matrix of similarities, which transpose it; attention over positions
     inside a model; log-probabilities that are reshaped to [tokens, classes] before the loss. Reported is ``nll_loss``
     on what comes from a ``log_softmax``, with views between them at most, over another dimension than the classes. How
     many dimensions a tensor has does not show in a text, so it is found at run time only.
-
-Fix
-    ``log_softmax(x, dim=1)``, or ``dim=-1`` where the classes come last; or ``cross_entropy`` on the logits.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -33,15 +33,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LossesSeen
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at what each log-softmax before a loss was over."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
@@ -61,7 +62,7 @@ class Detector:
                 related=((event.place, "its backward"),) if loss.place and event.place else (),
             )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no log-softmax stood before a loss."""
         return "" if self._looked else "no log_softmax before a loss of torch's own was found in a graph"
 

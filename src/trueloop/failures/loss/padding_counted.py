@@ -1,22 +1,22 @@
 """Padding makes up part of the targets and is trained on like everything else.
 
-Symptom
+What you see
     The loss falls fast and looks better than it is: predicting the end of a short sequence is easy. Generated text
     stops early or repeats the padding; two ways of batching the same data give different losses.
 
-Why nothing raises
+Why it happens
     A padding id is a class like any other. ``cross_entropy`` ignores -100 unless told otherwise, and padding is 0 or
     1 in most vocabularies.
 
-Look-alikes
+Fix
+    ``cross_entropy(..., ignore_index=padding_idx)``, or -100 in the targets where they are padded.
+
+When this is fine
     ``ignore_index`` set to the padding; losses multiplied by a mask; a weight of 0 for its class; targets padded with
     -100; a tagger whose classes are not its vocabulary; an end-of-sequence id that stands once at each end; a padding
     id that stands in the middle too. Reported is only a loss over the very vocabulary of an ``Embedding`` that names
     its ``padding_idx``, where several sequences of the batch end in that id two times or more, and none has it
     anywhere else. A model meant to learn to write padding after the end would be named too: hence a warning.
-
-Fix
-    ``cross_entropy(..., ignore_index=padding_idx)``, or -100 in the targets where they are padded.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LossesSeen, LossSeen, ModelCalled, Ref
 from trueloop.tracing.object_facts import Facts
@@ -50,10 +51,10 @@ class Padded(NamedTuple):
     sequences: int
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares targets with what the models' embeddings call padding."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, frozenset[Vocabulary]]()
@@ -117,7 +118,7 @@ class Detector:
         count = targets.numel()
         return [targets.view(-1, length) for length in self._lengths if count % length == 0 and count > length > 1]
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no layer says which id is padding."""
         if not self._vocabularies:
             return "no embedding of a model that was called names its padding_idx"

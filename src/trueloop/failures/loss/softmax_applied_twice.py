@@ -1,23 +1,23 @@
 """The input of cross-entropy has been through a softmax already.
 
-Symptom
+What you see
     The loss falls slowly and stops high: with ten classes it cannot go below 1.46, however sure the model is. Accuracy
     still rises, which hides it. Gradients are small, and vanish where the model is sure, right or wrong.
 
-Why nothing raises
+Why it happens
     ``cross_entropy`` takes any numbers for logits and applies ``log_softmax`` to them itself. Probabilities are
     numbers too, all between 0 and 1, so the second softmax is nearly flat.
 
-Look-alikes
+Fix
+    Return logits from the model, and apply ``softmax`` only where probabilities are wanted, for people or metrics.
+    Where the model must return probabilities, use ``nll_loss`` on their logarithm.
+
+When this is fine
     ``NLLLoss`` on ``log_softmax``; ``cross_entropy`` on ``log_softmax``, which does nothing twice; a softmax that is
     scaled by a temperature before the loss; attention, whose softmax is inside the model; a softmax over positions
     whose size is not the number of classes; probabilities as targets. Only a softmax over as many values as there are
     classes, with nothing but views and casts between it and the loss, is reported. The text alone shows a softmax over
     the last or the second dimension that comes straight before the loss, or at the end of a model of the same file.
-
-Fix
-    Return logits from the model, and apply ``softmax`` only where probabilities are wanted, for people or metrics.
-    Where the model must return probabilities, use ``nll_loss`` on their logarithm.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -30,11 +30,12 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import NO_GRAPH, Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, left_out
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LossesSeen
@@ -42,10 +43,10 @@ from trueloop.tracing.events import Event, LossesSeen
 LOSSES = frozenset(("torch.nn.CrossEntropyLoss", "torch.nn.functional.cross_entropy"))
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks at what made the input of each cross-entropy."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
 
     def __init__(self) -> None:
         self._looked = False
@@ -68,14 +69,14 @@ class Detector:
                 related=((event.place, "its backward"),) if loss.place and event.place else (),
             )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no loss of torch's own was seen."""
         return "" if self._looked else "no loss of torch's own was found in a graph"
 
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the cross-entropies whose input is the result of a softmax over the classes."""
-    for loss in source.acts(Act.LOSS):
+    for loss in source.acts(OpKind.LOSS):
         if loss.word not in LOSSES or not loss.things or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         made = loss.things[0].origin(VIEWS)
@@ -93,7 +94,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _over_classes(softmax: Thing, *, straight: bool) -> bool:
+def _over_classes(softmax: AbstractValue, *, straight: bool) -> bool:
     """True where a softmax is over the dimension that cross-entropy takes for that of the classes."""
     place = "1" if softmax.name in ("torch.softmax", "torch.nn.functional.softmax") else "0"
     given = softmax.options.get("dim") or softmax.options.get(place)

@@ -1,22 +1,22 @@
 """Every prediction is compared with every target: (B, 1) against (B,).
 
-Symptom
+What you see
     A regression learns to predict the mean of the targets and stays there, at a loss equal to their variance. The
     output of ``Linear(n, 1)`` is (B, 1), the targets of the loader are (B,), and the loss is over B x B pairs.
 
-Why nothing raises
+Why it happens
     Shapes that differ are broadcast. torch warns ("Using a target size that is different to the input size"), once,
     and many programs filter warnings.
 
-Look-alikes
+Fix
+    Give both the same shape: ``predictions.squeeze(1)`` or ``targets.unsqueeze(1)``.
+
+When this is fine
     Pairs on purpose, as in quantile regression or contrastive losses: an axis added just before, or an axis on both
     sides; ``expand`` on one side; a prediction for the whole batch, (1,) against (B,); targets of one column against
     predictions of one column. Reported is only (B, 1) against (B,), either way round, where a model was just called
     for B samples, and both sides were expanded to B x B; and one of them against targets of B x B whose values prove
     that they were made of (B, 1) and (B,) before, as ``rewards + gamma * next_q.max(1)[0]`` is.
-
-Fix
-    Give both the same shape: ``predictions.squeeze(1)`` or ``targets.unsqueeze(1)``.
 
 References
     torch.nn.MSELoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html
@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, cast
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LossesSeen, ModelCalled
 
@@ -39,10 +40,10 @@ LARGEST: Final = 1024  # more would take longer than 20 ms to look at
 CLOSE: Final = 1e-4  # of the largest target: rounding
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks for losses over all pairs of as many samples as a model was called for."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
 
     def __init__(self) -> None:
         self._samples: deque[int] = deque(maxlen=16)
@@ -78,7 +79,7 @@ class Detector:
                 about=loss.kind,
             )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no loss of torch's own was seen."""
         return self._unread or ("" if self._looked else "no loss of torch's own was found in a graph")
 

@@ -1,23 +1,23 @@
 """Micro-batches of one update average over different counts, yet weigh the same.
 
-Symptom
+What you see
     With gradient accumulation the loss is a little, or a lot, different from that of the one big batch, and long
     sequences count for less than short ones. The gap grows with the number of micro-batches and with the padding.
 
-Why nothing raises
+Why it happens
     Dividing by the number of micro-batches is the rule everybody knows; it is exact only where each of them averages
     over the same number of targets. A mean over the tokens that are not ignored divides by another number each time.
 
-Look-alikes
+Fix
+    Use ``reduction="sum"`` and divide by the number of targets in the whole window, known before its first backward;
+    or weigh each mean by its share of them.
+
+When this is fine
     Micro-batches of equal counts; the last, smaller batch of an epoch; sums divided by the count of the whole window;
     weights in proportion to the counts; several losses or tasks in one window; batches of one sample, where each
     sample weighing the same may be wanted; class weights. Reported are only windows of different batches of one
     loader whose equally weighted means of the same loss divide by counts at least 1.5 times apart, twice in an epoch.
     Where every micro-batch is to weigh the same on purpose, this is right: hence a warning.
-
-Fix
-    Use ``reduction="sum"`` and divide by the number of targets in the whole window, known before its first backward;
-    or weigh each mean by its share of them.
 
 References
     Han and Han, "Bugs in LLM Training - Gradient Accumulation Fix", https://unsloth.ai/blog/gradient
@@ -31,6 +31,7 @@ from collections.abc import Hashable, Iterator
 from typing import ClassVar, NamedTuple
 
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BackwardEnded, Event, Gap, LoaderStarted, Ref, StepTaken
 
@@ -46,10 +47,10 @@ class Mean(NamedTuple):
     place: Place | None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Collects the means of each window, and compares them at its step."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardEnded, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._of_one: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -114,7 +115,7 @@ class Detector:
                     related=((event.place, "the update"),) if event.place else (),
                 )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where no window of several micro-batches was seen."""
         nothing = "no update was made of several batches of one loader with a mean of torch's own"
         return self._unread or ("" if self._looked else nothing)

@@ -1,19 +1,19 @@
 """The cache of CUDA memory is emptied after every batch.
 
-Symptom
+What you see
     Training is slower, by a few per cent up to several times, and the memory in use at its peak is the same.
 
-Why nothing raises
+Why it happens
     torch keeps freed memory for the next allocation. ``torch.cuda.empty_cache()`` waits for the device and gives that
     memory back to the driver, which the next forward asks for again, block by block.
 
-Look-alikes
+Fix
+    Take it out. Against fragmentation set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
+
+When this is fine
     Once in an epoch, before an evaluation, or after an out-of-memory error it costs next to nothing, and may help
     against fragmentation or a neighbour on the same device. It is a note, in the text only: reported where it comes
     without a condition in the same turn of the same loop as a backward.
-
-Fix
-    Take it out. Against fragmentation set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
 
 References
     torch.cuda.empty_cache, https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html
@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -39,11 +39,11 @@ EMPTYING: Final = frozenset(
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each emptying that happens as often as a backward does."""
-    for emptied in source.acts(Act.TORCH):
+    for emptied in source.acts(OpKind.TORCH):
         if emptied.word not in EMPTYING or not emptied.loops:
             continue
         for backward in source.run_of(emptied):
-            if backward.act is Act.BACKWARD and backward.beside(emptied) and emptied.implied_by(backward):
+            if backward.act is OpKind.BACKWARD and backward.beside(emptied) and emptied.implied_by(backward):
                 gone = source.taken_out(emptied)
                 yield Hit(
                     message="The cache of device memory is emptied in every turn of the training loop.",

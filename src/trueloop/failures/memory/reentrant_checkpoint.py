@@ -1,21 +1,21 @@
 """Activations are checkpointed in the old way, which re-enters autograd during the backward.
 
-Symptom
+What you see
     None as long as all goes well. Where no input of the checkpointed part wants gradients, its parameters get none, and
     nothing says so; ``torch.autograd.grad``, hooks, nested structures and a part used twice fail or are passed over.
 
-Why nothing raises
+Why it happens
     ``use_reentrant`` is True where nobody says anything. Later versions of torch warn and want to be told, because they
     mean to change it.
-
-Look-alikes
-    ``use_reentrant=False``; arguments that are handed on (``**kwargs``), of which the text does not tell. Models
-    that were tested with the old way work as they are, hence a note that is given only if it is selected, and in the
-    text only.
 
 Fix
     ``checkpoint(function, x, use_reentrant=False)``: the same values and gradients, and it can stop computing anew as
     soon as it has what it needs.
+
+When this is fine
+    ``use_reentrant=False``; arguments that are handed on (``**kwargs``), of which the text does not tell. Models
+    that were tested with the old way work as they are, hence a note that is given only if it is selected, and in the
+    text only.
 
 References
     torch.utils.checkpoint, with the list of differences, https://docs.pytorch.org/docs/stable/checkpoint.html

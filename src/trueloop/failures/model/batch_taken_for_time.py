@@ -1,26 +1,26 @@
 """A recurrent layer takes the samples of a batch for the steps of one sequence.
 
-Symptom
+What you see
     The model learns little, or well in training and not at all with another batch size: what it answers for a sample
     depends on the samples that stand before it in the batch. Evaluated one by one, the same samples get other answers.
 
-Why nothing raises
+Why it happens
     ``LSTM``, ``GRU`` and ``RNN`` want (time, batch, features) unless they are made with ``batch_first=True``, and a
     loader gives (batch, time, features). Both are three numbers, and the output has the same shape either way. An
     input of two dimensions is one sequence, without any batch: (batch, features) is read as (time, features).
 
-Look-alikes
+Fix
+    Make the layer with ``batch_first=True``; the states it is given and returns stay (layers, batch, features). Or
+    give it ``x.transpose(0, 1)``. Features without time want a dimension of their own: ``x.unsqueeze(1)``, with
+    ``batch_first=True``.
+
+When this is fine
     Batches that are transposed first, or collated as (time, batch); series drawn in their order, whose batches are
     steps in time; a length that happens to equal the batch size; rows of a support set that are read as a sequence on
     purpose. Reported is only a layer on the batches of a loader that shuffles samples, one batch size at a time: where
     the first dimension is that of the batch and the second is no batch size, as in the very tensor the loader gave, or
     where the first dimension follows the batch when its size changes. Attention has the same default, but there are
     models that attend over a batch on purpose.
-
-Fix
-    Make the layer with ``batch_first=True``; the states it is given and returns stay (layers, batch, features). Or
-    give it ``x.transpose(0, 1)``. Features without time want a dimension of their own: ``x.unsqueeze(1)``, with
-    ``batch_first=True``.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
@@ -34,6 +34,7 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderStarted, Ref, SequenceRun
 from trueloop.tracing.object_facts import Facts
@@ -47,10 +48,10 @@ class _Sizes(NamedTuple):
     """Where that is another number, else the same."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares what a layer takes for time with the sizes of the batches it comes from."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SequenceRun)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SequenceRun)
 
     def __init__(self) -> None:
         self._loaders = Facts[Ref, _Sizes | None]()
@@ -78,7 +79,7 @@ class Detector:
             return _evidence(event, sizes, known)
         return None
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where no such layer ran on such batches."""
         return "" if self._judged else "no recurrent layer without batch_first ran on the batches of a shuffling loader"
 

@@ -1,19 +1,19 @@
 """Batch normalisation in train mode takes its statistics from a single sample.
 
-Symptom
+What you see
     The loss jumps at the end of an epoch, where the last batch has one sample left, and the running statistics are
     pulled towards that sample. In eval mode the model is worse than in train mode.
 
-Why nothing raises
+Why it happens
     torch refuses one value per channel only. A single image has as many values as pixels, so its mean and variance
     exist; they are those of the image, not of the data.
 
-Look-alikes
-    Training with batches of one throughout, as pix2pix does, is instance normalisation on purpose, and is not told: it
-    is told where the same layer had a larger batch before. A note, since one small batch in an epoch rarely does harm.
-
 Fix
     Give the training loader ``drop_last=True``; where batches are always small, use group normalisation.
+
+When this is fine
+    Training with batches of one throughout, as pix2pix does, is instance normalisation on purpose, and is not told: it
+    is told where the same layer had a larger batch before. A note, since one small batch in an epoch rarely does harm.
 
 References
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
@@ -26,14 +26,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BatchNormOfOne, BatchNormTrained, Event
 
 
-class Detector:
+class Detector(failure.Detector):
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, BatchNormTrained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, BatchNormTrained)
 
     def observe(self, event: BatchNormOfOne | BatchNormTrained) -> Evidence | None:
         """Return evidence for each layer."""
@@ -44,10 +45,6 @@ class Detector:
             f"({event.values} values per channel), after batches of {event.before}.",
             place=event.place,
         )
-
-    def abstains(self) -> str:
-        """Return ""; where nothing was normalised, there was nothing to judge."""
-        return ""
 
 
 FAILURE = Failure(

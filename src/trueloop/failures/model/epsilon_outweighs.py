@@ -1,22 +1,22 @@
 """A number that was meant for something else is batch normalisation's epsilon, so that it hardly normalises.
 
-Symptom
+What you see
     None by itself: layers behind it get features that are smaller than they should be, the more so where activations
     are small, and the network trains as if it were normalised by halves. Deep ones and GANs become unstable.
 
-Why nothing raises
+Why it happens
     The second positional parameter of ``BatchNorm2d`` is ``eps``, which is added to the variance; ``momentum`` is the
     third. Any number will do: ``BatchNorm2d(128, 0.8)`` divides features of variance 1 by 1.34, and those of variance
     0.01 by 0.9, not by 0.1.
 
-Look-alikes
+Fix
+    Name the parameter: ``BatchNorm2d(128, momentum=0.2)`` for Keras's 0.8, or leave the number out.
+
+When this is fine
     An epsilon of up to a hundredth, as TensorFlow's 1e-3; an epsilon that is computed; LayerNorm and GroupNorm, whose
     epsilon some set on purpose; normalisations of other libraries; layers in eval mode. Told from 0.1 on, ten thousand
     times torch's own: a regulariser of that strength is possible, hence a warning. At run time models that are trained
     and keep running statistics are looked at, when they are first called.
-
-Fix
-    Name the parameter: ``BatchNorm2d(128, momentum=0.2)`` for Keras's 0.8, or leave the number out.
 
 References
     eriklindernoren/PyTorch-GAN#116, "Infogan batchnorm2d layers have eps=0.8 ?",
@@ -32,11 +32,12 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, place_of_epsilon, value_of, written
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, EpsilonOutweighs, Event
 
@@ -44,10 +45,10 @@ LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("",
 LARGE = 0.1  # of a variance of about 1; torch's own is 1e-5
 
 
-class Detector:
+class Detector(failure.Detector):
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (EpsilonOutweighs, BatchNormTrained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (EpsilonOutweighs, BatchNormTrained)
 
     def observe(self, event: EpsilonOutweighs | BatchNormTrained) -> Evidence | None:
         """Return evidence for each epsilon of a model."""
@@ -62,14 +63,10 @@ class Detector:
             about=(event.model, event.epsilon),
         )
 
-    def abstains(self) -> str:
-        """Return ""; where nothing was normalised, there was nothing to judge."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the normalisations that are made with an epsilon of 0.1 or more."""
-    made = {id(each.node): each for each in source.acts(Act.MADE)}
+    made = {id(each.node): each for each in source.acts(OpKind.MADE)}
     for call in source.calls(*LAYERS):
         place = place_of_epsilon(source, call)
         epsilon = written(call, "eps", place)

@@ -1,13 +1,16 @@
 """The method ``forward`` is called instead of the model, so that hooks and wrappers are left out.
 
-Symptom
+What you see
     Forward hooks never run: activations are not recorded, a weight that a hook prunes or normalises keeps its old
     value. Behind ``DistributedDataParallel`` a call of ``model.module.forward`` trains each process by itself.
 
-Why nothing raises
+Why it happens
     ``forward`` is a method like any other. What runs the hooks is ``__call__``, around it.
 
-Look-alikes
+Fix
+    Call the module: ``model(x)``.
+
+When this is fine
     ``super().forward(x)``, a method of the model that calls its own ``forward`` (Lightning's ``training_step``), a
     module that calls the ``forward`` of one within it, and calls by libraries are not told; nor is a module without
     hooks of its own, for which there is no difference today. Certain where a line of the program called the
@@ -17,9 +20,6 @@ Look-alikes
     has decorated; and a wrapper that is left out, which DST002 tells of. The text alone shows a
     module that is trained this way past a hook that nothing takes off, or past the ``DistributedDataParallel`` around
     it; any other ``model.forward(x)`` outside of a module's own class is a note.
-
-Fix
-    Call the module: ``model(x)``.
 
 References
     torch.nn.Module.forward and its note, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -34,10 +34,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import BackwardEnded, Event, ForwardBypassed, Ref
 
@@ -48,11 +49,11 @@ HOOKS = frozenset((
 ))  # fmt: skip
 
 
-class Detector:
+class Detector(failure.Detector):
     """Waits until what was computed past a module's hooks has trained it."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed, BackwardEnded)
-    rouses: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed, BackwardEnded)
+    activated_by: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed,)
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, ForwardBypassed] = {}
@@ -84,7 +85,7 @@ class Detector:
             about=event.model,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where nothing was trained."""
         return "no backward was watched" if self._waiting and not self._backwards else ""
 
@@ -92,7 +93,7 @@ class Detector:
 def find(source: Source) -> Iterator[Hit]:
     """Yield the calls of ``forward`` from outside, of models that are trained by them past hooks or a wrapper."""
     methods = _methods(source.tree)
-    for call in source.acts(Act.FORWARD):
+    for call in source.acts(OpKind.FORWARD):
         model = call.subject
         if model.kind is not Kind.MODEL or any(first <= call.node.lineno <= last for first, last in methods):
             continue
@@ -116,35 +117,35 @@ def _methods(tree: ast.Module) -> list[tuple[int, int]]:
     ]
 
 
-def _trained(source: Source, call: Operation) -> bool:
+def _trained(source: Source, call: Op) -> bool:
     """True where a backward reaches the model, and nothing calls it as it should be."""
-    if any(each.subject.may_be(call.subject) for each in source.acts(Act.CALLED)):
+    if any(each.subject.may_be(call.subject) for each in source.acts(OpKind.CALLED)):
         return False
     return any(
         each.root == call.root and "inputs" not in each.options and source.reaches(each, call.subject)
-        for each in source.acts(Act.BACKWARD)
+        for each in source.acts(OpKind.BACKWARD)
     )
 
 
-def _left_out(source: Source, call: Operation) -> tuple[Operation, str] | None:
+def _left_out(source: Source, call: Op) -> tuple[Op, str] | None:
     """Return a hook or wrapper of the model that is there whenever the call is made, and what it is."""
     for each in source.operations[: call.index]:
         if each.root not in (0, call.root) or each.branches != call.branches[: len(each.branches)]:
             continue
-        if each.act is Act.BOUND and each.word in HOOKS and each.subject.may_be(call.subject) and _for_good(each):
+        if each.act is OpKind.BOUND and each.word in HOOKS and each.subject.may_be(call.subject) and _for_good(each):
             return each, "the hook"
-        wraps = each.act is Act.MADE and each.word.endswith(".DistributedDataParallel") and each.subject.of[:1]
-        if wraps and wraps[0] is call.subject and not source.acts(Act.GRADIENTS):
+        wraps = each.act is OpKind.MADE and each.word.endswith(".DistributedDataParallel") and each.subject.of[:1]
+        if wraps and wraps[0] is call.subject and not source.acts(OpKind.GRADIENTS):
             return each, "the DistributedDataParallel"
     return None
 
 
-def _for_good(hook: Operation) -> bool:
+def _for_good(hook: Op) -> bool:
     """True where nothing keeps the handle of a hook, by which it could be taken off."""
     return isinstance(hook.statement, ast.Expr) and hook.statement.value is hook.node
 
 
-def _called(source: Source, call: Operation) -> Fix | None:
+def _called(source: Source, call: Op) -> Fix | None:
     """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``."""
     node: Any = call.node
     start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]

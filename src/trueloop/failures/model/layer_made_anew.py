@@ -1,24 +1,24 @@
 """A layer is made in the forward pass, with new random weights in every call.
 
-Symptom
+What you see
     The model answers differently each time it is asked, in eval mode too, and what lies behind the layer learns to
     ignore it. A saved model lacks its weights, or has those of the last call.
 
-Why nothing raises
+Why it happens
     A layer is an object that can be made and called anywhere; backward fills the gradients of its weights, and then
     they are forgotten with it. Assigned to ``self`` in every call, it even is a part of the model, but another one
     than the optimizer was given.
 
-Look-alikes
+Fix
+    Make the layer in ``__init__`` and call it in ``forward``; where a size is known in ``forward`` only, use
+    ``nn.LazyLinear`` or ``nn.LazyConv2d``.
+
+When this is fine
     Losses, activations, pooling and normalisation layers, whose fresh weights change nothing; a layer that is made
     under a condition, once; weights that are set afterwards, as those of a Sobel filter; a layer that is frozen, made
     under ``no_grad``, kept or handed on. Reported is a layer with random weights that a module's ``forward`` makes
     unconditionally and only calls. Its random weights may be wanted, as an augmentation: hence a warning. A running
     program shows copies for an inner loop in the same way, so it is found in the text only.
-
-Fix
-    Make the layer in ``__init__`` and call it in ``forward``; where a size is known in ``forward`` only, use
-    ``nn.LazyLinear`` or ``nn.LazyConv2d``.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11

@@ -1,23 +1,23 @@
 """A layer takes part in the forward pass, but the model does not hold it.
 
-Symptom
+What you see
     The layer keeps its initial weights; it is not moved by ``.to(device)`` and missing in ``state_dict()``. The layers
     that are held learn to live with a random one between them.
 
-Why nothing raises
+Why it happens
     ``nn.Module`` registers modules that are assigned to its attributes. In a list, a dictionary or a closure it does
     not see them; calling them works all the same.
 
-Look-alikes
+Fix
+    Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``; if it is meant to stay outside, freeze it with
+    ``requires_grad_(False)``.
+
+When this is fine
     A frozen network that is kept out of ``parameters()`` on purpose (a perceptual loss, a teacher), a random one that
     is called without gradients (as in random network distillation), one in eval mode, and one whose parameters an
     optimizer holds in another way, are not told. It is told where a module in train mode ran inside a model, is not
     among its modules, got gradients, and belongs to no optimizer when there were three updates. The text alone shows
     layers that a module makes, keeps in a plain list, dictionary or tuple, and does nothing with but call them.
-
-Fix
-    Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``; if it is meant to stay outside, freeze it with
-    ``requires_grad_(False)``.
 
 References
     torch.nn.ModuleList, https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
@@ -34,6 +34,7 @@ from typing import ClassVar
 from trueloop.analysis.queries.unregistered_modules import registered, unheld
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
@@ -42,10 +43,10 @@ from trueloop.tracing.object_facts import Facts
 STEPS = 3  # another optimizer may come into play after the first
 
 
-class Detector:
+class Detector(failure.Detector):
     """Remembers modules that their model does not hold until it is clear that no optimizer does either."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StrangerCalled, StepTaken)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StrangerCalled, StepTaken)
 
     def __init__(self) -> None:
         self._strangers: list[StrangerCalled] = []
@@ -86,7 +87,7 @@ class Detector:
             update=first.update,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where nothing was stepped."""
         return "" if self._steps >= STEPS else f"fewer than {STEPS} updates were watched"
 

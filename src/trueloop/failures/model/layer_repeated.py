@@ -1,23 +1,23 @@
 """One layer stands in a list several times, where several layers were wanted.
 
-Symptom
+What you see
     The model has fewer parameters than it should, and learns worse than it should. Twelve blocks are one block that is
     applied twelve times; parameters are counted once, so a summary of the model shows it, and nothing else does.
 
-Why nothing raises
+Why it happens
     ``[Block()] * 12`` calls ``Block()`` once and repeats the reference. ``ModuleList`` and ``Sequential`` take the same
     module as often as they are given it, and shared weights train like any others.
 
-Look-alikes
+Fix
+    ``nn.ModuleList([Block() for _ in range(12)])``. To share on purpose, make the layer first, under a name that says
+    so.
+
+When this is fine
     ``[Block() for _ in range(12)]``, which is what was meant; layers without weights, as activations, whose repetition
     does not matter; a layer with a name of its own, ``[block] * 12``, and one that is called in a loop: weights that
     are shared on purpose, as in ALBERT, are mostly written so. Reported is a list that is multiplied and in which a
     layer with weights is made on the spot. A running program does not tell the one from the other, so it is found in
     the text only.
-
-Fix
-    ``nn.ModuleList([Block() for _ in range(12)])``. To share on purpose, make the layer first, under a name that says
-    so.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -33,8 +33,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, Source
@@ -46,7 +46,7 @@ CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the lists that are multiplied, hold a new layer with weights, and become layers of a model."""
-    made = {id(each.node): each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.MODEL}
+    made = {id(each.node): each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.MODEL}
     told = set[int]()
     for call in source.calls(*CONTAINERS):
         for given in call.args:
@@ -86,7 +86,7 @@ def _products(given: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple
                 yield given, one, other
 
 
-def _layer(repeated: ast.List | ast.Tuple, made: dict[int, Thing]) -> ast.Call | None:
+def _layer(repeated: ast.List | ast.Tuple, made: dict[int, AbstractValue]) -> ast.Call | None:
     """Return the first layer with weights that is made in a list."""
     for each in repeated.elts:
         thing = made.get(id(each))

@@ -1,25 +1,25 @@
 """An attention mask says the opposite of what is meant: True where torch wants False.
 
-Symptom
+What you see
     A language model's loss falls to next to nothing, since each token sees the one it is to predict, and what it writes
     is nonsense; or an encoder attends to the padding and to nothing else, and learns slowly.
 
-Why nothing raises
+Why it happens
     Both ways are masks. For ``nn.MultiheadAttention`` and the layers of ``nn.Transformer`` True means "leave out"; for
     ``scaled_dot_product_attention`` and the ``attention_mask`` of tokenizers it means "take part". A row in which
     nothing takes part comes out as zeros since PyTorch 2.5.
 
-Look-alikes
+Fix
+    Put ``~`` before it. For causal attention say ``is_causal=True`` to ``scaled_dot_product_attention``, and use
+    ``nn.Transformer.generate_square_subsequent_mask`` for the layers.
+
+When this is fine
     ``tril`` for ``scaled_dot_product_attention``, ``triu(diagonal=1)`` for the layers; either of them after ``~`` or
     ``== 0``; additive masks of zeros and minus infinity; ``tokens == padding`` as a padding mask; attention of one's
     own, which may mean what it likes. A model that reads from right to left wants the triangle the other way: hence a
     warning. Reported is a triangle of ones, and a comparison with the padding or a tokenizer's mask, given to torch's
     own attention the wrong way round. What a mask is meant for does not show at run time, so it is found in the text
     only.
-
-Fix
-    Put ``~`` before it. For causal attention say ``is_causal=True`` to ``scaled_dot_product_attention``, and use
-    ``nn.Transformer.generate_square_subsequent_mask`` for the layers.
 
 References
     rasbt/LLMs-from-scratch#1061, "it means that future tokens can be attended to", in a book's own code,
@@ -36,7 +36,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned, held
 from trueloop.analysis.source_file import Hit, Source, last_word
 from trueloop.core.source_text import Fix
@@ -93,7 +93,7 @@ def _given(source: Source) -> Iterator[tuple[ast.Call, str, ast.expr]]:
         written = [each.value for each in call.keywords if each.arg == "attn_mask"] or call.args[3:4]
         yield from ((call, ATTENTION, each) for each in written)
     seen = set[int]()
-    for each in source.acts(Act.CALLED):
+    for each in source.acts(OpKind.CALLED):
         call = each.node
         if each.subject.name not in LAYERS or not isinstance(call, ast.Call) or id(call) in seen:
             continue

@@ -1,21 +1,21 @@
 """Batch normalisation has another framework's momentum, so that its running statistics are those of the last batch.
 
-Symptom
+What you see
     Training looks well; in eval mode the model is much worse, and differently so after each epoch, whichever batch came
     last. With small batches the validation loss jumps about.
 
-Why nothing raises
+Why it happens
     In torch ``momentum`` is the weight of the new batch: ``running = (1 - momentum) * running + momentum * batch``, 0.1
     if nothing is said. In TensorFlow, Keras and Caffe it is that of the old value, 0.99. Both lie between 0 and 1.
 
-Look-alikes
+Fix
+    Take one minus it: ``momentum=0.01`` for 0.99 of TensorFlow.
+
+When this is fine
     ``momentum=None``, the mean over all batches so far; ``momentum=1.0``, which takes the latest batch on purpose; the
     momentum of an optimizer, or of a teacher's moving average; layers without running statistics; ``1 - 0.99`` as
     converters write it; layers in eval mode. A test-time adaptation that wants to forget at once may use 0.9: hence a
     warning. At run time models that are trained are looked at, when they are first called.
-
-Fix
-    Take one minus it: ``momentum=0.01`` for 0.99 of TensorFlow.
 
 References
     pytorch/vision#8250, "MaxVIT Model - BatchNorm momentum is incorrect", 0.99 in a model of torchvision's,
@@ -33,21 +33,22 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, place_of_epsilon, value_of, written
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, Event, StatisticsForgotten
 
 LARGE = 0.9  # torch's own 0.1, taken the other way
 
 
-class Detector:
+class Detector(failure.Detector):
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StatisticsForgotten, BatchNormTrained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StatisticsForgotten, BatchNormTrained)
 
     def observe(self, event: StatisticsForgotten | BatchNormTrained) -> Evidence | None:
         """Return evidence for each momentum of a model."""
@@ -62,14 +63,10 @@ class Detector:
             about=(event.model, event.momentum),
         )
 
-    def abstains(self) -> str:
-        """Return ""; where nothing was normalised, there was nothing to judge."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the batch normalisations that are made with a momentum from 0.9 to below 1."""
-    made = {id(each.node): each for each in source.acts(Act.MADE)}
+    made = {id(each.node): each for each in source.acts(OpKind.MADE)}
     for call in source.calls(*BATCH_NORMS):
         place = place_of_epsilon(source, call) + 1
         momentum, tracked = written(call, "momentum", place), written(call, "track_running_stats", place + 2)

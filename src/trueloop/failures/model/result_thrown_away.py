@@ -1,14 +1,17 @@
 """An operation is called for what it returns, and nobody takes that.
 
-Symptom
+What you see
     An activation, a dropout or a detaching that stands in the program does nothing: two linear layers behave as one,
     a network overfits in spite of its dropout, the graph of a recurrent state grows, a batch stays on the CPU.
 
-Why nothing raises
+Why it happens
     ``F.relu(x)`` and ``x.to(device)`` make a new tensor and leave ``x`` as it is, other than ``module.to(device)``,
     which changes the module. Python lets the value of any expression go.
 
-Look-alikes
+Fix
+    Keep the result: ``x = F.relu(x)``, ``hidden = hidden.detach()``; or take the line out.
+
+When this is fine
     ``inplace=True``, ``F.relu_(x)``, ``x.relu_()``, ``out=``; ``.to()`` of modules, and of batches of a class that
     moves itself; moving a batch to measure how long that takes; the last line of a notebook's cell; a layer that is
     called for its hooks or statistics; what stands in ``try``, or in a ``with`` that is none of autocast. Found in the
@@ -16,9 +19,6 @@ Look-alikes
     the same file without ``inplace``, in a ``forward`` or what it calls; and a tensor that is moved, cast or detached
     in a loop that runs backward, if it comes from an operation or layer of torch's, or is a part of a batch that a
     plain ``DataLoader`` has collated itself. A warning, since a line without effect may not be missed by anybody.
-
-Fix
-    Keep the result: ``x = F.relu(x)``, ``hidden = hidden.detach()``; or take the line out.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -35,8 +35,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.source_text import Edit, Fix
@@ -74,7 +74,7 @@ CREATED: Final = frozenset(
 def find(source: Source) -> Iterator[Hit]:
     """Yield the statements that are nothing but such a call."""
     told = set[int]()
-    for each in source.acts(Act.TORCH, Act.CALLED):
+    for each in source.acts(OpKind.TORCH, OpKind.CALLED):
         statement = each.statement
         bare = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in told
         if bare and isinstance(each.node, ast.Call) and (_computes(source, each) or _moves(source, each)):
@@ -88,9 +88,9 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _computes(source: Source, call: Operation) -> bool:
+def _computes(source: Source, call: Op) -> bool:
     """Return True for an activation or dropout in a module's forward."""
-    if call.act is Act.TORCH:
+    if call.act is OpKind.TORCH:
         makes = call.word in FUNCTIONS and not _in_place(call.node, FUNCTIONS[call.word])
     else:
         makes = all(
@@ -109,7 +109,7 @@ def _in_place(call: Any, place: int) -> bool:
     return not plain or any(each.arg in ("out", None) for each in call.keywords)
 
 
-def _in_forward(source: Source, call: Operation) -> bool:
+def _in_forward(source: Source, call: Op) -> bool:
     forward = next((each for each in call.functions if getattr(each, "name", "") == "forward"), None)
     inner = [each for each in call.functions if isinstance(each, ast.FunctionDef)]
     return (
@@ -136,15 +136,15 @@ def _tried(function: Any, node: ast.Call, source: Source) -> bool:
     return False
 
 
-def _moves(source: Source, call: Operation) -> bool:
+def _moves(source: Source, call: Op) -> bool:
     """Return True for a tensor that is moved, cast or detached in a loop that trains."""
     if call.word not in MOVING or not call.loops or _tried(call.loops[0].node, call.node, source):
         return False
-    trains = any(source.within(loop, Act.BACKWARD, root=call.root) for loop in call.loops)
+    trains = any(source.within(loop, OpKind.BACKWARD, root=call.root) for loop in call.loops)
     return trains and all(_is_tensor(each) for each in call.subject.alternatives())
 
 
-def _is_tensor(thing: Thing) -> bool:
+def _is_tensor(thing: AbstractValue) -> bool:
     """Return True for what torch computed, and for a part of a batch that torch collated."""
     if thing.kind is not Kind.TENSOR:
         return False
@@ -163,7 +163,7 @@ def _is_tensor(thing: Thing) -> bool:
     )
 
 
-def _changed(call: Operation) -> str:
+def _changed(call: Op) -> str:
     """Return the name of the tensor that was to be changed; "" where it has none."""
     method = call.word.startswith("torch.Tensor.")
     given = call.node.func.value if method else call.node.args[0] if call.node.args else None

@@ -1,15 +1,19 @@
 """All units of a layer begin with the same weights, and remain one unit for ever.
 
-Symptom
+What you see
     A network of any width learns what one of width one could: the loss falls a little, then stays. A wider layer does
     not help, nor does another learning rate.
 
-Why nothing raises
+Why it happens
     Any numbers will do as initial weights. Units that begin alike compute the same, are weighed the same by the layer
     behind them, and so get the same gradient at every update: nothing ever tells them apart. Zeros in two layers that
     follow each other are the same mistake, but there no gradient is left at all, which GRD006 tells.
 
-Look-alikes
+Fix
+    Draw initial weights at random, ``nn.init.kaiming_uniform_(layer.weight)``, as torch's layers do by themselves;
+    constants are for biases, for normalisations and for the last layer of a branch.
+
+When this is fine
     Zeros in an output layer, in LoRA's second matrix, or at the end of a residual branch, whose rows differ as soon as
     they are trained; a linear model; constants in biases and normalisations; outputs with the same targets, whose rows
     stay the same; a frozen filter; what noise or dropout has told apart. Certain because, up to rounding, all rows of
@@ -17,10 +21,6 @@ Look-alikes
     which are not zero: at two looks, eight or more updates apart, between which the weight has changed. A warning,
     since somebody may want to show it. Not looked at are weights on another device than the CPU, gates of recurrent
     layers, and networks that end where their units are added up.
-
-Fix
-    Draw initial weights at random, ``nn.init.kaiming_uniform_(layer.weight)``, as torch's layers do by themselves;
-    constants are for biases, for normalisations and for the last layer of a branch.
 
 References
     Goodfellow, Bengio, Courville, 2016, "Deep Learning", section 8.4,
@@ -36,15 +36,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, UnitsCompared
 
 
-class Detector:
+class Detector(failure.Detector):
     """Passes on what the source has seen."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, UnitsCompared)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, UnitsCompared)
 
     def __init__(self) -> None:
         self._compared = False
@@ -66,7 +67,7 @@ class Detector:
             about=event.optimizer,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where nothing was compared."""
         return "" if self._compared else "no weights were compared: too few updates, or they are not on the CPU"
 

@@ -1,23 +1,23 @@
 """A weight is a plain tensor, which the model does not hold.
 
-Symptom
+What you see
     A temperature, a prompt, a matrix that was to be learned keeps its first values. It is missing in ``state_dict()``,
     and another one is drawn in every run; on an accelerator it stays behind on the CPU.
 
-Why nothing raises
+Why it happens
     ``nn.Module`` registers an ``nn.Parameter``. A tensor with ``requires_grad=True`` gets gradients like one, but
     ``parameters()`` does not give it to the optimizer.
 
-Look-alikes
+Fix
+    ``self.weight = nn.Parameter(torch.randn(...))``. What is not to be trained but moved and saved is a buffer,
+    ``self.register_buffer("table", ...)``.
+
+When this is fine
     Tensors that are given to an optimizer by hand, as the architecture's in DARTS; inputs whose gradients are wanted,
     as the points of a physics-informed network; gates whose gradients are read; weights that the program moves itself.
     Reported is a tensor that a module makes in ``__init__`` with ``requires_grad=True`` and keeps in an attribute, and
     of which the file does nothing else than compute with it in the module's own methods, in a file that asks for no
     gradients itself. Another file may do so: hence a warning. It is found in the text only.
-
-Fix
-    ``self.weight = nn.Parameter(torch.randn(...))``. What is not to be trained but moved and saved is a buffer,
-    ``self.register_buffer("table", ...)``.
 
 References
     torch.nn.parameter.Parameter, https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html

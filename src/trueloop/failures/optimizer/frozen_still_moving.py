@@ -1,22 +1,22 @@
 """Parameters that were frozen go on moving.
 
-Symptom
+What you see
     A backbone frozen in the middle of a run drifts, although its gradients are no longer computed. Its outputs, which
     something else relies on, change.
 
-Why nothing raises
+Why it happens
     ``requires_grad_(False)`` stops autograd, not the optimizer. What is left in ``.grad`` is stepped on again and
     again; where gradients are set to zeros, not to None, momentum and weight decay still move the weights.
-
-Look-alikes
-    Freezing between a backward and its step, whose gradient is fresh (both halves of a GAN updated at the end);
-    gradients assigned by hand to parameters that never wanted any (evolution strategies); frozen parameters in a group
-    that do not move, which only cost memory. Reported is a parameter that got gradients from backward earlier, wants
-    none now, got none since this optimizer's step before, and was changed by the step.
 
 Fix
     Clear its gradient when freezing it, ``parameter.grad = None``: parameters without a gradient are left alone. Or
     build the optimizer anew, over what is to be trained.
+
+When this is fine
+    Freezing between a backward and its step, whose gradient is fresh (both halves of a GAN updated at the end);
+    gradients assigned by hand to parameters that never wanted any (evolution strategies); frozen parameters in a group
+    that do not move, which only cost memory. Reported is a parameter that got gradients from backward earlier, wants
+    none now, got none since this optimizer's step before, and was changed by the step.
 
 References
     torch.Tensor.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.requires_grad_.html
@@ -31,15 +31,16 @@ from typing import ClassVar
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted, first_few
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NONE, BackwardEnded, Event, Gap, Ref, Refs, StepTaken
 
 
-class Detector:
+class Detector(failure.Detector):
     """Knows which parameters ever got gradients, and which did since an optimizer's step before."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._ever: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -73,10 +74,6 @@ class Detector:
             f"before, and were changed by this one all the same: {first_few(names)}.",
             place=event.place,
         )
-
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -1,14 +1,17 @@
 """An optimizer is never stepped, though backward fills the gradients of what it holds again and again.
 
-Symptom
+What you see
     The loss stays where it began; only the batches, dropout and batch normalisation make it differ. With several
     optimizers one model does not learn, such as the discriminator of a GAN.
 
-Why nothing raises
+Why it happens
     Gradients are there to be looked at as well, and nobody has to use them. ``optimizer.step`` without parentheses is
     an expression that names a method, and is done.
 
-Look-alikes
+Fix
+    Call ``optimizer.step()`` behind the backward of each window, with its parentheses.
+
+When this is fine
     A window of many batches, a warm-up, a stage or a part of a GAN that comes later, a GradScaler that skips; whoever
     looks at gradients (saliency, adversarial examples, Fisher information, norms), takes them by hooks or changes the
     weights by hand; a trainer or a wrapper of a library that steps; a step inside of backward; another optimizer over
@@ -19,9 +22,6 @@ Look-alikes
     of the run, that nothing does. At a prompt and in a notebook the next line may step, so a run says nothing there.
     Who only clears through an optimizer, to measure backward or to fit the input, is named: ``model.zero_grad()`` does
     without one.
-
-Fix
-    Call ``optimizer.step()`` behind the backward of each window, with its parentheses.
 
 References
     Optimizing Model Parameters, https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
@@ -39,11 +39,11 @@ from math import prod
 from typing import ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place, Site
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, ScheduleAdvanced, StepAwaited, WatchEnded
@@ -54,10 +54,10 @@ HERE = "this file"
 FEWEST = 8  # backwards, as at run time
 
 
-class Detector:
+class Detector(failure.Detector):
     """Reads what the program's text does with an optimizer that several backwards have waited for."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepAwaited, ScheduleAdvanced, WatchEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepAwaited, ScheduleAdvanced, WatchEnded)
 
     def __init__(self) -> None:
         self._built = Facts[Ref, tuple[Site | None, str]]()
@@ -115,7 +115,7 @@ class Detector:
         advanced = {(place.site.path, place.site.line) for place in self._schedules if place is not None}
         return found is not None or (built.path in texts and advanced.issuperset(steps(texts)))
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where an optimizer has not stepped, and may have had to."""
         if not self._stepped:
             return "no optimizer stepped"
@@ -125,7 +125,7 @@ class Detector:
 def find(source: Source) -> Iterator[Hit]:
     """Yield the backward that an optimizer's step is missing behind, or the place where that is only named."""
     texts = {HERE: source.tree}
-    made = [each for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    made = [each for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
     for built in made:
         target = _name(built)
         backward = _backward(source, built, made)
@@ -134,7 +134,7 @@ def find(source: Source) -> Iterator[Hit]:
         found = uses(texts, HERE, target)
         if found is None or found.held:
             continue
-        schedules = {(HERE, each.node.lineno) for each in source.acts(Act.SCHEDULED)}
+        schedules = {(HERE, each.node.lineno) for each in source.acts(OpKind.SCHEDULED)}
         if not found.cleared and not found.named and not schedules.issuperset(steps(texts)):
             continue
         named = found.named[0][1] if found.named else None
@@ -147,7 +147,7 @@ def find(source: Source) -> Iterator[Hit]:
         )  # fmt: skip
 
 
-def _name(built: Deed) -> ast.Name | None:
+def _name(built: Op) -> ast.Name | None:
     """Return the variable that holds a new optimizer."""
     given = built.statement
     targets = given.targets if isinstance(given, ast.Assign) else [getattr(given, "target", None)]
@@ -155,7 +155,7 @@ def _name(built: Deed) -> ast.Name | None:
     return targets[0] if own and isinstance(targets[0], ast.Name) else None
 
 
-def _backward(source: Source, built: Deed, made: list[Deed]) -> Deed | None:
+def _backward(source: Source, built: Op, made: list[Op]) -> Op | None:
     """Return the first backward of a loop that comes to what one optimizer holds, and no other one."""
     optimizer = built.subject
     if MANAGED in optimizer.facts or not optimizer.models():
@@ -166,7 +166,7 @@ def _backward(source: Source, built: Deed, made: list[Deed]) -> Deed | None:
     for each in source.run_of(built)[built.index :]:
         loops = [loop for loop in each.loops if not built.within(loop)]
         scaled = all(thing.kind is Kind.SCALER for thing in each.things)
-        if each.act is Act.BACKWARD and _often(loops) and scaled and source.reaches(each, optimizer):
+        if each.act is OpKind.BACKWARD and _often(loops) and scaled and source.reaches(each, optimizer):
             return None if source.handed_out(optimizer, source.within(loops[0], root=each.root)) else each
     return None
 
@@ -182,9 +182,9 @@ def _called(source: Source, named: ast.Attribute) -> Fix:
     return Fix((Edit(end, end, "()"),), safe=False, words="Call it")
 
 
-def _added(source: Source, backward: Deed, name: str, *, cleared: bool) -> Fix | None:
+def _added(source: Source, backward: Op, name: str, *, cleared: bool) -> Fix | None:
     """Return the fix: a step behind the backward, and clearing where there is none."""
-    clips = [each for each in source.acts(Act.CLIPPED) if each.beside(backward) and each.index > backward.index]
+    clips = [each for each in source.acts(OpKind.CLIPPED) if each.beside(backward) and each.index > backward.index]
     statement = (clips[-1] if clips else backward).statement
     alone = isinstance(statement, ast.Expr) and source.block(statement) is source.block(backward.statement)
     if not isinstance(backward.statement, ast.Expr) or not alone or backward.calls or backward.things:

@@ -1,14 +1,18 @@
 """A part of the model gets gradients that no optimizer ever uses.
 
-Symptom
+What you see
     Some layers stay as they were initialised. The rest learns around them, so the loss falls, only not as far. A head
     that was added after the optimizer was built is the usual one.
 
-Why nothing raises
+Why it happens
     ``backward()`` fills ``.grad`` of every leaf it reaches, and an optimizer steps the parameters it was given. That
     the first are more than the second is nobody's business.
 
-Look-alikes
+Fix
+    Build the optimizer after the model is complete, or give it the new parameters with ``add_param_group``; where they
+    are to stay fixed, say so with ``requires_grad_(False)``, which saves their gradients too.
+
+When this is fine
     A backbone that is not trained, without ``requires_grad_(False)``; training a small part on purpose (biases, a
     prompt, adapters); parameters that are updated by hand; discriminators, perceptual losses and teachers, which are
     models of their own; another optimizer that has not stepped yet; gradients that are only looked at; stages. Reported
@@ -17,10 +21,6 @@ Look-alikes
     A last layer that is fixed on purpose, yet wants gradients, would be named too: hence a warning. In the text it
     shows where a model gets a layer after its optimizer was built, or where a layer behind those that are stepped is in
     no optimizer of the file.
-
-Fix
-    Build the optimizer after the model is complete, or give it the new parameters with ``add_param_group``; where they
-    are to stay fixed, say so with ``requires_grad_(False)``, which saves their gradients too.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -36,11 +36,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.late_layers import changes, missing, rebuilt_behind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted, first_few
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
@@ -69,10 +70,10 @@ class Known:
         return self.order.get(name_in(self.order, parameter.name), -1)
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares what gets gradients with what optimizers hold."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, Known]()
@@ -165,14 +166,10 @@ class Detector:
             related=((built, words),) if built is not None else (),
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the first step of an optimizer that leaves out a layer of its model."""
-    for made in source.acts(Act.MADE):
+    for made in source.acts(OpKind.MADE):
         if made.subject.kind is not Kind.OPTIMIZER:
             continue
         built = (made.node, "the optimizer was built here")

@@ -1,24 +1,24 @@
 """The optimizer steps parameters that the model no longer has.
 
-Symptom
+What you see
     The loss does not move at all, or a replaced layer never learns. Every line of the loop is there.
 
-Why nothing raises
+Why it happens
     An optimizer keeps the tensors it was given. Building the model anew, replacing a layer, re-assigning a parameter
     or copying a model back makes other tensors; the old ones get no gradient any more, and a step without gradients
     does nothing.
 
-Look-alikes
+Fix
+    Build the optimizer after the last change of the model, or build it again; to restore weights, use
+    ``load_state_dict``, which changes the tensors the optimizer holds.
+
+When this is fine
     Heads that are used later; an optimizer that belongs to a model which is not trained just now; gradients assigned by
     hand (meta-learning, evolution strategies, master weights); parameters outside of any module; averaged copies.
     Reported is only the pair: parameters of a called model that get gradients, are in no optimizer and keep their
     values, while an optimizer that is stepped meanwhile holds others that are in no model called, had no gradient at
     the step, or a used one, and got none from any backward, three times in a row. In the text it shows where a layer, a
     parameter or the whole model is replaced after the optimizer was built, and none is built over them.
-
-Fix
-    Build the optimizer after the last change of the model, or build it again; to restore weights, use
-    ``load_state_dict``, which changes the tensors the optimizer holds.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -32,12 +32,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, PART, Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import MANAGED, PART, AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import changes, rebuilt_behind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted, first_few
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, adding
 from trueloop.tracing.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
@@ -56,10 +57,10 @@ class _Called:
     """Updates made when it was called last."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks for an optimizer's parameters in the models that are called."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Called]()
@@ -140,14 +141,10 @@ class Detector:
             related=((built, "the optimizer was built here"),) if built is not None else (),
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the first step of an optimizer whose model, or a layer of it, was replaced after it was built."""
-    for made in source.acts(Act.MADE):
+    for made in source.acts(OpKind.MADE):
         if made.subject.kind is not Kind.OPTIMIZER:
             continue
         for change in changes(source, made):
@@ -161,20 +158,20 @@ def find(source: Source) -> Iterator[Hit]:
         yield from _left_behind(source, made)
 
 
-def _left_behind(source: Source, made: Operation) -> Iterator[Hit]:
+def _left_behind(source: Source, made: Op) -> Iterator[Hit]:
     """Yield steps over one model behind backwards through another one of the same making, which nothing updates."""
     optimizer, since = made.subject, made.index
     held = optimizer.models()
     run = [each for each in source.operations if each.root == made.root]
     if not held or MANAGED in optimizer.facts or any(_by_hand(each) for each in run):
         return
-    others = [each.subject for each in source.acts(Act.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    others = [each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
     for step in run:
-        if step.act is not Act.STEPPED or step.subject is not optimizer:
+        if step.act is not OpKind.STEPPED or step.subject is not optimizer:
             continue
         between = [each for each in run if since < each.index < step.index]
-        roots, since = [each.subject for each in between if each.act is Act.BACKWARD], step.index
-        called = any(each.act is Act.CALLED and each.subject.may_be(one) for each in between for one in held)
+        roots, since = [each.subject for each in between if each.act is OpKind.BACKWARD], step.index
+        called = any(each.act is OpKind.CALLED and each.subject.may_be(one) for each in between for one in held)
         through = [_models(each) for each in roots]
         models = [each for found in through for each in found]
         alike = all(through) and any(each.name and each.name == one.name for each in models for one in held)
@@ -188,18 +185,18 @@ def _left_behind(source: Source, made: Operation) -> Iterator[Hit]:
             )
 
 
-def _models(root: Thing) -> list[Thing]:
+def _models(root: AbstractValue) -> list[AbstractValue]:
     """Return the models a loss was computed with, without the parts of each."""
     found = [each for each in root.lineage() if each.kind is Kind.MODEL]
     inner = {id(part) for each in found for part in each.of if PART not in each.facts}
     return [each for each in found if id(each) not in inner]
 
 
-def _by_hand(operation: Operation) -> bool:
+def _by_hand(operation: Op) -> bool:
     """Return True where gradients or parameters are set by hand."""
-    if operation.act is Act.GRADIENTS or (operation.act is Act.CLEARED and operation.word == "grad"):
+    if operation.act is OpKind.GRADIENTS or (operation.act is OpKind.CLEARED and operation.word == "grad"):
         return True
-    looked: list[Thing] = [operation.subject] if operation.act in (Act.TORCH, Act.KEPT) else []
+    looked: list[AbstractValue] = [operation.subject] if operation.act in (OpKind.TORCH, OpKind.KEPT) else []
     return any(inner.kind is Kind.PARAMETERS for each in looked for inner in each.lineage())
 
 

@@ -1,12 +1,15 @@
 """A new optimizer over the same parameters is built again and again, and its moments are thrown away.
 
-Symptom
+What you see
     The loss jumps at the start of each epoch, then recovers. Adam's largest steps, its first ones, never end.
 
-Why nothing raises
+Why it happens
     Building an optimizer is an ordinary call. Inside a function that trains one epoch it looks quite natural.
 
-Look-alikes
+Fix
+    Build the optimizer once, before the loop. To change the rate, use a scheduler or set ``group["lr"]``.
+
+When this is fine
     Stages over other parameters, or at another rate; folds, sweeps and restarts, with weights loaded or models built
     anew; tasks and clients, each with data of its own; inner loops over copies; plain SGD, which has nothing to lose;
     LBFGS, which may be restarted. Reported is one line that has built three optimizers or more with moments, over the
@@ -14,9 +17,6 @@ Look-alikes
     same loader between them and no weights loaded. A method that restarts its averages every epoch on purpose would
     be named too: hence a warning. In the text it shows where each turn of a loop builds the same optimizer over the
     same model, and makes at most one pass over a loader that is not the turn's own.
-
-Fix
-    Build the optimizer once, before the loop. To change the rate, use a scheduler or set ``group["lr"]``.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -30,12 +30,13 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import COPIED, MANAGED, Kind, Thing
+from trueloop.analysis.abstract_value import COPIED, MANAGED, AbstractValue, Kind
 from trueloop.analysis.loop_invariance import changing, its_own, over_loader, stored, words
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_out
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, repeating
 from trueloop.tracing.events import (
@@ -67,10 +68,10 @@ class Line:
     times: int = 1
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares each optimizer with the one that the same line built before."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         OptimizerCreated,
         LoaderStarted,
         BackwardStarted,
@@ -125,10 +126,6 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 AVERAGING: Final = frozenset((
     "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop",
@@ -139,7 +136,7 @@ RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_sta
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield optimizers with moments that each turn of a loop builds over one model, for one pass or less."""
-    for made in source.acts(Act.MADE):
+    for made in source.acts(OpKind.MADE):
         if made.subject.kind is not Kind.OPTIMIZER or not made.loops or not _remembers(made.subject):
             continue
         loop, parts = made.loops[-1], made.subject.of
@@ -159,22 +156,22 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _remembers(optimizer: Thing) -> bool:
+def _remembers(optimizer: AbstractValue) -> bool:
     package, _, last = optimizer.name.rpartition(".")
     momentum = optimizer.options.get("momentum")
     return package == "torch.optim" and (last in AVERAGING or (momentum is not None and bool(momentum.constant())))
 
 
-def _same(source: Source, made: Operation, loop: Loop) -> bool:
+def _same(source: Source, made: Op, loop: Loop) -> bool:
     """Return True where nothing it is built from may be another in the next turn."""
     first, *others = [*made.node.args, *(each.value for each in made.node.keywords)]
     given = words(first) - stored(first)
     return not given & changing(made, loop) and all(source.fixed(each, made, loop) for each in others)
 
 
-def _one_pass(source: Source, made: Operation, loop: Loop) -> bool:
-    inside = source.within(loop, Act.STEPPED, Act.ITERATED, root=made.root)
-    steps = [each for each in inside if each.act is Act.STEPPED and each.subject.may_be(made.subject)]
+def _one_pass(source: Source, made: Op, loop: Loop) -> bool:
+    inside = source.within(loop, OpKind.STEPPED, OpKind.ITERATED, root=made.root)
+    steps = [each for each in inside if each.act is OpKind.STEPPED and each.subject.may_be(made.subject)]
     several = loop.over is not None and any(each.kind is Kind.LOADER for each in loop.over.lineage())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
@@ -186,13 +183,14 @@ def _one_pass(source: Source, made: Operation, loop: Loop) -> bool:
     return bool(steps)
 
 
-def _anew(source: Source, made: Operation, loop: Loop, models: list[Thing]) -> bool:
+def _anew(source: Source, made: Op, loop: Loop, models: list[AbstractValue]) -> bool:
     """Return True where each turn may begin with other models or weights."""
     inside = source.within(loop, root=made.root)
     fresh = any(
-        each.act in (Act.STATE_LOADED, Act.FROZEN, Act.READ) or each.word.startswith("torch.nn.init") for each in inside
+        each.act in (OpKind.STATE_LOADED, OpKind.FROZEN, OpKind.READ) or each.word.startswith("torch.nn.init")
+        for each in inside
     )
-    built = any(each.act is Act.MADE and any(each.subject.may_be(one) for one in models) for each in inside)
+    built = any(each.act is OpKind.MADE and any(each.subject.may_be(one) for one in models) for each in inside)
     copied = any({COPIED, MANAGED} & each.facts for each in (*models, made.subject))
     texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
     calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))

@@ -1,24 +1,24 @@
 """A setting of an optimizer is written to where the optimizer does not read it.
 
-Symptom
+What you see
     The learning rate that the program thinks it uses, and may log, is not the one it trains with: a decay, a warm-up or
     another weight decay never happens, and the results do not depend on it.
 
-Why nothing raises
+Why it happens
     torch reads ``optimizer.param_groups`` only. ``optimizer.lr = 1e-4`` makes a new attribute, which Python allows of
     any object; ``optimizer.defaults["lr"]`` is for groups that are added later; ``optimizer.state_dict()`` returns
     copies of the groups, so what is written into them is thrown away. In other libraries the first of these works.
 
-Look-alikes
+Fix
+    ``for group in optimizer.param_groups: group["lr"] = 1e-4``, or a schedule.
+
+When this is fine
     ``group["lr"]`` for the groups in ``optimizer.param_groups``; an optimizer of the program's own, or of another
     library, with an attribute of that name; a state that is changed and loaded back; defaults for groups that
     ``add_param_group`` makes, or for another optimizer built from them; a note that the program reads back or writes to
     the groups itself. It is named where the text shows that the optimizer is torch's, and nothing in the file may read
     the attribute of an optimizer, nor sets that item in a group; a running program where an attribute differs from what
     the groups have while the optimizer steps on, at two starts of a loader, and none of its files does either.
-
-Fix
-    ``for group in optimizer.param_groups: group["lr"] = 1e-4``, or a schedule.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -34,21 +34,22 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, SettingIgnored
 from trueloop.tracing.program_text.optimizer_settings import KEYS, read_of_optimizer, sets_in_groups
 
 
-class Detector:
+class Detector(failure.Detector):
     """Hears of attributes of optimizers that nothing reads."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (SettingIgnored,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SettingIgnored,)
 
     def observe(self, event: SettingIgnored) -> Evidence:
         """Return evidence for each of them."""
@@ -59,15 +60,11 @@ class Detector:
             about=(event.optimizer.kind, event.key),
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each assignment of a setting that the optimizer, or the schedule, surely never reads."""
-    written: dict[int, tuple[Operation, str]] = {}
-    for each in source.acts(Act.BOUND, Act.KEPT):
+    written: dict[int, tuple[Op, str]] = {}
+    for each in source.acts(OpKind.BOUND, OpKind.KEPT):
         word = _word(each)
         before = written.get(id(each.node), (each, word))
         written[id(each.node)] = each, word if before[1] == word else ""  # a function may be given something else, too
@@ -91,12 +88,12 @@ MESSAGES = {
 }
 
 
-def _word(written: Operation) -> str:
+def _word(written: Op) -> str:
     """Return how an assignment misses the groups of an optimizer of torch's; "" where it does not, or may not."""
     target, owner = written.node, _owner(written)
     if not _is_torchs(owner):
         return ""
-    if written.act is Act.BOUND:
+    if written.act is OpKind.BOUND:
         known = isinstance(target, ast.Attribute) and target.attr in (KEYS if owner.kind is Kind.OPTIMIZER else ("lr",))
         return ("attribute" if owner.kind is Kind.OPTIMIZER else "schedule") if known else ""
     if (
@@ -110,10 +107,10 @@ def _word(written: Operation) -> str:
     return "state" if _thrown_away(written, target) else ""
 
 
-def _owner(written: Operation) -> Thing:
+def _owner(written: Op) -> AbstractValue:
     """Return the optimizer or the schedule that an assignment is about, as far as it shows."""
     subject = written.subject
-    if written.act is Act.BOUND:
+    if written.act is OpKind.BOUND:
         return subject
     for each in subject.lineage(limit=8):
         if each.kind is Kind.STATE or (each.of and each.of[0].kind is Kind.OPTIMIZER and each is subject):
@@ -121,14 +118,14 @@ def _owner(written: Operation) -> Thing:
     return subject
 
 
-def _is_torchs(owner: Thing) -> bool:
+def _is_torchs(owner: AbstractValue) -> bool:
     ways = list(owner.alternatives())
     package = {Kind.OPTIMIZER: "torch.optim", Kind.SCHEDULER: "torch.optim.lr_scheduler"}.get(owner.kind)
     plain = package is not None and MANAGED not in owner.facts
     return plain and all(each.name.rpartition(".")[0] == package for each in ways)
 
 
-def _thrown_away(written: Operation, target: ast.Subscript) -> bool:
+def _thrown_away(written: Op, target: ast.Subscript) -> bool:
     """Return True where an item is set in what ``state_dict()`` returns there and then."""
     calls = [each.node for each in written.subject.lineage(limit=8) if each.kind is Kind.STATE]
     if any(stands_in(each, target) for each in calls):
@@ -153,7 +150,7 @@ def _defaults_read(source: Source, targets: frozenset[int]) -> bool:
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in named)
 
 
-def _in_groups(source: Source, written: Operation, key: str) -> Fix | None:
+def _in_groups(source: Source, written: Op, key: str) -> Fix | None:
     """Return the fix: the same in all groups."""
     statement, target = written.statement, written.node
     of_optimizer = _owner(written).kind is Kind.OPTIMIZER and not isinstance(statement, ast.AugAssign)

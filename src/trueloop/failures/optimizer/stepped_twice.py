@@ -1,22 +1,22 @@
 """A step uses a gradient that a step has used already, and nothing was added since.
 
-Symptom
+What you see
     As with a learning rate that is too high: the loss falls faster at first, and then no further; with two optimizers
     one part of the model is unstable. Adam's averages weigh one batch twice.
 
-Why nothing raises
+Why it happens
     A step leaves the gradients as they are, and a second one finds them. Often one step stands in a helper or behind
     ``scaler.step(optimizer)`` and one in the loop, or two optimizers were built over a shared encoder.
-
-Look-alikes
-    A backward, a change by hand or clearing between two steps makes it another gradient; a gradient that is zero
-    everywhere moves nothing, and initialises an optimizer's state; a step with a closure computes anew; frozen
-    parameters with an old gradient are OPT003. It is told the second time a line does it: some people let two
-    optimizers share a gradient on purpose, who silence it there.
 
 Fix
     Step once for each window. Where two optimizers share parameters, give them to one, or clear and run backward
     between the steps.
+
+When this is fine
+    A backward, a change by hand or clearing between two steps makes it another gradient; a gradient that is zero
+    everywhere moves nothing, and initialises an optimizer's state; a step with a closure computes anew; frozen
+    parameters with an old gradient are OPT003. It is told the second time a line does it: some people let two
+    optimizers share a gradient on purpose, who silence it there.
 
 References
     Optimizer.step, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.step.html
@@ -34,12 +34,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NONE, Event, ModelCalled, Ref, Refs, StepTaken
@@ -47,14 +47,22 @@ from trueloop.tracing.object_facts import Facts
 
 TIMES: Final = 2  # once might be a probe
 LATEST: Final = 4  # steps that are remembered: two rounds of two optimizers
-WAITING: Final = (Act.ESCAPED, Act.BACKWARD, Act.CLEARED, Act.GRADIENTS, Act.STATE_LOADED, Act.CLIPPED, Act.UNSCALED)
+WAITING: Final = (
+    OpKind.ESCAPED,
+    OpKind.BACKWARD,
+    OpKind.CLEARED,
+    OpKind.GRADIENTS,
+    OpKind.STATE_LOADED,
+    OpKind.CLIPPED,
+    OpKind.UNSCALED,
+)
 """Between two steps: the second one may use something else."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every step tells which of its gradients nothing was added to since they were used."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken)
 
     def __init__(self) -> None:
         self._again: Counter[Place | None] = Counter()
@@ -96,24 +104,20 @@ class Detector:
         now = zip(event.graded, event.norms, strict=False)
         return frozenset(each for each, norm in now if before.get(each, norm) != norm)
 
-    def abstains(self) -> str:
-        """Return ""; steps are always seen while watching in full."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each step of an optimizer that comes right behind one of the same optimizer, in the same turn."""
-    last: dict[tuple[int, int], Deed] = {}
+    last: dict[tuple[int, int], Op] = {}
     for each in source.operations:
         if each.act in WAITING:
             last.clear()
-        if each.act is not Act.STEPPED or each.value is not None or not _known(each):
+        if each.act is not OpKind.STEPPED or each.value is not None or not _known(each):
             continue
         key = each.root, id(each.subject)
         first, last[key] = last.get(key), each
         if first is None or not first.beside(each) or not first.implied_by(each) or first.node is each.node:
             continue
-        if not any(done.act is Act.BACKWARD and done.beside(first) for done in source.run_of(each)[: each.index]):
+        if not any(done.act is OpKind.BACKWARD and done.beside(first) for done in source.run_of(each)[: each.index]):
             continue
         yield Hit(
             message="The optimizer steps a second time with the gradients it has just used.",
@@ -123,12 +127,12 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _known(step: Deed) -> bool:
+def _known(step: Op) -> bool:
     optimizer, plain = step.subject, isinstance(step.statement, ast.Expr) and step.statement.value is step.node
     return plain and optimizer.kind is Kind.OPTIMIZER and MANAGED not in optimizer.facts and not optimizer.either
 
 
-def _stepped_once(source: Source, step: Deed) -> Fix | None:
+def _stepped_once(source: Source, step: Op) -> Fix | None:
     """Return the fix: the line goes."""
     gone = None if step.things else source.taken_out(step)
     return Fix((gone,), safe=False, words="Step once") if gone else None

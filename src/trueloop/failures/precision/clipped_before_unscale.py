@@ -1,21 +1,21 @@
 """Gradients are clipped while they are still multiplied by GradScaler's factor.
 
-Symptom
+What you see
     With mixed precision in float16 training crawls, as with a tiny learning rate; without it the same settings work.
 
-Why nothing raises
+Why it happens
     GradScaler multiplies the loss by a large factor (65536 at first) and divides the gradients inside its ``step``.
     Clipped before that, a norm of 65536 times its true size is cut to the limit, and then divided by 65536.
-
-Look-alikes
-    ``scaler.unscale_(optimizer)`` before clipping, a scaler that is switched off, and a norm that is only read
-    (``max_norm=inf``) are all right, and so is a limit that was multiplied by the factor too. Certain because each
-    gradient is followed from the scaled backward to the clipping. The text alone tells it where a backward through a
-    scaler that is not switched off reaches what is clipped, and nothing between them unscales, steps or is unknown.
 
 Fix
     Call ``scaler.unscale_(optimizer)`` after the last backward of the window and before clipping; ``scaler.step``
     knows that it was done.
+
+When this is fine
+    ``scaler.unscale_(optimizer)`` before clipping, a scaler that is switched off, and a norm that is only read
+    (``max_norm=inf``) are all right, and so is a limit that was multiplied by the factor too. Certain because each
+    gradient is followed from the scaled backward to the clipping. The text alone tells it where a backward through a
+    scaler that is not switched off reaches what is clipped, and nothing between them unscales, steps or is unknown.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient clipping,
@@ -28,13 +28,13 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import infinite, limit_of, scaler_of
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GradientsClipped, LossScaled
@@ -42,10 +42,10 @@ from trueloop.tracing.events import Event, GradientsClipped, LossScaled
 SHARE = 0.01  # of the factor: nobody clips at 655 who has not multiplied the limit by 65536 as well
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every clipping tells which of its gradients are scaled."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossScaled, GradientsClipped)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled, GradientsClipped)
 
     def __init__(self) -> None:
         self._scale: float | None = None
@@ -65,15 +65,11 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Return ""; clipping and scaling are always seen."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each clipping of what a scaled backward has made, with nothing in between that unscales it."""
     repaired: set[int] = set()
-    for clip in source.acts(Act.CLIPPED):
+    for clip in source.acts(OpKind.CLIPPED):
         limit = limit_of(clip)
         told_of = limit is not None and any(each.kind is Kind.SCALER for each in limit.lineage())
         backward = None if infinite(clip) or told_of else _scaled(source, clip)
@@ -89,16 +85,16 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _scaled(source: Source, clip: Deed) -> Deed | None:
+def _scaled(source: Source, clip: Op) -> Op | None:
     """Return the last backward before a clipping, if it surely was scaled, and nothing has unscaled it."""
     run = source.run_of(clip)
     for each in reversed(run[: run.index(clip)]):
         match each.act:
-            case Act.UNSCALED | Act.GRADIENTS | Act.STEPPED | Act.CLEARED:
+            case OpKind.UNSCALED | OpKind.GRADIENTS | OpKind.STEPPED | OpKind.CLEARED:
                 return None
-            case Act.ESCAPED if any(_could_unscale(given) for given in each.things):
+            case OpKind.ESCAPED if any(_could_unscale(given) for given in each.things):
                 return None
-            case Act.BACKWARD if not each.excludes(clip):
+            case OpKind.BACKWARD if not each.excludes(clip):
                 scaler = scaler_of(each)
                 reached = clip.subject.models() and source.reaches(each, clip.subject)
                 return each if scaler and reached and _on(scaler, each, clip) else None
@@ -107,11 +103,11 @@ def _scaled(source: Source, clip: Deed) -> Deed | None:
     return None
 
 
-def _could_unscale(given: Thing) -> bool:
+def _could_unscale(given: AbstractValue) -> bool:
     return given.kind in (Kind.SCALER, Kind.OPTIMIZER, Kind.MODEL, Kind.PARAMETERS, Kind.INSTANCE, Kind.FUNCTION)
 
 
-def _on(scaler: Thing, backward: Deed, clip: Deed) -> bool:
+def _on(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
     """Return True where the scaler can be on, and no condition of the clipping has to do with that."""
     enabled = scaler.options.get("enabled")
     if any(each.kind is not Kind.SCALER or each.name == "" for each in scaler.alternatives()):
@@ -140,17 +136,17 @@ def _ends(node: ast.AST) -> set[str]:
     }
 
 
-def _unscaled(source: Source, clip: Deed) -> Fix | None:
+def _unscaled(source: Source, clip: Op) -> Fix | None:
     """Return the fix: unscale before clipping, and not again behind it."""
     run = source.run_of(clip)
-    steps = [each for each in run if each.act is Act.STEPPED and each.beside(clip) and each.implied_by(clip)]
+    steps = [each for each in run if each.act is OpKind.STEPPED and each.beside(clip) and each.implied_by(clip)]
     steps = [
         each for each in steps if each.index > clip.index and scaler_of(each) and each.subject.covers(clip.subject)
     ]
     if len(steps) != 1 or clip.statement is None or steps[0].function is not clip.function:
         return None
     step, call = steps[0], steps[0].node
-    late = [each for each in run if each.act is Act.UNSCALED and clip.index < each.index < step.index]
+    late = [each for each in run if each.act is OpKind.UNSCALED and clip.index < each.index < step.index]
     if late:
         statement = late[0].statement
         plain = isinstance(statement, ast.Expr) and statement.value is late[0].node and late[0].implied_by(clip)

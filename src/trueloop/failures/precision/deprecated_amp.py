@@ -1,19 +1,19 @@
 """Mixed precision is spelled in its old way, for CUDA only.
 
-Symptom
+What you see
     A FutureWarning at each start, and a script that does nothing of the kind on another accelerator.
 
-Why nothing raises
+Why it happens
     ``torch.cuda.amp.autocast`` and ``torch.cuda.amp.GradScaler`` still work: they are names for ``torch.amp.autocast``
     and ``torch.amp.GradScaler`` with "cuda" filled in, and are deprecated since PyTorch 2.4.
 
-Look-alikes
+Fix
+    ``torch.amp.autocast("cuda")`` and ``torch.amp.GradScaler("cuda")``; or the name of whatever device there is.
+
+When this is fine
     ``torch.amp`` and ``torch.autocast``; code that has to run with a torch older than 2.3, which has no
     ``torch.amp.GradScaler``. The computation is the same in both, hence a note that is given only if it is selected,
     and in the text only.
-
-Fix
-    ``torch.amp.autocast("cuda")`` and ``torch.amp.GradScaler("cuda")``; or the name of whatever device there is.
 
 References
     torch.amp, https://docs.pytorch.org/docs/stable/amp.html

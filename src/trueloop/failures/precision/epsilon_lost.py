@@ -1,20 +1,20 @@
 """The weights are float16, and the optimizer's epsilon rounds to zero in that type.
 
-Symptom
+What you see
     The loss is infinite or NaN after the first update or a few, whatever the learning rate and the data.
 
-Why nothing raises
+Why it happens
     ``model.half()`` makes Adam's averages float16, too. The square of a gradient below 0.0055, times 1 - beta2, rounds
     to zero there, and so does eps = 1e-8, as the smallest positive float16 is 6e-8: what is divided by is zero.
 
-Look-alikes
+Fix
+    Keep the weights in float32, and run the forward under ``torch.autocast``, with a GradScaler where it is float16.
+
+When this is fine
     Weights in float32 under autocast to float16, which is what mixed precision means; weights in bfloat16, whose
     smallest number is that of float32; an ``eps`` of 1e-7 or more; float16 copies of weights that an optimizer keeps
     in float32; a fused optimizer, which divides in float32. Certain for Adam, AdamW, NAdam and RMSprop of torch, from
     their settings and the type of what they step. A text seldom tells that type, so it is found at run time.
-
-Fix
-    Keep the weights in float32, and run the forward under ``torch.autocast``, with a GradScaler where it is float16.
 
 References
     torch.optim.Adam, https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
@@ -31,14 +31,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, StepTaken
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every step tells whether an epsilon is lost in it."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where one is."""
@@ -49,10 +50,6 @@ class Detector:
             "zero in float16: it divides by zero where a gradient is small.",
             place=event.place,
         )
-
-    def abstains(self) -> str:
-        """Return ""; steps are always seen while watching in full."""
-        return ""
 
 
 FAILURE = Failure(

@@ -1,21 +1,21 @@
 """A new GradScaler is made again and again for one optimizer.
 
-Symptom
+What you see
     Steps are left out at the start of every epoch, while the scale falls from 65536 to what the gradients bear; with
     a new scaler for each batch, where the first scale is too high, no step is ever taken.
 
-Why nothing raises
+Why it happens
     A new scaler works as the first one did. What the old one had found out, the factor and how long it has held, is
     gone, and a step that is left out is not an error.
 
-Look-alikes
+Fix
+    Make one scaler for the whole run, before the first epoch, and save its state with the optimizer's.
+
+When this is fine
     A new model, as in folds or a search, has a new optimizer, too. Weights or an optimizer's state that are loaded
     begin another run. A scaler that is switched off keeps nothing. Reported is a line that makes its third scaler with
     updates in between, while no optimizer was built and no state was loaded; in the text, a scaler that is made in a
     loop in which it steps an optimizer from outside of the loop.
-
-Fix
-    Make one scaler for the whole run, before the first epoch, and save its state with the optimizer's.
 
 References
     torch.amp.GradScaler, https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
@@ -30,12 +30,12 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, ScalerCreated, StateLoaded
@@ -43,10 +43,10 @@ from trueloop.tracing.events import Event, OptimizerCreated, ScalerCreated, Stat
 TIMES: Final = 3  # scalers of one line
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts, for each line, the scalers it has made for the same optimizers."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ScalerCreated, OptimizerCreated, StateLoaded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScalerCreated, OptimizerCreated, StateLoaded)
 
     def __init__(self) -> None:
         self._made: dict[Place | None, tuple[int, int]] = {}
@@ -69,14 +69,10 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Return ""; every scaler is seen."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each scaler that a loop makes and steps with, while the optimizer comes from outside."""
-    for made in source.acts(Act.MADE):
+    for made in source.acts(OpKind.MADE):
         scaler = made.subject
         if scaler.kind is not Kind.SCALER or not made.loops or scaler.name.rpartition(".")[2] != "GradScaler":
             continue
@@ -85,9 +81,9 @@ def find(source: Source) -> Iterator[Hit]:
         if loop.once() or not made.always_in(loop) or (enabled and enabled.constant() is False):
             continue
         inside = source.within(loop, root=made.root)
-        steps = [each for each in inside if each.act is Act.STEPPED and scaler in each.things]
-        anew = [each for each in inside if each.act is Act.MADE and each.subject.kind is Kind.OPTIMIZER]
-        loaded = any(each.act in (Act.STATE_LOADED, Act.READ) for each in inside)
+        steps = [each for each in inside if each.act is OpKind.STEPPED and scaler in each.things]
+        anew = [each for each in inside if each.act is OpKind.MADE and each.subject.kind is Kind.OPTIMIZER]
+        loaded = any(each.act in (OpKind.STATE_LOADED, OpKind.READ) for each in inside)
         if steps and not anew and not loaded and all(each.subject.kind is Kind.OPTIMIZER for each in steps):
             yield Hit(
                 message="A new GradScaler is made in each turn of the loop: its scale begins anew.",
@@ -97,7 +93,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _before(source: Source, made: Deed, loop: Loop) -> Fix | None:
+def _before(source: Source, made: Op, loop: Loop) -> Fix | None:
     """Return the fix: make it before the loop."""
     statement, call = made.statement, made.node
     plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)

@@ -1,19 +1,19 @@
 """A GradScaler is at work though the model runs in bfloat16.
 
-Symptom
+What you see
     None at first. Steps are left out now and then, the loss scale wanders, and time goes into unscaling and checking.
 
-Why nothing raises
+Why it happens
     Multiplying the loss and dividing the gradients by the same number changes nothing but roundings.
 
-Look-alikes
+Fix
+    Leave the scaler out with bfloat16: ``GradScaler(enabled=dtype == torch.float16)``.
+
+When this is fine
     A scaler that is switched off (``enabled=False``) is the usual way to have one code for all types. It is told only
     where an enabled one scaled a loss whose model had run under autocast to bfloat16, which has float32's range: there
     is no underflow to guard against. The text alone tells it of a scaler without ``enabled``, and of a loss whose
     models were called under an autocast that says bfloat16, and under no other.
-
-Fix
-    Leave the scaler out with bfloat16: ``GradScaler(enabled=dtype == torch.float16)``.
 
 References
     PyTorch documentation "Automatic Mixed Precision package", section on gradient scaling,
@@ -26,22 +26,22 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import Thing
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.abstract_value import AbstractValue
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scales
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, Text
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LossScaled
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every scaled loss tells what type its model ran in."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
 
     def observe(self, event: LossScaled) -> Evidence | None:
         """Return evidence where that is bfloat16."""
@@ -54,14 +54,10 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Return ""; every scaled loss is seen while watching in full."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each scaling of a loss that was computed in bfloat16, by a scaler that is always on."""
-    scalings = [each for each in source.acts(Act.SCALED) if scales(each.subject)]
+    scalings = [each for each in source.acts(OpKind.SCALED) if scales(each.subject)]
     halves = {id(each): _half(source, each) for each in scalings}
     for scaling in scalings:
         called = halves[id(scaling)]
@@ -77,12 +73,12 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _half(source: Source, scaling: Deed) -> Deed | None:
+def _half(source: Source, scaling: Op) -> Op | None:
     """Return a call of a model in bfloat16 that a loss comes from, if none was in another type."""
-    found: Deed | None = None
+    found: Op | None = None
     for thing in scaling.things[0].graph() if scaling.things else ():
         made = source.makers.get(id(thing))
-        if made is None or made.act not in (Act.CALLED, Act.FORWARD):
+        if made is None or made.act not in (OpKind.CALLED, OpKind.FORWARD):
             continue
         if made.autocast not in (None, "torch.bfloat16"):
             return None
@@ -90,7 +86,7 @@ def _half(source: Source, scaling: Deed) -> Deed | None:
     return found
 
 
-def _switched_off(text: Text, scaler: Thing) -> Fix | None:
+def _switched_off(text: Text, scaler: AbstractValue) -> Fix | None:
     """Return the fix: ``enabled=False``, which leaves the rest of the program as it is."""
     call = scaler.node
     if not isinstance(call, ast.Call) or any(each.arg is None for each in call.keywords):

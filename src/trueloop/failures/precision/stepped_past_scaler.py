@@ -1,22 +1,22 @@
 """The optimizer steps with gradients that are still multiplied by GradScaler's factor.
 
-Symptom
+What you see
     With SGD training explodes at once. With Adam nothing is seen for long: it divides the factor out again, and only
     epsilon, clipping, weight decay that is added to the gradient, and steps with infinities in them are wrong.
 
-Why nothing raises
+Why it happens
     ``optimizer.step()`` knows nothing of the scaler that multiplied the loss by 65536; only ``scaler.step(optimizer)``
     divides the gradients, and leaves a step out where they are infinite.
 
-Look-alikes
+Fix
+    ``scaler.step(optimizer)`` instead of ``optimizer.step()``, and ``scaler.update()`` after it.
+
+When this is fine
     ``scaler.unscale_(optimizer)`` before ``optimizer.step()``, gradients that are divided by hand, a scaler that is
     switched off, and losses that were never scaled are all right. A program that asks for the factor between backward
     and step may divide by it in a way that cannot be seen, and is left alone. Some multiply on purpose, trusting
     Adam: they silence it. It is told the second time. The text alone tells it where a backward through a scaler that is
     not switched off reaches the optimizer's parameters, and nothing between them unscales or is unknown.
-
-Fix
-    ``scaler.step(optimizer)`` instead of ``optimizer.step()``, and ``scaler.update()`` after it.
 
 References
     Gradient scaling, https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
@@ -34,27 +34,27 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scaler_of, scales
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LossScaled, StepTaken
 
 TIMES: Final = 2  # once might be a probe
-BETWEEN: Final = (Act.UNSCALED, Act.GRADIENTS, Act.CLIPPED, Act.STEPPED, Act.CLEARED, Act.ESCAPED)
+BETWEEN: Final = (OpKind.UNSCALED, OpKind.GRADIENTS, OpKind.CLIPPED, OpKind.STEPPED, OpKind.CLEARED, OpKind.ESCAPED)
 """After any of these nobody knows what the gradients are multiplied by."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every step tells which of its gradients are scaled."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LossScaled, StepTaken)
-    rouses: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled, StepTaken)
+    activated_by: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
 
     def __init__(self) -> None:
         self._scale: float | None = None
@@ -77,16 +77,12 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Return ""; steps and scaling are always seen while watching in full."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each plain step of what a scaled backward has made, with nothing in between that unscales it."""
     if any(getattr(each.func, "attr", "") == "get_scale" for each in source.all_calls):
         return
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         optimizer = step.subject
         if step.things or step.value is not None or optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts:
             continue
@@ -100,13 +96,13 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _scaled(source: Source, step: Deed) -> Deed | None:
+def _scaled(source: Source, step: Op) -> Op | None:
     """Return the last backward before a step, if it surely was scaled, and nothing has unscaled it."""
     run = source.run_of(step)
     for each in reversed(run[: run.index(step)]):
         if each.act in BETWEEN and not each.excludes(step):
             return None
-        if each.act is Act.BACKWARD and not each.excludes(step):
+        if each.act is OpKind.BACKWARD and not each.excludes(step):
             scaler = scaler_of(each)
             reached = step.subject.models() and source.reaches(each, step.subject)
             known = scaler is not None and scales(scaler) and each.implied_by(step)
@@ -114,7 +110,7 @@ def _scaled(source: Source, step: Deed) -> Deed | None:
     return None
 
 
-def _by_the_scaler(source: Source, step: Deed, backward: Deed) -> Fix | None:
+def _by_the_scaler(source: Source, step: Op, backward: Op) -> Fix | None:
     """Return the fix: let the scaler step, and update it where nobody does."""
     call, statement = step.node, step.statement
     scaling = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
@@ -131,7 +127,7 @@ def _by_the_scaler(source: Source, step: Deed, backward: Deed) -> Fix | None:
         return None
     scaler = source.text.of(names[0])
     edits: tuple[Edit | None, ...] = (source.text.replace(call, f"{scaler}.step({source.text.of(call.func.value)})"),)
-    if not any(each.act is Act.SCALER_UPDATED for each in source.run_of(step)):
+    if not any(each.act is OpKind.SCALER_UPDATED for each in source.run_of(step)):
         edits = (*edits, source.text.after(statement, f"{scaler}.update()"))
     known = tuple(each for each in edits if each is not None)
     return Fix(known, safe=False, words="Let the scaler step") if len(known) == len(edits) else None

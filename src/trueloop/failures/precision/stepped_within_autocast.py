@@ -1,21 +1,21 @@
 """The optimizer steps within the autocast that the forward runs in, and the forward goes on with the weights of before.
 
-Symptom
+What you see
     The loss does not move, or not until the next epoch, while gradients, learning rate and weights all look right.
 
-Why nothing raises
+Why it happens
     Autocast casts each weight once and keeps the copy until its outermost ``with`` ends; a step changes the weight,
     and nobody tells the copy. Within one ``with`` around a loop every forward computes with the weights of the first.
 
-Look-alikes
+Fix
+    Put the ``with`` inside the loop, around the forward and the loss only.
+
+When this is fine
     A ``with`` around each forward, also one that goes on to the step, ends before the next forward. Weights that are
     in the lower type are not copied, nor are those under ``cache_enabled=False``; ``torch.clear_autocast_cache``
     drops the copies, and forwards without an update between them may share one. A run proves it: the graph of a forward
     after a step holds a cast of a weight that was made before that step. The text shows it where a loop stands within
     an autocast, and the call of a model and a step of its optimizer within that loop.
-
-Fix
-    Put the ``with`` inside the loop, around the forward and the loss only.
 
 References
     Autocasting, https://docs.pytorch.org/docs/stable/amp.html#autocasting
@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.source_text import dotted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Refs, StepTaken
@@ -58,10 +58,10 @@ class _Step:
     place: Place | None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares when a weight was cast with when it was last stepped."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, ModelCalled)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, ModelCalled)
 
     def __init__(self) -> None:
         self._order: int | None = None
@@ -94,21 +94,17 @@ class Detector:
         else:
             known.order, known.parameters, known.place = order, event.with_gradient, event.place
 
-    def abstains(self) -> str:
-        """Return ""; forwards and steps are always seen while watching in full."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each step in a loop that stands within an autocast, where a forward of its model is in that loop too."""
     if any(_last(each) in ANEW and dotted(each) != "re.compile" for each in _called(source)):
         return
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         loop = _within(step)
         optimizer = step.subject
         if loop is None or optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts or not optimizer.models():
             continue
-        for call in source.within(loop, Act.CALLED, root=step.root):
+        for call in source.within(loop, OpKind.CALLED, root=step.root):
             same = call.autocasts and call.autocasts[0][0] is step.autocasts[0][0]
             if same and call.autocast is not None and call.grad and optimizer.covers(call.subject):
                 yield Hit(
@@ -135,7 +131,7 @@ def _last(name: ast.expr) -> str:
     return getattr(name, "attr", getattr(name, "id", ""))
 
 
-def _within(step: Deed) -> Loop | None:
+def _within(step: Op) -> Loop | None:
     """Return the loop that comes to a step again and again within one autocast."""
     if not step.autocasts:
         return None

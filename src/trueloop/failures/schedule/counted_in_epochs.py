@@ -1,22 +1,22 @@
 """A schedule whose length is counted in batches or updates is advanced once for each epoch.
 
-Symptom
+What you see
     A one-cycle schedule never leaves its warm-up, and a cosine hardly moves: of its length as much was gone through at
     the end as there are epochs in it. Training goes on at a rate that nobody has chosen.
 
-Why nothing raises
+Why it happens
     A schedule does not know what it is advanced for. ``OneCycleLR`` refuses to be advanced beyond its end; nothing
     minds one that stays far before it.
 
-Look-alikes
+Fix
+    Advance the schedule right behind ``optimizer.step()``; or count its length in epochs.
+
+When this is fine
     ``T_max=epochs`` with a step per epoch; ``steps_per_epoch=1``; ``T_max=epochs * len(loader)`` with a step per batch;
     a length in epochs that was planned for a longer run. Reported is a ``OneCycleLR`` that was told how many steps an
     epoch has, two or more, and that is advanced once for each pass over data of just as many updates or batches, twice
     in a row. In the text it shows where a length has ``len(loader)`` as a factor, and the schedule is advanced in the
     loop around the one over that loader and not in it.
-
-Fix
-    Advance the schedule right behind ``optimizer.step()``; or count its length in epochs.
 
 References
     OneCycleLR, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html
@@ -35,13 +35,14 @@ import weakref
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
-from trueloop.analysis.abstract_value import MANAGED, Kind, Thing
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, Kind
 from trueloop.analysis.loop_invariance import over_loader
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_within
 from trueloop.analysis.queries.step_units import lengths, power
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, LoaderExhausted, Ref, ScheduleAdvanced
 
@@ -57,10 +58,10 @@ class Advance(NamedTuple):
     """In a row, up to this one, that it was advanced for once each."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares what lies between two advances with the epoch that the schedule was told of."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderExhausted, ScheduleAdvanced)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderExhausted, ScheduleAdvanced)
 
     def __init__(self) -> None:
         self._passes = 0
@@ -92,14 +93,10 @@ class Detector:
             update=0,
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield advances around a loop over the loader whose length is a factor of the schedule's."""
-    for advance in source.acts(Act.SCHEDULED):
+    for advance in source.acts(OpKind.SCHEDULED):
         scheduler = advance.subject
         known = scheduler.kind is Kind.SCHEDULER and bool(scheduler.of) and MANAGED not in scheduler.facts
         if not known or not advance.loops or advance.things or over_loader(advance.loops[-1]) is not None:
@@ -115,22 +112,22 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _steps(source: Source, advance: Operation) -> list[Operation]:
+def _steps(source: Source, advance: Op) -> list[Op]:
     """Return the updates in the loop that advances the schedule; none where it is advanced beside them as well."""
     loop, scheduler = advance.loops[-1], advance.subject
-    inside = source.within(loop, Act.STEPPED, Act.SCHEDULED, root=advance.root)
-    mine = [each for each in inside if each.act is Act.STEPPED and each.subject.may_be(scheduler.of[0])]
-    other = [each for each in inside if each.act is Act.SCHEDULED and each.subject.may_be(scheduler)]
+    inside = source.within(loop, OpKind.STEPPED, OpKind.SCHEDULED, root=advance.root)
+    mine = [each for each in inside if each.act is OpKind.STEPPED and each.subject.may_be(scheduler.of[0])]
+    other = [each for each in inside if each.act is OpKind.SCHEDULED and each.subject.may_be(scheduler)]
     return mine if all(each.loops[-1].node is loop.node for each in other) else []
 
 
-def _inner(step: Operation, loop: Loop) -> Thing | None:
+def _inner(step: Op, loop: Loop) -> AbstractValue | None:
     """Return the loader of the one loop that stands between a loop and an update in it."""
     inner = step.loops[[each.node for each in step.loops].index(loop.node) + 1 :]
     return over_loader(inner[0]) if len(inner) == 1 else None
 
 
-def _counts(scheduler: Thing, loader: Thing | None) -> bool:
+def _counts(scheduler: AbstractValue, loader: AbstractValue | None) -> bool:
     """Return True where a length of the schedule is the loader's length times something."""
     for number in lengths(scheduler) if loader is not None else ():
         powers = [power(number, each) for each in number.lineage() if _is_length(each, loader)]
@@ -139,7 +136,7 @@ def _counts(scheduler: Thing, loader: Thing | None) -> bool:
     return False
 
 
-def _is_length(number: Thing, loader: Thing | None) -> bool:
+def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     call = number.node
     plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "len"
     return plain and loader is not None and any(each.may_be(loader) for each in number.of)

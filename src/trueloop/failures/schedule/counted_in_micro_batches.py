@@ -1,22 +1,22 @@
 """A schedule made for updates is advanced once for each micro-batch.
 
-Symptom
+What you see
     With gradient accumulation over K micro-batches the rate decays, or warms up, K times too fast; the cosine reaches
     its end after 1/K of the training and climbs again, or the run goes on at rate 0.
 
-Why nothing raises
+Why it happens
     ``scheduler.step()`` beside ``loss.backward()`` is an innocent line, and a schedule does not know what it counts.
 
-Look-alikes
+Fix
+    Put ``scheduler.step()`` under the same condition as ``optimizer.step()``, right behind it.
+
+When this is fine
     A schedule whose length is counted in micro-batches too, which is right; schedules without a length; a scheduler
     that is advanced several times per update, once for each process; a GAN whose generator is updated every few
     iterations. Reported is a schedule that is advanced exactly once for each backward of windows of two or more, where
     its length is a whole number of epochs if counted in updates, and not if counted in micro-batches; or where it has
     run past its length, with updates going on, while the updates have not. The text shows it where a length is divided
     by the K of ``if i % K == 0: optimizer.step()``, and the schedule is advanced outside of that condition.
-
-Fix
-    Put ``scheduler.step()`` under the same condition as ``optimizer.step()``, right behind it.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -30,12 +30,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trueloop.analysis.operations import Act
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.queries.step_units import lengths, power, turns_of
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
@@ -61,10 +62,10 @@ class Counting:
     step_place: Place | None = None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Compares advances with backwards, window by window."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScheduleAdvanced, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScheduleAdvanced, StepTaken, Gap)
 
     def __init__(self) -> None:
         self._schedules: weakref.WeakKeyDictionary[Ref, Counting] = weakref.WeakKeyDictionary()
@@ -139,10 +140,6 @@ class Detector:
                 return f"its length, {horizon}, is {epochs} of {updates} updates, not of {batches} micro-batches"
         return ""
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 def _past(event: ScheduleAdvanced, counting: Counting) -> str:
     """It has run past its end, by a whole window, while the updates are far from it."""
@@ -166,11 +163,11 @@ def _length(event: LoaderStarted) -> int:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield advances in every turn, of a length divided by the K of ``if i % K == 0: optimizer.step()``."""
-    for advance in source.acts(Act.SCHEDULED):
+    for advance in source.acts(OpKind.SCHEDULED):
         scheduler = advance.subject
         if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not lengths(scheduler):
             continue
-        steps = source.within(loop, Act.STEPPED, root=advance.root)
+        steps = source.within(loop, OpKind.STEPPED, root=advance.root)
         size = turns_of(steps[0], loop) if steps else None
         mine = any(each.may_be(steps[0].subject) for each in (*scheduler.of, *scheduler.options.values()) if size)
         if size is None or not mine or any(turns_of(each, loop) is not size for each in steps):

@@ -1,14 +1,18 @@
 """A schedule is built over an optimizer, and nothing ever advances it.
 
-Symptom
+What you see
     The learning rate that is logged is the same from the first epoch to the last. A warm-up never ends: the whole run
     goes on at a small part of the rate that was meant.
 
-Why nothing raises
+Why it happens
     A scheduler is an object like any other: it sets the first rate when it is built, and then waits for ``step()``.
     torch warns where it is advanced before the optimizer, not where it is not advanced at all.
 
-Look-alikes
+Fix
+    Call ``scheduler.step()`` behind ``optimizer.step()``, or at the end of each epoch, in the unit its length is
+    counted in; or take the scheduler out.
+
+When this is fine
     A ``step()`` on a condition that a short run does not reach, once in ten epochs or after a warm-up; parts of a
     ``SequentialLR``; schedules that a library advances, or that only tell a rate which the program sets itself;
     one built with ``last_epoch`` to set the rate of that epoch; a notebook, whose next cell may advance it. A run is
@@ -16,10 +20,6 @@ Look-alikes
     of the program's files has a ``step()`` that may be of a schedule. In the text it shows where the name it is given
     is never used again, but to be read, saved or handed to a function that does not use it either, and no other one of
     the same optimizer is advanced. Who keeps an unused schedule on purpose would be named too: hence a warning.
-
-Fix
-    Call ``scheduler.step()`` behind ``optimizer.step()``, or at the end of each epoch, in the unit its length is
-    counted in; or take the scheduler out.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -36,12 +36,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted
 from trueloop.core.source_text import dotted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LoaderExhausted, ScheduleIdle
@@ -50,10 +51,10 @@ from trueloop.tracing.program_text.schedule_calls import sets_rates
 PASSES: Final = 2  # after one, an advance at the end of each epoch may still be to come
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts passes over data, and hears of schedules that nothing has advanced at the end."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (LoaderExhausted, ScheduleIdle)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderExhausted, ScheduleIdle)
 
     def __init__(self) -> None:
         self._began: deque[int] = deque(maxlen=PASSES)
@@ -77,10 +78,6 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 READ: Final = frozenset(("get_last_lr", "state_dict", "load_state_dict"))
 """Attributes of a schedule that may be used without advancing it."""
@@ -89,13 +86,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each schedule over an optimizer that is stepped in a loop, whose name is used for nothing."""
-    for made in source.acts(Act.MADE):
+    for made in source.acts(OpKind.MADE):
         scheduler = made.subject
         optimizer = scheduler.of[0] if scheduler.kind is Kind.SCHEDULER and scheduler.of else None
         if optimizer is None or optimizer.kind is not Kind.OPTIMIZER or "last_epoch" in scheduler.options:
             continue
         run = source.run_of(made)
-        others = any(_of(each, optimizer) for each in run if each.act is Act.SCHEDULED)
+        others = any(_of(each, optimizer) for each in run if each.act is OpKind.SCHEDULED)
         if others or not _unused(source, made) or not any(_trains(made, each) for each in run):
             continue
         if not sets_rates(source.tree):
@@ -104,17 +101,17 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _of(advance: Operation, optimizer: Thing) -> bool:
+def _of(advance: Op, optimizer: AbstractValue) -> bool:
     return any(each.may_be(optimizer) for each in advance.subject.of)
 
 
-def _trains(made: Operation, step: Operation) -> bool:
+def _trains(made: Op, step: Op) -> bool:
     """Return True for a step of the schedule's optimizer, behind it in a loop that does not make it anew."""
     deeper = len(step.loops) > len(made.loops) and all(step.within(each) for each in made.loops)
-    return step.act is Act.STEPPED and step.index > made.index and deeper and step.subject.may_be(made.subject.of[0])
+    return step.act is OpKind.STEPPED and step.index > made.index and deeper and step.subject.may_be(made.subject.of[0])
 
 
-def _unused(source: Source, made: Operation) -> bool:
+def _unused(source: Source, made: Op) -> bool:
     """Return True where the only name of a new schedule is used for nothing that advances it."""
     statement = made.statement
     if isinstance(statement, ast.Expr):
@@ -133,10 +130,10 @@ PLAIN: Final = frozenset(("object", "Module", "Dataset", "Protocol", "ABC", "Nam
 """Bases that use no schedule of the classes below them."""
 
 
-def _held_idle(source: Source, made: Operation, target: ast.Attribute) -> bool:
+def _held_idle(source: Source, made: Op, target: ast.Attribute) -> bool:
     """Return True for an attribute that this file, which is the whole program, uses for nothing but to be read from."""
     nodes, word = source.nodes, target.attr
-    owners = [each.subject for each in source.acts(Act.BOUND) if each.node is target]
+    owners = [each.subject for each in source.acts(OpKind.BOUND) if each.node is target]
     if dotted(target.value) != "self" or made.root or any(source.handed_out(o, source.operations) for o in owners):
         return False
     known = {*PLAIN, *(each.name for each in nodes if isinstance(each, ast.ClassDef))}

@@ -1,25 +1,25 @@
 """A schedule that was made for a certain length runs on beyond it.
 
-Symptom
+What you see
     The learning rate was almost zero and the loss settled; then the rate climbs back to where it began and the loss
     with it. With a polynomial decay it stays at zero, and nothing is learned any more. A straight line that was written
     by hand goes on below zero: the updates climb the loss in place of descending it.
 
-Why nothing raises
+Why it happens
     A cosine goes on for ever: beyond ``T_max`` it rises again. Only ``OneCycleLR`` refuses to be advanced beyond its
     end, and only where it is built does an optimizer refuse a rate below zero. A ``T_max`` in epochs with a ``step()``
     in every batch, or more epochs than planned, is all it takes.
 
-Look-alikes
+Fix
+    Give the schedule the length of the run in the unit it is advanced in: ``T_max=epochs`` with a step per epoch,
+    ``T_max=epochs * len(loader)`` with a step per update. One written by hand wants a ``max(0.0, ...)`` as well.
+
+When this is fine
     ``CosineAnnealingWarmRestarts`` and ``CyclicLR``, which go up again by design; the one advance after the last
     update; linear warm-ups and milestones, after which the rate stays; advances with no updates between them. Reported
     is a schedule that ends in a minimum, once updates have been made beyond its end, and any schedule that has brought
     a rate from above zero to below it, once updates have been made there. A ``CosineAnnealingLR`` that is used for
     waves on purpose is named too: hence a warning. ``CosineAnnealingWarmRestarts`` says what is meant.
-
-Fix
-    Give the schedule the length of the run in the unit it is advanced in: ``T_max=epochs`` with a step per epoch,
-    ``T_max=epochs * len(loader)`` with a step per update. One written by hand wants a ``max(0.0, ...)`` as well.
 
 References
     torch.optim.lr_scheduler.CosineAnnealingLR,
@@ -33,6 +33,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, ScheduleAdvanced
@@ -40,10 +41,10 @@ from trueloop.tracing.events import Event, Ref, ScheduleAdvanced
 ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
 
-class Detector:
+class Detector(failure.Detector):
     """Waits for updates at a rate from beyond the end."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced,)
 
     def __init__(self) -> None:
         self._first: weakref.WeakKeyDictionary[Ref, ScheduleAdvanced] = weakref.WeakKeyDictionary()
@@ -70,7 +71,7 @@ class Detector:
         often = " It is advanced once per update." if updates == event.count - first.count > 2 else ""
         return Evidence(message=f"{event.kind} {message}.{often}", place=event.place)
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where there was nothing that ends."""
         return "" if self._ends else "no schedule that ends was seen"
 

@@ -1,15 +1,19 @@
 """Updates are made at a learning rate of zero, or next to it.
 
-Symptom
+What you see
     The loss of an epoch is exactly that of an untrained model, or stands still from some epoch on, while everything
     looks busy. Afterwards training goes on as if nothing had happened.
 
-Why nothing raises
+Why it happens
     Zero is a rate like any other. A warm-up that begins at 0 costs one update if it is advanced with every update, and
     a whole epoch if it is advanced with every epoch; an integer division makes it longer still. A decay that was meant
     for epochs, ``StepLR(step_size=30)``, and is advanced with every batch, is next to zero within the first epoch.
 
-Look-alikes
+Fix
+    Begin the warm-up above zero, ``(step + 1) / warmup``, and advance it with every update. Advance a schedule that
+    counts epochs once per epoch, outside the loop over batches.
+
+When this is fine
     One update at zero, where a warm-up begins or a cycle turns; groups of which only some are at zero, frozen that
     way; another optimizer that trains meanwhile; an optimizer built with rate 0 and no schedule; the end of a schedule
     that has run its length (SCH003 tells what comes after). Reported is a schedule under which two updates or more were
@@ -17,10 +21,6 @@ Look-alikes
     trillionth of the highest: that is 100,000 times less than what moves a weight in float32, and decays that end near
     zero, as a cosine does, are there for an update or two. Updates that only refresh statistics would be named too:
     hence a warning.
-
-Fix
-    Begin the warm-up above zero, ``(step + 1) / warmup``, and advance it with every update. Advance a schedule that
-    counts epochs once per epoch, outside the loop over batches.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -34,6 +34,7 @@ from typing import ClassVar, Final
 
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, ScheduleAdvanced, StepTaken
@@ -43,10 +44,10 @@ NOTHING: Final = 1e-12  # of the highest rate: float32 has 1e-7 of a weight
 LONGEST: Final = 16  # updates next to zero, such as a decay ends in
 
 
-class Detector:
+class Detector(failure.Detector):
     """Counts the updates between advances of a schedule whose rates were next to zero all the while."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced, StepTaken)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced, StepTaken)
 
     def __init__(self) -> None:
         self._last: weakref.WeakKeyDictionary[Ref, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -90,10 +91,6 @@ class Detector:
 
     def _others_train(self, optimizer: Ref) -> bool:
         return any(training and other is not optimizer for other, training in self._training.items())
-
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
 
 
 def _updates_between(last: tuple[int, int] | None, event: ScheduleAdvanced) -> int:

@@ -1,23 +1,23 @@
 """The schedule is advanced before the first update of its period, so every rate comes one period too early.
 
-Symptom
+What you see
     The first learning rate is never used. With a decay by epochs, training begins at the second value; with one decay
     at the end nobody notices. torch warns once, and many programs filter warnings.
 
-Why nothing raises
+Why it happens
     A scheduler sets the first rate when it is built, and ``step()`` means "the period is over". Up to torch 1.0 it
     meant "a period begins", and stood at the top of the loop; old code still does.
 
-Look-alikes
+Fix
+    Move ``scheduler.step()`` behind the updates it follows: behind ``optimizer.step()`` or to the end of the epoch.
+
+When this is fine
     Catching up after a restart, by stepping the scheduler some times before training; a GradScaler that skips the first
     updates; a schedule that is advanced for each micro-batch; ``ReduceLROnPlateau`` after a validation before training;
     a warm-up from rate 0 that is stepped over; ``step(epoch)`` with 0 first. Reported is a line that advanced the
     schedule before any update of its optimizer, with no gradient left to be used, and that was reached again after
     updates. A schedule written to be counted from 1 would be named too: hence a warning. The text shows it where a loop
     advances a schedule of known kind in every turn, and its optimizer's first update comes behind that in the loop.
-
-Fix
-    Move ``scheduler.step()`` behind the updates it follows: behind ``optimizer.step()`` or to the end of the epoch.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -33,11 +33,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import MANAGED, Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Event, Ref, ScheduleAdvanced, StepSkipped, StepTaken
@@ -58,10 +58,10 @@ class Early:
     update_place: Place | None = None
 
 
-class Detector:
+class Detector(failure.Detector):
     """Remembers the first advance of each scheduler, and waits for the second one."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, ScheduleAdvanced, StepTaken, StepSkipped)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, ScheduleAdvanced, StepTaken, StepSkipped)
 
     def __init__(self) -> None:
         self._early: weakref.WeakKeyDictionary[Ref, Early] = weakref.WeakKeyDictionary()
@@ -116,10 +116,6 @@ class Detector:
             update=0,
         )
 
-    def abstains(self) -> str:
-        """Nothing is left open."""
-        return ""
-
 
 def _is_early(event: ScheduleAdvanced) -> bool:
     if event.optimizer_steps or event.count <= 0 or event.kind == "ReduceLROnPlateau":
@@ -136,7 +132,7 @@ FROM_THE_FIRST_RATE: Final = frozenset((
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each ``scheduler.step()`` of a loop whose updates all come behind it."""
-    for advance in source.acts(Act.SCHEDULED):
+    for advance in source.acts(OpKind.SCHEDULED):
         scheduler = advance.subject
         optimizer = scheduler.of[0] if scheduler.kind is Kind.SCHEDULER and scheduler.of else None
         if optimizer is None or optimizer.kind is not Kind.OPTIMIZER or advance.things or not advance.loops:
@@ -153,33 +149,33 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _first_update(source: Source, advance: Deed) -> Deed | None:
+def _first_update(source: Source, advance: Op) -> Op | None:
     """Return the first update, where it comes behind the advance, in the same loop, and nothing unknown before it."""
     scheduler, loop = advance.subject, advance.loops[-1]
     run = [each for each in source.operations if each.root == advance.root]
-    step = next((each for each in run if each.act is Act.STEPPED and each.subject.may_be(scheduler.of[0])), None)
+    step = next((each for each in run if each.act is OpKind.STEPPED and each.subject.may_be(scheduler.of[0])), None)
     if step is None or step.index < advance.index or not step.within(loop):
         return None
     earlier = [each for each in run if each.index < step.index or each.within(loop)]
-    made = [each for each in earlier if each.act is Act.MADE and each.subject.may_be(scheduler)]
+    made = [each for each in earlier if each.act is OpKind.MADE and each.subject.may_be(scheduler)]
     unclear = any(_unclear(each, advance) for each in earlier)
     return step if made and not unclear and not any(each.within(loop) for each in made) else None
 
 
-def _unclear(operation: Deed, advance: Deed) -> bool:
+def _unclear(operation: Op, advance: Op) -> bool:
     """Return True where nobody knows what the schedule and its optimizer have gone through afterwards."""
     scheduler = advance.subject
     mine = operation.subject.may_be(scheduler)
     match operation.act:
-        case Act.ESCAPED:
+        case OpKind.ESCAPED:
             return any(each.may_be(given) for each in operation.things for given in (scheduler, scheduler.of[0]))
-        case Act.STATE_LOADED:
+        case OpKind.STATE_LOADED:
             return mine and not operation.branches
         case _:
-            return operation.act is Act.SCHEDULED and mine and operation.index < advance.index
+            return operation.act is OpKind.SCHEDULED and mine and operation.index < advance.index
 
 
-def _always(advance: Deed, step: Deed) -> bool:
+def _always(advance: Op, step: Op) -> bool:
     """Return True where the advance comes before the update whatever the conditions around both are."""
     loop = advance.loops[-1]
     mine, theirs = ([each.asks() for each in one.conditions(loop)] for one in (advance, step))

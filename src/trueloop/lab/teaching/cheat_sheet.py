@@ -131,7 +131,7 @@ def bugs() -> tuple[Bug, ...]:
             code=entry.code,
             severity=entry.failure.severity,
             title=entry.failure.title,
-            symptom=_first(dict(sections(entry.failure.doc)).get("Symptom", "")),
+            symptom=_first(dict(sections(entry.failure.doc)).get("What you see", "")),
             fix=entry.failure.fix,
         )
         for entry in catalogue().values()

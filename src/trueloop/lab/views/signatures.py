@@ -52,7 +52,7 @@ def table() -> dict[str, Any]:
                 "family": entry.family,
                 "title": entry.failure.title,
                 "severity": entry.failure.severity.value,
-                "symptom": _pieces(" ".join(dict(sections(entry.failure.doc)).get("Symptom", "").split())),
+                "symptom": _pieces(" ".join(dict(sections(entry.failure.doc)).get("What you see", "").split())),
                 "fix": _pieces(entry.failure.fix),
                 "curves": entry.failure.inject is not None,
                 "why": "" if entry.failure.inject else NO_CURVES,

@@ -67,7 +67,7 @@ def _bug(entry: Entry, chosen: Sequence[Entry], config: Simulation) -> dict[str,
         against = " ".join(filter(None, (lack.what, lack.fix)))
     except InvalidConfig as error:  # what it needs cannot be trained with the rest
         against = error.what
-    symptom = reflowed(dict(sections(entry.failure.doc)).get("Symptom", ""))
+    symptom = reflowed(dict(sections(entry.failure.doc)).get("What you see", ""))
     return {
         "code": entry.code,
         "family": entry.family,

@@ -1,14 +1,17 @@
 """The training samples come sorted by class, one class after another, in every epoch.
 
-Symptom
+What you see
     Within an epoch the loss falls towards zero, jumps at every change of class, and falls again. Accuracy on held-out
     data is poor and depends on which class came last.
 
-Why nothing raises
+Why it happens
     ``shuffle`` is False unless it is asked for, and a folder with one subfolder for each class is read in that order.
     Each batch then holds one class, which "always answer this class" fits perfectly.
 
-Look-alikes
+Fix
+    ``DataLoader(dataset, batch_size=..., shuffle=True)``.
+
+When this is fine
     Series in time, whose order is their meaning; sorting by length, or any sampler of one's own; streams
     (IterableDataset); one batch that is fitted again and again; a single pass over a stream; windows of accumulation
     that span all classes; sorted data in the held-out loader. So it is named only where torch's SequentialSampler
@@ -17,9 +20,6 @@ Look-alikes
     neither does a sample hold part of the one before, nor a feature grow from sample to sample, nor the model have a
     recurrent layer. Research on learning class after class does this on purpose: hence a warning. The text shows it of
     a folder of classes, and of targets written out class by class beside features drawn at random.
-
-Fix
-    ``DataLoader(dataset, batch_size=..., shuffle=True)``.
 
 References
     torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
@@ -36,6 +36,7 @@ from typing import Any, ClassVar
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
+from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import in_blocks, shuffled
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
@@ -72,10 +73,10 @@ class _Sequential:
     over: bool = False
 
 
-class Detector:
+class Detector(failure.Detector):
     """Joins what the batches hold, what the loss was given, and what came in blocks through the first epoch."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         LoaderStarted, BatchDrawn, BackwardStarted, ModelCalled, LabelsInBlocks, LoaderExhausted,
     )  # fmt: skip
 
@@ -153,7 +154,7 @@ class Detector:
             place=known.made_at,
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Say so where the targets of an unshuffled loader were never recognised."""
         unknown = any(known.again and known.blocks and known.targets is None for known in self._loaders.values())
         return (self._unread or "which column of the batches the loss was given could not be told") if unknown else ""

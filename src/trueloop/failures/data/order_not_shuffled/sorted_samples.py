@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import Edit, Fix
 
@@ -22,7 +22,7 @@ RECURRENT: Final = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 NOISE: Final = frozenset(("torch.randn", "torch.rand", "torch.randn_like", "torch.rand_like"))
 
 
-def in_blocks(source: Source, start: Operation, loader: Thing) -> bool:
+def in_blocks(source: Source, start: Op, loader: AbstractValue) -> bool:
     """Return True where what a loop goes through are samples sorted by the targets of its classification loss.
 
     Args:
@@ -32,10 +32,10 @@ def in_blocks(source: Source, start: Operation, loader: Thing) -> bool:
     """
     dataset, batch = loader.of[0], loader.options.get("batch_size") or loader.options.get("1")
     inside = [each for each in source.operations if any(loop.node is start.node for loop in each.loops)]
-    losses = [each for each in inside if each.act is Act.LOSS and each.word.rpartition(".")[2] in CLASSIFIES]
+    losses = [each for each in inside if each.act is OpKind.LOSS and each.word.rpartition(".")[2] in CLASSIFIES]
     targets = [each.things[1] for each in losses if len(each.things) > 1 and loader in each.things[1].lineage()]
-    backward = any(each.act is Act.BACKWARD and not _held_out(each, start) for each in inside)
-    recurrent = any(each.word.rpartition(".")[2] in RECURRENT for each in source.acts(Act.MADE))
+    backward = any(each.act is OpKind.BACKWARD and not _held_out(each, start) for each in inside)
+    recurrent = any(each.word.rpartition(".")[2] in RECURRENT for each in source.acts(OpKind.MADE))
     if not targets or not backward or recurrent or batch is None or dataset.either:
         return False
     if dataset.name in FOLDERS:
@@ -57,12 +57,14 @@ def shuffled(source: Source, call: Any) -> Fix | None:
     return None if starred else Fix((edit,), safe=False, words="Shuffle the training samples")
 
 
-def _held_out(backward: Operation, start: Operation) -> bool:
+def _held_out(backward: Op, start: Op) -> bool:
     """Return True where a backward happens on a condition that may be that of another phase."""
     return len(backward.branches) > len(start.branches)
 
 
-def _table(dataset: Thing, target: Thing, names: ast.expr, batch: Thing, source: Source) -> bool:
+def _table(
+    dataset: AbstractValue, target: AbstractValue, names: ast.expr, batch: AbstractValue, source: Source
+) -> bool:
     """Return True where a target's column is made class by class, and nothing tells that the others have an order."""
     nodes = {id(each.node) for each in target.lineage()}
     rows = [each.elts for each in ast.walk(names) if isinstance(each, ast.Tuple | ast.List)]
@@ -73,20 +75,20 @@ def _table(dataset: Thing, target: Thing, names: ast.expr, batch: Thing, source:
         return False
     column = dataset.of[places[0]]
     others = [each for each in dataset.of if each is not column]
-    changed = [each.subject for each in source.acts(Act.KEPT)]
+    changed = [each.subject for each in source.acts(OpKind.KEPT)]
     known = {id(each) for each in column.lineage()}
     drawn = others and all(_noise(each, known, column.name) for each in others)
     return bool(drawn) and _shortest(column) >= 2 * size and not any(each in changed for each in dataset.of)
 
 
-def _noise(thing: Thing, known: set[int], label: str) -> bool:
+def _noise(thing: AbstractValue, known: set[int], label: str) -> bool:
     """Return True where samples are independent draws, shifted by their class or not."""
     found = [each for each in thing.lineage() if each.kind is Kind.TENSOR and id(each) not in known]
     plain = all(each.name in NOISE or each.name in (label, "torch.cat") or "binary " in each.name for each in found)
     return plain and any(each.name in NOISE for each in found)
 
 
-def _shortest(column: Thing) -> int:
+def _shortest(column: AbstractValue) -> int:
     """Return the length of the shortest run of one class in a column; 0 where the text does not tell."""
     node: Any = column.node
     last = column.name.rpartition(".")[2]
@@ -101,6 +103,6 @@ def _shortest(column: Thing) -> int:
     return 0
 
 
-def _whole(thing: Thing) -> int:
+def _whole(thing: AbstractValue) -> int:
     value = thing.of[0].constant() if thing.name == "" and len(thing.of) == 1 else thing.constant()
     return value if isinstance(value, int) else 0

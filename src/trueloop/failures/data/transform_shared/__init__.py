@@ -1,24 +1,24 @@
 """A transform is set through one part of a split dataset, and so for all of its parts.
 
-Symptom
+What you see
     Training does not profit from the augmentation that it was given: it is gone, as the transform of the evaluation has
     taken its place. Or, the other way round, held-out samples are augmented, and the validation loss is noisy.
 
-Why nothing raises
+Why it happens
     ``random_split`` copies nothing. Each ``Subset`` holds some indices and the one dataset, so ``train.dataset`` and
     ``val.dataset`` are the same object, with one transform. The assignment is an ordinary one.
 
-Look-alikes
+Fix
+    Build two datasets over the same files, one for each transform, and split the indices:
+    ``Subset(plain, val.indices)``. Or put a copy in its place: ``val.dataset = copy.copy(val.dataset)``.
+
+When this is fine
     A transform that both are to have, also where it is set through one of them; one part that is used alone; a copy of
     the dataset put into a part before; two datasets that share their files; a transform set anew before every phase,
     or after the training. So it is told where, right after the split and before anything reads a part, an attribute
     is given one value through one part and another through a second one; or one that is not what the dataset itself was
     made with, by an argument of that name; and two parts are used from there on. In either case what was set first is
     used by nobody. In a run an assignment is nothing that torch sees, so it is told from the text only.
-
-Fix
-    Build two datasets over the same files, one for each transform, and split the indices:
-    ``Subset(plain, val.indices)``. Or put a copy in its place: ``val.dataset = copy.copy(val.dataset)``.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same

@@ -1,13 +1,16 @@
 """Functional dropout stays on in eval mode.
 
-Symptom
+What you see
     Predictions of a model in eval mode differ from call to call, and the validation loss is too high.
 
-Why nothing raises
+Why it happens
     ``torch.nn.functional.dropout`` knows no module: its argument ``training`` is True where it is not given, and
     ``model.eval()`` changes the flags of modules only.
 
-Look-alikes
+Fix
+    Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
+
+When this is fine
     Monte Carlo dropout (several passes over each batch or over the loader, a batch repeated within a tensor, several
     draws within one forward), a call under a condition, a model of which a part is left in train mode, and a written
     ``training=True`` are not told. Certain where the source of the call shows ``dropout``, ``dropout1d``, ``2d`` or
@@ -18,9 +21,6 @@ Look-alikes
     the loader itself repeats, should be given ``training=True``. Not judged: evaluation without a DataLoader, compiled
     models, functions of other names, and ``dropout_p`` of ``scaled_dot_product_attention``. The text alone shows the
     same in one file, unless it reads ``training`` elsewhere; a note without the evaluation.
-
-Fix
-    Give it the mode of the module, ``F.dropout(x, p, training=self.training)``, or use ``nn.Dropout``.
 
 References
     torch.nn.functional.dropout, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html
@@ -41,6 +41,7 @@ from typing import Any, ClassVar, NamedTuple
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence, Place
 from trueloop.core.formatting import counted
+from trueloop.failures import failure
 from trueloop.failures.evaluation.dropout_always_on.functional_dropout import measured, told_the_mode, untold
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -59,10 +60,10 @@ class _Forced(NamedTuple):
     """More of it than there was in train mode: several samples are wanted."""
 
 
-class Detector:
+class Detector(failure.Detector):
     """Looks for dropout in every sweep of a model in eval mode."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BatchDrawn, DropoutUntold, Gap, SweepsEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BatchDrawn, DropoutUntold, Gap, SweepsEnded)
 
     def __init__(self) -> None:
         self._now: list[DropoutUntold] = []
@@ -132,7 +133,7 @@ class Detector:
             if not several
         ]
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where there was no sweep."""
         return "" if self._seen else "no loader was swept without training"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act, Operation
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import sweeps, trained_on
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.queries.modes import in_eval_mode
@@ -18,9 +18,9 @@ from trueloop.core.source_text import Edit, Fix
 FUNCTIONS: Final = frozenset(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
 
-def untold(source: Source) -> Iterator[tuple[Operation, Any]]:
+def untold(source: Source) -> Iterator[tuple[Op, Any]]:
     """Yield functional dropout in methods that is not told the mode, on no condition, with the method."""
-    for each in source.acts(Act.TORCH):
+    for each in source.acts(OpKind.TORCH):
         if each.word not in FUNCTIONS or not isinstance(each.node, ast.Call):
             continue
         rate = each.options.get("p") or each.options.get("1")
@@ -48,7 +48,7 @@ def _conditional(method: ast.FunctionDef, node: ast.Call) -> bool:
     return early or any(stands_in(node, each) for each in around)
 
 
-def measured(source: Source, dropout: Operation) -> Operation | None:
+def measured(source: Source, dropout: Op) -> Op | None:
     """Return the call by which a model in eval mode that was trained goes through a loader, with this dropout in it."""
     if _asks_for_the_mode(source):
         return None

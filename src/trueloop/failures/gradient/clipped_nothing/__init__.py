@@ -1,22 +1,22 @@
 """The parameters to clip are given as a generator that has been gone through before, so nothing is clipped.
 
-Symptom
+What you see
     Clipping has no effect: the norm it returns is 0 in every step but perhaps the first, and training blows up as it
     does without.
 
-Why nothing raises
+Why it happens
     ``model.parameters()`` is a generator. An optimizer or a loop that goes through it leaves it empty, and clipping
     nothing is allowed. Newer versions of torch warn, once.
 
-Look-alikes
+Fix
+    Keep a list: ``parameters = list(model.parameters())``.
+
+When this is fine
     ``list(model.parameters())`` can be gone through any number of times, and a call of ``model.parameters()`` in the
     line that clips makes a new generator each time. A model without parameters, or of which none is trainable, gives
     an empty generator too, but not one that was at its end before it was handed over, and only that is reported. The
     text alone tells it where one name is bound once, to a generator, outside of the loop that clips, or where an
     optimizer was built from the same name before.
-
-Fix
-    Keep a list: ``parameters = list(model.parameters())``.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -33,11 +33,11 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import Kind
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, dotted
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.gradient.clipped_nothing.bindings import bound_once, runs_again
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -46,10 +46,10 @@ from trueloop.tracing.events import Event, GradientsClipped
 LAZY: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every clipping tells whether what it was given was at its end."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
     def observe(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence where it was."""
@@ -61,15 +61,11 @@ class Detector:
             place=event.place,
         )
 
-    def abstains(self) -> str:
-        """Return ""; clipping is always seen while watching in full."""
-        return ""
-
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each clipping of a name that stands for a generator which somebody has gone through."""
     mended = set[int]()
-    for clip in source.acts(Act.CLIPPED):
+    for clip in source.acts(OpKind.CLIPPED):
         given = _given(clip)
         made = bound_once(source.tree, dotted(given), clip.function) if given is not None else None
         if made is None or clip.subject.kind is not Kind.PARAMETERS or not _lazy(source, made.value):
@@ -94,7 +90,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _given(clip: Deed) -> ast.expr | None:
+def _given(clip: Op) -> ast.expr | None:
     """Return the expression for the parameters."""
     call = clip.node
     if not isinstance(call, ast.Call):
@@ -113,11 +109,11 @@ def _lazy(source: Source, value: ast.expr) -> bool:
     return method or source.name(value.func) in LAZY
 
 
-def _taken(source: Source, clip: Deed, name: str) -> Deed | None:
+def _taken(source: Source, clip: Op, name: str) -> Op | None:
     """Return the optimizer that was surely built from the same name before."""
     for each in source.run_of(clip):
         call = each.node
-        if each.act is not Act.MADE or each.subject.kind is not Kind.OPTIMIZER or not isinstance(call, ast.Call):
+        if each.act is not OpKind.MADE or each.subject.kind is not Kind.OPTIMIZER or not isinstance(call, ast.Call):
             continue
         given = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "params")]
         same = any(dotted(word) == name for word in given) and each.function is clip.function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from trueloop.analysis.operations import Operation
+from trueloop.analysis.operations import Op
 from trueloop.analysis.queries.loops import stands_in
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import dotted
@@ -35,7 +35,7 @@ def bound_once(tree: ast.Module, name: str, function: Any) -> ast.Assign | None:
     return assigned[0] if len(stores) == 1 and len(assigned) == 1 else None
 
 
-def runs_again(source: Source, operation: Operation, assign: ast.Assign) -> bool:
+def runs_again(source: Source, operation: Op, assign: ast.Assign) -> bool:
     """True where a loop surely comes to an operation again without coming to an assignment again."""
     maker = _around(source.tree, assign)
     for loop in operation.loops:

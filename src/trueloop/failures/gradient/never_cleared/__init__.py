@@ -1,14 +1,18 @@
 """A gradient that a step has already used is used again, with a new one added on top.
 
-Symptom
+What you see
     The loss falls at first, then wanders or blows up. The gradient norm grows from update to update, as if the learning
     rate did; a smaller learning rate seems to help.
 
-Why nothing raises
+Why it happens
     ``backward()`` adds into ``.grad`` by design, so that several batches can share a step. Nothing knows that the step
     in between has used what was there.
 
-Look-alikes
+Fix
+    Call ``optimizer.zero_grad()`` once per update, before the first backward or after the step. Where a model has
+    several optimizers, each clears its own.
+
+When this is fine
     Gradient accumulation adds several backwards and steps once. A GAN's generator pass adds into the discriminator's
     used gradients, which are cleared before its own pass. Clearing after the step, ``model.zero_grad()``,
     ``p.grad = None``, ``p.grad.zero_()``, gradients that are decayed by hand, closures and SAM are all right.
@@ -16,10 +20,6 @@ Look-alikes
     the same numbers when a backward began, was added to, and then used by a step again. So a ``zero_grad()`` of the
     wrong optimizer, or of one half of the model, is found too. The text of a Lightning module that optimizes by hand is
     told as a warning, since DeepSpeed's engine clears by itself, and only where nothing in the file clears anything.
-
-Fix
-    Call ``optimizer.zero_grad()`` once per update, before the first backward or after the step. Where a model has
-    several optimizers, each clears its own.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -33,13 +33,13 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.modes import renewed
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.gradient.never_cleared.lightning import uncleared
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -47,10 +47,10 @@ from trueloop.tracing.events import Event, Ref, StepTaken
 from trueloop.tracing.object_facts import Facts
 
 
-class Detector:
+class Detector(failure.Detector):
     """Every step tells which of its gradients hold something that a step had used before."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def __init__(self) -> None:
         self._first_norms = Facts[Ref, float | None]()
@@ -77,10 +77,6 @@ class Detector:
             else (),
         )
 
-    def abstains(self) -> str:
-        """Return ""; every step that was watched tells."""
-        return ""
-
 
 _WORDS: Final = "Clear the gradients after the step"
 HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
@@ -88,12 +84,14 @@ HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the steps in a loop with a backward of the optimizer's parameters, in which nothing clears them."""
-    for step in source.acts(Act.STEPPED):
+    for step in source.acts(OpKind.STEPPED):
         optimizer, loops = step.subject, [each for each in step.loops if not each.once()]
         if optimizer.kind is not Kind.OPTIMIZER or not loops:
             continue
         inside = source.within(loops[-1], root=step.root)
-        backward = next((each for each in inside if each.act is Act.BACKWARD and source.reaches(each, optimizer)), None)
+        backward = next(
+            (each for each in inside if each.act is OpKind.BACKWARD and source.reaches(each, optimizer)), None
+        )
         cleared = any(source.clears(each, optimizer) for each in inside)
         if backward is None or cleared or _fresh(optimizer, loops[-1], inside) or _hooked(source, step):
             continue
@@ -122,16 +120,16 @@ def find_all(source: Source) -> Iterator[Hit]:
         )
 
 
-def _fresh(optimizer: Thing, loop: Loop, inside: list[Deed]) -> bool:
+def _fresh(optimizer: AbstractValue, loop: Loop, inside: list[Op]) -> bool:
     """Return True where each turn of a loop may have an optimizer of its own, over parameters of its own."""
     if not optimizer.models():
-        made = any(each.act is Act.MADE and each.subject.may_be(optimizer) for each in inside)
+        made = any(each.act is OpKind.MADE and each.subject.may_be(optimizer) for each in inside)
     else:
         made = any(renewed(loop, each, inside) for each in optimizer.models())
     return made or any(each.may_be(optimizer) or each.covers(optimizer) for each in _gone_through(loop))
 
 
-def _gone_through(loop: Loop) -> list[Thing]:
+def _gone_through(loop: Loop) -> list[AbstractValue]:
     """Return what a loop goes through, and what lists of it hold: models, optimizers, pairs of them."""
     found = [] if loop.over is None else [loop.over]
     for each in found:
@@ -140,13 +138,13 @@ def _gone_through(loop: Loop) -> list[Thing]:
     return found
 
 
-def _hooked(source: Source, step: Deed) -> bool:
+def _hooked(source: Source, step: Op) -> bool:
     """Return True where something of the program's own runs with every step."""
     names = {each.func.attr for each in source.all_calls if isinstance(each.func, ast.Attribute)}
     return bool(names & HOOKS)
 
 
-def _cleared(source: Source, step: Deed) -> Fix | None:
+def _cleared(source: Source, step: Op) -> Fix | None:
     """Return the fix: the gradients are cleared behind the step."""
     statement = step.statement
     if not isinstance(statement, ast.Expr) or statement.value is not step.node or step.things:

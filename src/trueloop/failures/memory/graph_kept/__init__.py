@@ -1,14 +1,18 @@
 """The graphs of past updates are kept alive, so that memory grows with every update.
 
-Symptom
+What you see
     Memory climbs slowly and steadily; hours into the run the process or the GPU is out of it. Training slows down as it
     goes.
 
-Why nothing raises
+Why it happens
     A loss is a tensor like any other: putting it into a list, or adding it to a running total, is allowed. It brings
     along the graph that made it.
 
-Look-alikes
+Fix
+    Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
+    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights.
+
+When this is fine
     ``loss.item()`` and ``loss.detach()`` keep a number only. Truncated backpropagation through time, policy gradients
     over an episode, a deque of the last few losses and the best loss so far keep some graphs for a while, or few for
     ever. Certain because graphs carry a mark that dies with them: the graphs of eight different updates or more, made
@@ -17,10 +21,6 @@ Look-alikes
     taken with gradients on, and the line told is where the teacher is called. The text alone tells it where a backward
     without ``retain_graph`` has gone through what is added to a list, a dictionary or a total in each turn of a loop,
     so that it is of no more use, and where nothing in the file empties it.
-
-Fix
-    Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
-    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
@@ -32,10 +32,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.operations import Act, Loop
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.memory.graph_kept.growing_containers import detached, growing, holds
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -44,10 +44,10 @@ from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 ENOUGH = 64  # updates: in fewer no graph is old enough to be missed
 
 
-class Detector:
+class Detector(failure.Detector):
     """Graphs that are all alive are told; who holds them is the line at fault."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (ModelCalled, GraphsAlive)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, GraphsAlive)
 
     def __init__(self) -> None:
         self._updates = 0
@@ -81,7 +81,7 @@ class Detector:
             about="graphs",
         )
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where the run was too short for a graph to be old."""
         if not self._calls:
             return "no model was called"
@@ -90,10 +90,10 @@ class Detector:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield what is put into something that grows in a loop, after a backward in that loop has gone through it."""
-    passes = source.acts(Act.BACKWARD)
+    passes = source.acts(OpKind.BACKWARD)
     if not passes or any(getattr(each.func, "attr", "") == "detach_" for each in source.all_calls):
         return  # what is detached in place may be kept
-    for kept in source.acts(Act.KEPT, Act.BOUND):
+    for kept in source.acts(OpKind.KEPT, OpKind.BOUND):
         for loop in reversed(kept.loops):
             if loop.once() or not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
                 continue
@@ -109,10 +109,10 @@ def find(source: Source) -> Iterator[Hit]:
             break
 
 
-def _used_up(source: Source, kept: Deed, loop: Loop) -> Deed | None:
+def _used_up(source: Source, kept: Op, loop: Loop) -> Op | None:
     """Return the backward through what is kept, if there is one, and none through what it is kept in."""
-    backwards = [each for each in source.run_of(kept) if each.act is Act.BACKWARD]
-    whole = {id(kept.subject), id(kept.result)} if kept.act is Act.KEPT else {id(each) for each in kept.things}
+    backwards = [each for each in source.run_of(kept) if each.act is OpKind.BACKWARD]
+    whole = {id(kept.subject), id(kept.result)} if kept.act is OpKind.KEPT else {id(each) for each in kept.things}
     if any(id(part) in whole for each in backwards for part in each.subject.graph()):
         return None
     for each in backwards:
@@ -123,12 +123,12 @@ def _used_up(source: Source, kept: Deed, loop: Loop) -> Deed | None:
     return None
 
 
-def _ways(source: Source, backward: Deed, loop: Loop) -> set[int]:
+def _ways(source: Source, backward: Op, loop: Loop) -> set[int]:
     """Return what a backward surely goes through: its root, and outputs of models and losses made in this turn."""
     found = {id(backward.subject)}
     for each in backward.subject.graph():
         made = source.makers.get(id(each))
-        if made is not None and made.act in (Act.CALLED, Act.LOSS) and made.grad is True and made.within(loop):
+        if made is not None and made.act in (OpKind.CALLED, OpKind.LOSS) and made.grad is True and made.within(loop):
             found.add(id(each))
     return found
 

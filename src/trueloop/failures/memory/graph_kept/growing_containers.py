@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import MAYBE, NO_GRAPH, Kind, Thing
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.abstract_value import MAYBE, NO_GRAPH, AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Source, last_word
 from trueloop.core.source_text import Edit, Fix, encloses
 
@@ -20,7 +20,7 @@ PASSING: Final = frozenset((
 """Operations whose result has a graph where their input has one; others may give indices, which have none."""
 
 
-def holds(thing: Thing, graphs: set[int], depth: int = 12) -> bool:
+def holds(thing: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
     """True where a thing surely brings along one of these, by their ids."""
     if NO_GRAPH in thing.facts or not depth:
         return False
@@ -34,7 +34,7 @@ def holds(thing: Thing, graphs: set[int], depth: int = 12) -> bool:
     return False
 
 
-def growing(source: Source, kept: Operation, loop: Loop) -> bool:
+def growing(source: Source, kept: Op, loop: Loop) -> bool:
     """True where an operation adds to something older than a turn of a loop, in every turn, and nothing empties it."""
     place = _place(kept, loop)
     if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
@@ -42,32 +42,32 @@ def growing(source: Source, kept: Operation, loop: Loop) -> bool:
     path, word = ast.unparse(place), last_word(place)
     if not word or word in source.emptied or _inside(kept.subject.node, kept, loop):
         return False
-    bound = source.within(loop, Act.BOUND, root=kept.root)
+    bound = source.within(loop, OpKind.BOUND, root=kept.root)
     if any(each.statement is not kept.statement and each.word == word for each in bound):
         return False
     return all(target is kept.node for target in source.stored(loop).get(path, ()))
 
 
-def _place(kept: Operation, loop: Loop) -> ast.expr | None:
+def _place(kept: Op, loop: Loop) -> ast.expr | None:
     """Return what grows, as it is written; None where it does not grow in every turn."""
     node = kept.node
     match node:
         case ast.AugAssign(op=ast.Add()) if kept.grad is True:
             local = isinstance(node.target, ast.Name)
             return node.target if not local or encloses(loop.node, node) else None
-        case ast.Call(func=ast.Attribute()) if kept.subject.kind is Kind.SEQUENCE and kept.act is Act.KEPT:
+        case ast.Call(func=ast.Attribute()) if kept.subject.kind is Kind.SEQUENCE and kept.act is OpKind.KEPT:
             return kept.node.func.value if kept.word in ("append", "insert", "appendleft", "add", "extend") else None
         case ast.Subscript() if kept.subject.kind is Kind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
             turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
             keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
             return node.value if turn & keys and encloses(loop.node, node) else None
-        case ast.Attribute() if kept.act is Act.BOUND and kept.grad is True and _added(kept) is not None:
+        case ast.Attribute() if kept.act is OpKind.BOUND and kept.grad is True and _added(kept) is not None:
             return node
         case _:
             return None
 
 
-def _added(kept: Operation) -> ast.expr | None:
+def _added(kept: Op) -> ast.expr | None:
     """Return ``value`` of ``self.sum = self.sum + value``."""
     statement = kept.statement
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
@@ -87,19 +87,19 @@ def _regular(node: Any, place: ast.expr) -> bool:
     return counted and test is not None and last_word(place) not in ast.unparse(test)
 
 
-def _inside(node: Any, kept: Operation, loop: Loop) -> bool:
+def _inside(node: Any, kept: Op, loop: Loop) -> bool:
     """True where something was made in the same turn: in the loop, or in a function called from it."""
     if not isinstance(node, ast.AST):
         return True
     called = [one for call, one in zip(kept.calls, kept.functions, strict=True) if encloses(loop.node, call)]
     return (
-        kept.act is Act.KEPT
+        kept.act is OpKind.KEPT
         and kept.subject.kind is Kind.SEQUENCE
         and any(encloses(each, node) for each in (loop.node, *called))
     )
 
 
-def detached(source: Source, kept: Operation, graphs: set[int]) -> Fix | None:
+def detached(source: Source, kept: Op, graphs: set[int]) -> Fix | None:
     """Return the fix: what is kept leaves its graph behind."""
     statement, node = kept.statement, kept.node
     value: ast.expr | None = None
@@ -107,12 +107,12 @@ def detached(source: Source, kept: Operation, graphs: set[int]) -> Fix | None:
         value = node.value
     elif isinstance(node, ast.Call):
         value = node.args[0] if kept.word in ("append", "appendleft", "add") and len(node.args) == 1 else None
-    elif kept.act is Act.BOUND:
+    elif kept.act is OpKind.BOUND:
         value = _added(kept)
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         value = statement.value
     thing = kept.things[0] if kept.things else None
-    if kept.act is Act.BOUND and thing is not None:
+    if kept.act is OpKind.BOUND and thing is not None:
         thing = next((each for each in thing.of if holds(each, graphs)), None)
     if value is None or thing is None:
         return None
@@ -121,7 +121,7 @@ def detached(source: Source, kept: Operation, graphs: set[int]) -> Fix | None:
     return Fix(tuple(edits), safe=sure, words="Keep it without its graph") if edits else None
 
 
-def _detached(source: Source, node: ast.expr, thing: Thing, graphs: set[int]) -> Iterator[Edit]:
+def _detached(source: Source, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
     if thing.kind is Kind.SEQUENCE:
         if isinstance(node, ast.List | ast.Tuple | ast.Dict):
             parts = node.values if isinstance(node, ast.Dict) else node.elts

@@ -1,23 +1,23 @@
 """``retain_graph=True`` keeps the graph of every update for a second backward that never comes.
 
-Symptom
+What you see
     The peak of memory is up to twice what it need be: the graph of the update before is still there while the next one
     is made. It does not grow with the run.
 
-Why nothing raises
+Why it happens
     The flag is a wish for later, and it is not known beforehand whether there will be a second pass. Often it was added
     against "Trying to backward through the graph a second time", and what it was needed for has gone.
 
-Look-alikes
+Fix
+    Leave ``retain_graph`` out, or pass it only where another backward through the same graph follows.
+
+When this is fine
     Several losses over one trunk, each with a backward of its own, of which all but the last retain; the generator that
     goes through the graph of its fakes again; truncated backpropagation through time whose windows overlap; a graph
     made once and used in every update; a penalty now and then; ``create_graph``, which retains by itself. Certain
     because hooks on every node of these graphs would have seen a second pass: the graphs that one line retained in
     twelve different updates died, and through none of them anything ran backward again. The text alone tells it in a
     loop that makes the whole graph anew in every turn, of models it knows, and shows nothing else that goes through it.
-
-Fix
-    Leave ``retain_graph`` out, or pass it only where another backward through the same graph follows.
 
 References
     torch.Tensor.backward, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html
@@ -29,11 +29,11 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.operations import Act
-from trueloop.analysis.operations import Operation as Deed
+from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
+from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.memory.graph_retained.graph_lifetime import fresh, shares
 from trueloop.failures.teaching_script import Piece, changing
@@ -42,10 +42,10 @@ from trueloop.tracing.events import BackwardStarted, Event, GraphsRetained
 ENOUGH = 13  # updates that retain, before it can be told of the first twelve
 
 
-class Detector:
+class Detector(failure.Detector):
     """The source knows which graphs died unused; it is told once for each line."""
 
-    moments: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, GraphsRetained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, GraphsRetained)
 
     def __init__(self) -> None:
         self._updates: set[int] = set()
@@ -62,7 +62,7 @@ class Detector:
             self._updates.add(event.update)
         return None
 
-    def abstains(self) -> str:
+    def inconclusive(self) -> str:
         """Return a reason where graphs were retained, yet in too few updates."""
         few = 0 < len(self._updates) < ENOUGH
         return f"graphs were retained in fewer than {ENOUGH} updates that were watched in full" if few else ""
@@ -70,7 +70,7 @@ class Detector:
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each retaining backward of a loop through a graph of the same turn, that nothing goes through again."""
-    for backward in source.acts(Act.BACKWARD):
+    for backward in source.acts(OpKind.BACKWARD):
         if not backward.loops or not _retains(source, backward):
             continue
         if _again(source, backward) or not fresh(source, backward.subject, backward, backward.loops[-1]):
@@ -83,7 +83,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _retains(source: Source, backward: Deed) -> bool:
+def _retains(source: Source, backward: Op) -> bool:
     place = "2" if source.name(backward.node.func) == "torch.autograd.backward" else "1"
     options = backward.options
     retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
@@ -91,10 +91,10 @@ def _retains(source: Source, backward: Deed) -> bool:
     return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
 
 
-def _again(source: Source, backward: Deed) -> bool:
+def _again(source: Source, backward: Op) -> bool:
     """Return True where something behind a backward may go through its graph once more."""
     for each in source.run_of(backward):
-        passes = each.act in (Act.BACKWARD, Act.ESCAPED) or each.word in (
+        passes = each.act in (OpKind.BACKWARD, OpKind.ESCAPED) or each.word in (
             "torch.autograd.grad",
             "torch.autograd.backward",
         )
@@ -105,7 +105,7 @@ def _again(source: Source, backward: Deed) -> bool:
     return False
 
 
-def _released(source: Source, backward: Deed) -> Fix | None:
+def _released(source: Source, backward: Op) -> Fix | None:
     """Return the fix: the call without ``retain_graph``."""
     call = backward.node
     words = "Leave retain_graph out"

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import NO_GRAPH, PART, Kind, Thing
-from trueloop.analysis.operations import Act, Loop, Operation
+from trueloop.analysis.abstract_value import NO_GRAPH, PART, AbstractValue, Kind
+from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Source
 from trueloop.core.source_text import encloses
 
@@ -15,7 +15,7 @@ CUTTING: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size"
 PLAIN: Final = (Kind.CONSTANT, Kind.NAME, Kind.LOSS, Kind.LOADER, Kind.DATASET, Kind.SCALER, Kind.PARAMETERS)
 
 
-def fresh(source: Source, root: Thing, operation: Operation, loop: Loop) -> bool:
+def fresh(source: Source, root: AbstractValue, operation: Op, loop: Loop) -> bool:
     """True where all of the graph behind a root was surely made in the same turn of a loop.
 
     Args:
@@ -49,7 +49,7 @@ def entered(source: Source, root: int, loop: Loop) -> list[Any]:
     return [one for one in found.values() if not encloses(one, loop.node)]
 
 
-def _given_by(thing: Thing, loop: Loop, source: Source) -> bool:
+def _given_by(thing: AbstractValue, loop: Loop, source: Source) -> bool:
     """True for what the loop goes through, and for what ``next`` takes: data."""
     node = thing.node
     if isinstance(node, ast.Call):
@@ -57,7 +57,7 @@ def _given_by(thing: Thing, loop: Loop, source: Source) -> bool:
     return node is loop.node or node is getattr(loop.node, "iter", None)
 
 
-def _made_inside(thing: Thing, inside: Iterable[Any]) -> bool:
+def _made_inside(thing: AbstractValue, inside: Iterable[Any]) -> bool:
     match thing.kind:
         case Kind.MODEL:  # one of whose class nothing is known may keep a state
             return bool(thing.name) or PART in thing.facts
@@ -116,8 +116,8 @@ def _no_graph(value: ast.AST | None) -> bool:
     return isinstance(value, ast.BinOp) and _no_graph(value.right) and _no_graph(value.left)
 
 
-def shares(one: Thing, others: Iterable[Thing], source: Source) -> bool:
+def shares(one: AbstractValue, others: Iterable[AbstractValue], source: Source) -> bool:
     """True where the graphs behind two things may have a part in common, other than models and data."""
     mine = {id(each) for each in one.graph() if each.kind in (Kind.TENSOR, Kind.UNKNOWN, Kind.SEQUENCE)}
-    data = {id(each.over) for operation in source.acts(Act.BACKWARD) for each in operation.loops}
+    data = {id(each.over) for operation in source.acts(OpKind.BACKWARD) for each in operation.loops}
     return any(id(each) in mine - data for other in others for each in other.graph())

@@ -1,19 +1,19 @@
 """ReduceLROnPlateau waits for a loss to rise, or for an accuracy to fall.
 
-Symptom
+What you see
     The learning rate is cut again and again while training goes well, and soon nothing moves any more.
 
-Why nothing raises
+Why it happens
     ``mode="max"`` with a loss, or the default ``mode="min"`` with an accuracy, is a comparison like any other: every
     value that is better counts as one without improvement, and after ``patience`` of them the rate falls.
 
-Look-alikes
+Fix
+    ``mode="min"`` for what should fall, ``mode="max"`` for what should rise.
+
+When this is fine
     ``mode="max"`` with an accuracy, a score or minus a loss, and ``mode="min"`` with a loss or an error rate. A loss
     that falls under "max" may be a score that collapses, as far as a run tells, so it is found in the text only: where
     the mode is written out and the value surely is the sum or mean of a loss of torch's, or of answers that are right.
-
-Fix
-    ``mode="min"`` for what should fall, ``mode="max"`` for what should rise.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -30,8 +30,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.abstract_value import Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import AbstractValue
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -42,7 +42,7 @@ RIGHT: Final = {Metric.LOSS: "min", Metric.ACCURACY: "max"}
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield each advance of a plateau schedule with what gets better the other way."""
-    for advance in source.acts(Act.SCHEDULED):
+    for advance in source.acts(OpKind.SCHEDULED):
         scheduler = advance.subject
         mode = _mode(scheduler)
         if mode is None or not advance.things:
@@ -60,7 +60,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _mode(scheduler: Thing) -> str | None:
+def _mode(scheduler: AbstractValue) -> str | None:
     """Return the mode of a plateau schedule that this file makes in one place."""
     if scheduler.name != "torch.optim.lr_scheduler.ReduceLROnPlateau" or scheduler.either or "**" in scheduler.options:
         return None
@@ -69,7 +69,7 @@ def _mode(scheduler: Thing) -> str | None:
     return value if value in ("min", "max") else None
 
 
-def _turned(source: Source, scheduler: Thing, mode: str) -> Fix | None:
+def _turned(source: Source, scheduler: AbstractValue, mode: str) -> Fix | None:
     """Return the fix: the other mode."""
     call = scheduler.node
     if not isinstance(call, ast.Call):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from trueloop.analysis.abstract_value import Kind, Thing
-from trueloop.analysis.operations import Act
+from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.operations import OpKind
 from trueloop.analysis.source_file import Source
 
 DEEPEST: Final = 24
@@ -30,7 +30,7 @@ PASSING: Final = frozenset((
 SUMS: Final = frozenset(("binary Add", "binary Mult", "binary Div"))
 
 
-def metric_of(source: Source, thing: Thing) -> Metric | None:
+def metric_of(source: Source, thing: AbstractValue) -> Metric | None:
     """Return what a number is; None where the text does not tell."""
     return _Reading(source).metric(thing, 0)
 
@@ -43,7 +43,7 @@ class _Reading:
         self._known: dict[tuple[int, int], Metric | None] = {}
         """By the id of a thing, and how deep it lies."""
 
-    def metric(self, thing: Thing, depth: int) -> Metric | None:
+    def metric(self, thing: AbstractValue, depth: int) -> Metric | None:
         if depth > DEEPEST:
             return None
         place = id(thing), depth
@@ -53,9 +53,9 @@ class _Reading:
             self._known[place] = found.pop() if len(found) == 1 else None
         return self._known[place]
 
-    def _one(self, thing: Thing, depth: int) -> Metric | None:
+    def _one(self, thing: AbstractValue, depth: int) -> Metric | None:
         made = self._source.makers.get(id(thing))
-        if made is not None and made.act is Act.LOSS:
+        if made is not None and made.act is OpKind.LOSS:
             return Metric.LOSS
         if thing.name == "compare":
             return Metric.ACCURACY if _answers(thing) else None
@@ -66,13 +66,13 @@ class _Reading:
             return self._first(thing.of, depth)
         return None
 
-    def _sum(self, name: str, parts: Sequence[Thing], depth: int) -> Metric | None:
+    def _sum(self, name: str, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
         """Return what a sum, a product or a quotient is: of the last the divisor does not count."""
         if any(_is_negative(each) for each in parts):
             return None
         return self._first(parts[:1] if name == "binary Div" else parts, depth)
 
-    def _first(self, parts: Sequence[Thing], depth: int) -> Metric | None:
+    def _first(self, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
         found = {self.metric(each, depth) for each in parts} - {None}
         return found.pop() if len(found) == 1 else None
 
@@ -83,12 +83,12 @@ def _written(source: Source, node: object) -> str:
     return f"binary {type(node.op).__name__}" if isinstance(node, ast.BinOp) else ""
 
 
-def _is_negative(thing: Thing) -> bool:
+def _is_negative(thing: AbstractValue) -> bool:
     value = thing.constant()
     return isinstance(value, int | float) and value < 0
 
 
-def _answers(compare: Thing) -> bool:
+def _answers(compare: AbstractValue) -> bool:
     """Return True for ``outputs.argmax(1) == targets``."""
     equal = isinstance(compare.node, ast.Compare) and all(isinstance(each, ast.Eq) for each in compare.node.ops)
     chosen = ("argmax", "torch.argmax", "torch.max", "torch.Tensor.max")
